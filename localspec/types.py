@@ -411,7 +411,8 @@ class ModelOptions:
 
     `context` 0: the model's own training length; `threads` 0: all physical cores; `gpu_layers` None: all that
     there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
-    llama.cpp choose. `keeps_costs`, of a target, keeps what its calls cost for the next time.
+    llama.cpp choose. `output_at_home` keeps the weights after the last layer with the processor: from another
+    machine then come rows as wide as the model. `keeps_costs`, of a target, keeps what its calls cost.
     """
 
     path: Path
@@ -421,6 +422,7 @@ class ModelOptions:
     tensor_split: tuple[float, ...] = ()
     split_mode: SplitMode = "layer"
     main_gpu: int = 0
+    output_at_home: bool = False
     kv_type_k: KvType = "f16"
     kv_type_v: KvType = "f16"
     flash_attention: bool | None = None

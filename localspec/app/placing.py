@@ -136,7 +136,12 @@ def apply(placement: Placement, pair: PairOptions) -> PairOptions:
 
 
 def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptions:
-    options = replace(options, context=assignment.context, devices=assignment.devices)
+    options = replace(
+        options,
+        context=assignment.context,
+        devices=assignment.devices,
+        output_at_home=assignment.output_at_home,
+    )
     if not assignment.devices:
         return replace(options, gpu_layers=0, tensor_split=())
     # llama.cpp counts the weights after the last layer, which the last device holds, as a layer

@@ -117,9 +117,12 @@ def ranked(speeds: Sequence[PredictedSpeed]) -> list[PredictedSpeed]:
     return order
 
 
-def shared_cores(cores: int, draft_threads: int | None) -> tuple[int, int]:
-    """Return how many of the processor's cores target and draft get while both compute there."""
-    for_draft = draft_threads or max(1, cores // DRAFT_SHARE)
+def shared_cores(cores: int, draft_threads: int | None, *, evenly: bool = False) -> tuple[int, int]:
+    """Return how many of the processor's cores target and draft get while both compute there.
+
+    `evenly` where most of the target is elsewhere.
+    """
+    for_draft = draft_threads or max(1, cores // (2 if evenly else DRAFT_SHARE))
     return max(1, cores - for_draft), for_draft
 
 

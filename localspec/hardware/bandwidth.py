@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from localspec.errors import LocalSpecError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.units import bandwidth
-
-if TYPE_CHECKING:
-    from localspec.llama.buffers import Buffers
 
 PROCESSOR = "CPU"
 EFFECTIVE = 0.7  # of a theoretical rate is what decoding reaches
@@ -40,15 +38,15 @@ class Rates:
 
     def __init__(self, machine: Machine) -> None:
         self._devices = {device.id: device for device in machine.devices}
-        self._measured = {rate.device: rate.read for rate in machine.rates if rate.read > 0}
-        self._wires = {rate.device: rate.link for rate in machine.rates if rate.link}
+        unknown = {device: MemoryRate(device, 0.0) for device in self._devices}
+        self.measured = unknown | {rate.device: rate for rate in machine.rates}
         self.failures = {each.device: each.reason for each in machine.failures}
         self.of = {device.id: self._rate(device) for device in machine.devices}
         self.processor = self.of[PROCESSOR].read
 
     def _rate(self, device: DeviceInfo) -> Rate:
-        measured = self._measured.get(device.id)
-        if measured is not None:
+        measured = self.measured[device.id].read
+        if measured > 0:
             return Rate(measured, "measured")
         if device.theoretical_rate:
             return Rate(EFFECTIVE * device.theoretical_rate, "theoretical")
@@ -57,7 +55,8 @@ class Rates:
             share = _APPLE_CORES if device.kind == "cpu" else EFFECTIVE
             return Rate(share * known, "name")
         if device.id in self.failures:  # too slow, or broken
-            return Rate(min(_ASSUMED[device.kind], self._measured.get(PROCESSOR, _ASSUMED["cpu"])), "failure")
+            here = self.measured[PROCESSOR].read
+            return Rate(min(_ASSUMED[device.kind], here or _ASSUMED["cpu"]), "failure")
         if device.kind == "cpu" and device.cores:
             return Rate(min(_ASSUMED["cpu"], device.cores * _CORE), "kind")
         return Rate(_ASSUMED[device.kind], "kind")
@@ -82,7 +81,7 @@ class Rates:
         """Return the rate between a card and the processor's memory."""
         device = self._devices[card]
         if device.kind == "remote":
-            return self._wires.get(card, _WIRE)
+            return self.measured[card].link or _WIRE
         if device.pcie_generation in _LANE and device.pcie_width:
             return EFFECTIVE * _LANE[device.pcie_generation] * device.pcie_width
         return _ASSUMED_LINK
@@ -132,7 +131,7 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
 
 
 def _memory_rate(job: Job, share_s: float) -> Measured:
-    from localspec.llama.buffers import Buffers
+    from localspec.llama.buffers import SEVERAL, Buffers
 
     if job.size < _FEWEST_BYTES:
         return job.failed("too little memory is free")
@@ -140,16 +139,25 @@ def _memory_rate(job: Job, share_s: float) -> Measured:
         block.read_s()  # as below: the first time is another
         fits = int(block.bytes / block.read_s() * share_s) // (1 + _FEWEST)
     passes = max(1, min(job.passes, fits // job.size))
-    with Buffers(job.device, min(job.size, max(_FEWEST_BYTES, fits)), passes) as block:
-        read = block.bytes / typical_s(block.read_s, share_s)
-        return MemoryRate(job.device, read, _wire_rate(block, share_s) if job.is_remote else None)
+    size = min(job.size, max(_FEWEST_BYTES, fits))
+    with Buffers(job.device, size, passes) as block:
+        trip_s = typical_s(partial(block.fetch_s, 4), share_s / 4) if job.is_remote else 0.0
+        read = block.bytes / _above(typical_s(block.read_s, share_s), trip_s / passes)
+        rate = MemoryRate(job.device, read)
+        if job.is_remote:
+            whole_s = typical_s(partial(block.fetch_s, _WIRE_BYTES), share_s / 4)
+            rate = replace(rate, link=_WIRE_BYTES / _above(whole_s, trip_s))
+    if not job.is_remote and job.device != PROCESSOR:
+        return rate
+    with Buffers(job.device, size, passes, quantised=True) as block:
+        timed = (typical_s(partial(block.read_s, tokens), share_s / 4) for tokens in (1, SEVERAL))
+        one, several = (_above(seconds, trip_s / passes) for seconds in timed)
+        return replace(rate, weights=block.bytes / one, further=(several / one - 1) / (SEVERAL - 1))
 
 
-def _wire_rate(block: Buffers, share_s: float) -> float:
-    """Return bytes per second from another machine, without the round trip."""
-    trip_s = typical_s(lambda: block.fetch_s(4), share_s / 4)
-    whole_s = typical_s(lambda: block.fetch_s(_WIRE_BYTES), share_s / 4)
-    return _WIRE_BYTES / max(whole_s - trip_s, 1e-9)
+def _above(seconds: float, trip_s: float) -> float:
+    """Return what something takes beside the way to another machine and back."""
+    return max(seconds - trip_s, 1e-9)
 
 
 def typical_s(timed: Callable[[], float], share_s: float) -> float:

@@ -51,11 +51,17 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class MemoryRate:
-    """How fast a device reads its memory, as measured, and what comes from it: of another machine alone."""
+    """How fast a device reads its memory, as measured, and what comes from it: of another machine alone.
+
+    Of devices that may be processors also how fast they multiply quantised `weights` with one token, and what
+    each `further` token takes of that time.
+    """
 
     device: str
     read: float
     link: float | None = None
+    weights: float | None = None
+    further: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

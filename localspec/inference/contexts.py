@@ -82,7 +82,8 @@ class Contexts:
         # of the target, a draft step, and several of the draft's tokens; by whether both models work at once
         self._threads = {False: alone, True: alone}
         if draft is not None and uses_processor(self.target.model) and uses_processor(draft):
-            for_target, for_draft = shared_cores(wanted, draft_threads)
+            evenly = target.output_at_home
+            for_target, for_draft = shared_cores(wanted, draft_threads, evenly=evenly)
             self._threads[True] = (for_target, for_draft, for_draft)
 
     @property

@@ -13,9 +13,12 @@ from localspec.errors import EngineError, UserError
 from localspec.llama.backends import device_handles, devices, function
 from localspec.llama.cores import physical_cores
 
-_F32 = 0  # ggml.h, enum ggml_type
+_F32, _Q4_K = 0, 12  # ggml.h, enum ggml_type
 _ROW = 4096
 """Numbers in a row of the matrix: as wide as a model of 8 billion parameters."""
+_ROW_BYTES = {_F32: 4 * _ROW, _Q4_K: _ROW // 256 * 144}
+SEVERAL = 5
+"""Tokens of a pass that judges a draft."""
 _META = 2**20  # bytes for descriptions of tensors and graphs
 _FILLING = 0x3C  # 0.0115 when read as a number: no denormal, and no zeros that a card might leave out
 _P = ctypes.c_void_p
@@ -28,10 +31,12 @@ class _InitParams(ctypes.Structure):
 class Buffers(ExitStack):
     """A block on one device, with the graph that reads it; close it. `bytes` is its size."""
 
-    def __init__(self, device: str, size: int, passes: int = 1) -> None:
+    def __init__(self, device: str, size: int, passes: int = 1, *, quantised: bool = False) -> None:
         """Take the memory; raises EngineError where the device refuses, UserError where there is none."""
         self.device = device
-        self.bytes = max(1, size // (4 * _ROW)) * 4 * _ROW
+        self._kind = _Q4_K if quantised else _F32
+        self._row = _ROW_BYTES[self._kind]
+        self.bytes = max(1, size // self._row) * self._row
         handles = device_handles()
         if device not in handles:
             raise UserError(f"no device is called {device!r}", f"devices: {', '.join(handles)}")
@@ -43,9 +48,9 @@ class Buffers(ExitStack):
             self.close()
             raise
 
-    def read_s(self) -> float:
-        """Return the seconds in which the device reads a block: multiplies its matrix with a vector."""
-        return self._compute_s(self._reading) / self._passes
+    def read_s(self, tokens: int = 1) -> float:
+        """Return the seconds in which the device reads a block: multiplies it with 1 or SEVERAL vectors."""
+        return self._compute_s(self._reading[tokens]) / self._passes
 
     def fetch_s(self, size: int) -> float:
         """Return the seconds in which so many bytes of the block come here."""
@@ -61,17 +66,18 @@ class Buffers(ExitStack):
             raise EngineError(f"{self.device} cannot be started")
         self._freed_by("ggml_backend_free", self._backend)
         largest = function("ggml_backend_get_max_size", ctypes.c_size_t, _P)(self._backend)
-        self.bytes = min(self.bytes, largest // (4 * _ROW) * 4 * _ROW)
+        self.bytes = min(self.bytes, largest // self._row * self._row)
         _use_all_cores(self._backend, self._handle)
         self._context = function("ggml_init", _P, _InitParams)(_InitParams(_META, None, True))
         self._freed_by("ggml_free", self._context)
         matrix = function("ggml_new_tensor_2d", _P, _P, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-        rows = self.bytes // (4 * _ROW)
-        self.matrix: int = matrix(self._context, _F32, _ROW, rows)
-        vector = matrix(self._context, _F32, _ROW, 1)
+        self.matrix: int = matrix(self._context, self._kind, _ROW, self.bytes // self._row)
         self._passes = passes
         self._is_remote = any(found.name == self.device and found.round_trip_s for found in devices())
-        self._reading = self._graph("ggml_mul_mat", vector)
+        self._reading = {
+            tokens: self._graph("ggml_mul_mat", matrix(self._context, _F32, _ROW, tokens))
+            for tokens in ((1, SEVERAL) if self._kind == _Q4_K else (1,))
+        }
         allocate = function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
         buffer = allocate(self._context, self._backend)
         if not buffer:

@@ -26,6 +26,13 @@ Progress = Callable[[float], bool]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
+_OUTPUT = rb"^(output|token_embd)\."  # the table is the output's, too, where the file has no other
+
+
+class _Override(ctypes.Structure):
+    """llama.h, llama_model_tensor_buft_override: a regular expression, and where such tensors go."""
+
+    _fields_ = (("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p))
 
 
 class Model:
@@ -88,7 +95,9 @@ class Model:
     def sharing(self, options: ModelOptions, header: Header) -> Model:
         """Return a part of these weights, where they are, under other options: closing one closes both."""
         here, other = self.options, copy(self)
-        other.options = replace(options, gpu_layers=here.gpu_layers, devices=here.devices)
+        other.options = replace(
+            options, gpu_layers=here.gpu_layers, devices=here.devices, output_at_home=here.output_at_home
+        )
         other.header = header
         return other
 
@@ -208,6 +217,12 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
         shares = (ctypes.c_float * limit)(*options.tensor_split)
         keep.append(shares)
         parameters.tensor_split = shares
+    if options.output_at_home:
+        processor = backends.function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        keep.append(
+            kept := (_Override * 2)(_Override(_OUTPUT, processor))
+        )  # the last, without a pattern, ends them
+        parameters.tensor_buft_overrides = ctypes.cast(kept, ctypes.c_void_p)
     return parameters, keep
 
 

@@ -113,7 +113,8 @@ def _seat(options: ModelOptions, threads: int) -> str:
 def _split(options: ModelOptions) -> str:
     ways = "" if options.split_mode == "layer" else f", split by {options.split_mode}"
     shares = ":".join(f"{share:g}" for share in options.tensor_split)
-    return ways + (f", {shares}" if shares else "")
+    home = ", output at home" if options.output_at_home else ""
+    return ways + (f", {shares}" if shares else "") + home
 
 
 def _context_class(context: int) -> int:

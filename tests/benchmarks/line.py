@@ -1,9 +1,12 @@
 """Models on another machine's devices: tokens per second by line, beside what a plan expects.
 
-python -m tests.benchmarks.line [-m TARGET -md DRAFT] [--lines "0.3:117,3:30"] [-n 60] [--turns 3]
+python -m tests.benchmarks.line [-m TARGET -md DRAFT] [--lines "0.3:117,3:30"] [--layouts there,home]
 
 The other machine is a `localspec share` on this one with one thread, and the line a proxy that holds every
-byte for the delay (milliseconds there and back) and the rate (MB/s); the target is there, the draft here.
+byte for the delay (milliseconds there and back) and the rate (MB/s). The target is there with the draft here
+(`there`), the same with the target's output layer here (`home`), and half of its layers as well (`split`), or
+the draft is there and the target here (`draft`). What is expected follows from measured rates of memories and
+line, and from how many of the draft's tokens were accepted.
 """
 
 from __future__ import annotations
@@ -15,24 +18,34 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
 
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
-from localspec.hardware.placement.candidates import PlacementConstraints
-from localspec.hardware.placement.place import place
+from localspec.hardware.memory.needs import LayerSplit
+from localspec.hardware.placement.candidates import PlacementConstraints, PlacementSearch
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.models.shape import read_shape
 from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
 
 MODES: tuple[Mode, ...] = ("off", "sd", "ssd")
-QUESTIONS = 3
+CONTEXT = 1024
+HERE = LayerSplit()
+LAYOUTS: dict[str, Callable[[int, int], tuple[LayerSplit, LayerSplit]]] = {
+    "there": lambda layers, _: (LayerSplit(("RPC0",), (layers,)), HERE),
+    "home": lambda layers, _: (LayerSplit(("RPC0",), (layers,), output_at_home=True), HERE),
+    "split": lambda layers, _: (LayerSplit(("RPC0",), (layers // 2,), output_at_home=True), HERE),
+    "draft": lambda _, layers: (HERE, LayerSplit(("RPC0",), (layers,))),
+}
+"""Where the layers of both models are, by how many each has."""
 
 
 @dataclass(slots=True)
@@ -44,22 +57,37 @@ class Line:
     rate: float
     port: int = 0
     carried: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    listener: socket.socket = field(default_factory=socket.socket)
 
     def start(self) -> None:
         """Listen, in threads of its own."""
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.port = listener.getsockname()[1]
-        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        self.listener.bind(("127.0.0.1", 0))
+        self.listener.listen()
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self, listener: socket.socket) -> None:
-        while True:
-            near = listener.accept()[0]
-            far = socket.create_connection(("127.0.0.1", self.server))
+    def close(self) -> None:
+        """Listen no more."""
+        with suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with self.listener, suppress(OSError):
+            while True:
+                self._forward(self.listener.accept()[0])
+
+    def _forward(self, near: socket.socket) -> None:
+        with near, socket.create_connection(("127.0.0.1", self.server)) as far:
+            threads = []
             for source, target, way in ((near, far, "up"), (far, near, "down")):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 parts: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
-                threading.Thread(target=self._read, args=(source, parts, way), daemon=True).start()
-                threading.Thread(target=self._write, args=(target, parts), daemon=True).start()
+                threads.append(threading.Thread(target=self._read, args=(source, parts, way), daemon=True))
+                threads.append(threading.Thread(target=self._write, args=(target, parts), daemon=True))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
 
     def _read(self, source: socket.socket, parts: SimpleQueue[tuple[float, bytes]], way: str) -> None:
         data = b"-"
@@ -94,7 +122,9 @@ def main() -> None:
     parser.add_argument(
         "--lines", default="0:0,0.3:117,3:30", help="MS:MB/S with commas between; 0 is no limit"
     )
+    parser.add_argument("--layouts", default=",".join(LAYOUTS))
     parser.add_argument("-n", "--tokens", type=int, default=60)
+    parser.add_argument("--questions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=3)
     args = parser.parse_args()
     with sharing() as port:
@@ -120,47 +150,73 @@ def sharing() -> Iterator[int]:
 
 
 def report(args: argparse.Namespace, line: Line, name: str) -> None:
-    """Print what each mode gives over one line, and what was expected."""
-    expected = expected_rates(args)
-    target = ModelOptions(args.model, context=1024, threads=1, devices=("RPC0",))
-    draft = ModelOptions(args.model_draft, context=1024, threads=1, devices=())
-    found: dict[Mode, list[Summary]] = {mode: [] for mode in MODES}
-    bytes_per_token: dict[Mode, float] = {}
-    with Worker.open(target, draft, draft_threads=1) as models:
-        for _ in range(args.turns):
-            for mode in MODES:
-                before, tokens = dict(line.carried), 0
-                for prompt in prompts()[:QUESTIONS]:
-                    request = Request(
-                        (Message("user", prompt.prompt),),
-                        Sampling(0.0),
-                        EngineSettings(mode=mode),
-                        args.tokens,
-                    )
-                    ends = [event for event in models.generate(request) if isinstance(event, Finished)]
-                    found[mode].append(ends[0].summary)
-                    tokens += ends[0].summary.tokens
-                bytes_per_token[mode] = sum(line.carried[way] - before[way] for way in before) / tokens
-    print(f"\n{name}")
-    for mode in MODES:
-        rates = [summary.tokens / summary.decode_s for summary in found[mode]]
-        print(
-            f"  {mode:4} {median(rates):7.1f} tokens/s ({min(rates):.1f}-{max(rates):.1f}), "
-            f"expected {expected[mode]:.1f}; {bytes_per_token[mode] / 1e3:.1f} kB a token"
-        )
-
-
-def expected_rates(args: argparse.Namespace) -> dict[Mode, float]:
-    """Return what a plan expects of each mode with the target there and the draft model here."""
+    """Print what each mode gives in every layout over one line, and what a plan expects of it."""
+    print(f"\n{name}", flush=True)
     machine = known_machine(fresh=True)
-    shapes = read_shape(args.model), read_shape(args.model_draft)
-    rates: dict[Mode, float] = {}
-    for mode in MODES:
-        asked = PlacementConstraints(
-            context=1024, devices=("RPC0",), draft_devices=(), threads=1, draft_threads=1, mode=mode
-        )
-        rates[mode] = place(machine, *shapes, asked).tokens_per_s or 0.0
-    return rates
+    for rate in machine.rates:
+        print(f"  {rate}")
+    for layout in args.layouts.split(","):
+        paths = args.model, args.model_draft
+        counts = [len(read_shape(path).layers) for path in paths]
+        seats = LAYOUTS[layout](*counts)
+        pair = [placed(path, split) for path, split in zip(paths, seats, strict=True)]
+        with Worker.open(*pair, draft_threads=1) as models:
+            found, carried = answers(args, line, models)
+        judged = [summary for summary in found.get("sd", []) if summary.drafted]
+        share = sum(sum(each.accepted_at) for each in judged) / sum(sum(each.drafted_at) for each in judged)
+        expected = expected_rates(args, machine, seats, share)
+        print(f"  {layout}: {share:.0%} of the draft's tokens are accepted")
+        for mode, summaries in found.items():
+            rates = [summary.tokens / summary.decode_s for summary in summaries]
+            print(
+                f"    {mode:4} {median(rates):7.2f} tokens/s ({min(rates):.2f}-{max(rates):.2f}), expected "
+                f"{expected[mode]:.2f} ({expected[mode] / median(rates) - 1:+.0%}); "
+                f"{carried[mode] / 1e3:.1f} kB a token",
+                flush=True,
+            )
+
+
+def placed(path: Path, split: LayerSplit) -> ModelOptions:
+    """Return what opens a model so, with one thread."""
+    at_home, count = split.output_at_home, split.on_cards and split.on_cards + 1
+    return ModelOptions(path, CONTEXT, count, split.devices, threads=1, output_at_home=at_home)
+
+
+def answers(
+    args: argparse.Namespace, line: Line, models: Worker
+) -> tuple[dict[Mode, list[Summary]], dict[Mode, float]]:
+    """Return the summaries of all answers by mode, and the bytes that a token took, prompts included."""
+    modes = [mode for mode in MODES if mode in models.modes]
+    found: dict[Mode, list[Summary]] = {mode: [] for mode in modes}
+    carried = dict.fromkeys(modes, 0)
+    for _ in range(args.turns):
+        for mode, prompt in product(modes, prompts()[: args.questions]):
+            before = sum(line.carried.values())
+            request = Request(
+                (Message("user", prompt.prompt),), Sampling(0.0), EngineSettings(mode=mode), args.tokens
+            )
+            found[mode] += [each.summary for each in models.generate(request) if isinstance(each, Finished)]
+            carried[mode] += sum(line.carried.values()) - before
+    tokens = {mode: sum(summary.tokens for summary in found[mode]) for mode in modes}
+    return found, {mode: carried[mode] / tokens[mode] for mode in modes}
+
+
+def expected_rates(
+    args: argparse.Namespace, machine: Machine, seats: tuple[LayerSplit, LayerSplit], acceptance: float
+) -> dict[Mode, float]:
+    """Return what a plan expects of each mode where the models sit so."""
+    target, draft = read_shape(args.model), replace(read_shape(args.model_draft), acceptance=acceptance)
+    asked = PlacementConstraints(
+        context=CONTEXT,
+        devices=seats[0].devices,
+        gpu_layers=seats[0].on_cards + 1,
+        draft_devices=seats[1].devices,
+        threads=1,
+        draft_threads=1,
+    )
+    every = PlacementSearch(machine, (target, draft), asked).at(CONTEXT)
+    found = next(each for each in every if (each.target, each.draft) == seats)
+    return {speed.mode: speed.tokens_per_s for speed in found.speeds}
 
 
 if __name__ == "__main__":

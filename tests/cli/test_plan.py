@@ -23,7 +23,7 @@ from localspec.hardware.placement.candidates import Placement, PlacementConstrai
 from localspec.hardware.placement.place import place
 from localspec.models import shape
 from localspec.models.shape import ModelShape
-from tests.hardware.machines import GIB, HUGE, LARGE, SMALL, card, cpu, machine
+from tests.hardware.machines import GIB, HUGE, LARGE, SMALL, beside, card, cpu, machine
 
 BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
 PAIR = ("-m", "large.gguf", "-md", "small.gguf")
@@ -77,6 +77,19 @@ def test_layers_of_a_split_reach_llama_cpp_as_planned() -> None:
     assert pair.target.gpu_layers is not None
     divided = by_shares(pair.target.devices, pair.target.tensor_split, pair.target.gpu_layers, 80)
     assert divided == LayerSplit(found.target.devices, found.target.layers)
+
+
+def test_an_output_layer_that_stays_here_reaches_llama_cpp_as_planned() -> None:
+    for link, at_home in ((12e6, True), (12e9, False)):
+        found = place(beside(link, 3e-3), LARGE, None, PlacementConstraints())
+        pair = placing.apply(found, replace(options(), target=replace(options().target, output_at_home=True)))
+        assert (pair.target.devices, pair.target.gpu_layers) == (("RPC0",), 65)
+        assert pair.target.output_at_home == at_home
+        told = "\n".join(placing.lines(found, explain=True))
+        assert (
+            "The output layer stays here: 20.5 kB a token over the line instead of 512 kB." in told
+        ) == at_home
+        assert "target on RPC0 (64 layers) and the processor (the output layer)" in told or at_home
 
 
 def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:

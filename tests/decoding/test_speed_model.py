@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.speed_model import PYTHON_S, predict, rank
+from localspec.decoding.speed_model import PYTHON_S, predict, rank, shared_cores
 
 
 def costs(verify: dict[int, float], step: dict[int, float]) -> LatencyModel:
@@ -86,3 +86,8 @@ def test_plain_decoding_is_predicted_from_its_own_cost() -> None:
     off = next(found for found in predict(FLAT, None) if found.mode == "off")
     assert off.tokens_per_s == pytest.approx(1 / (0.030 + PYTHON_S))
     assert off.draft_length == 0
+
+
+def test_a_target_that_is_mostly_elsewhere_leaves_the_draft_half_of_the_cores() -> None:
+    assert [shared_cores(8, None, evenly=evenly) for evenly in (False, True)] == [(6, 2), (4, 4)]
+    assert shared_cores(8, 3, evenly=True) == (5, 3)

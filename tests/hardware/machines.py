@@ -44,6 +44,19 @@ def machine(
     )
 
 
+def remote(memory: float, trip_s: float) -> DeviceInfo:
+    return replace(
+        card(0, memory), id="RPC0", kind="remote", backend="RPC", pcie_width=None, round_trip_s=trip_s
+    )
+
+
+def beside(link: float, trip_s: float, *cards: tuple[DeviceInfo, float], free: float = 48) -> Machine:
+    """Return a machine with a server behind a line of so many bytes per second."""
+    there = MemoryRate("RPC0", 900 * GB, link, 900 * GB, 0.02)
+    where = machine(*cards, processor=cpu(24))
+    return replace(where, devices=(remote(free, trip_s), *where.devices), rates=(there, *where.rates))
+
+
 def apple(memory: float = 32) -> Machine:
     """Return a machine whose graphics share the processor's memory."""
     metal = DeviceInfo(

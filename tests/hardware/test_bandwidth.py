@@ -33,7 +33,10 @@ def test_the_processor_is_really_measured() -> None:
     (rate,) = measure((Job("CPU", SIZE),), 0.01)
     assert isinstance(rate, MemoryRate)
     assert rate.device == "CPU"
-    assert 1e8 < rate.read < 1e13
+    assert rate.weights is not None
+    assert rate.further is not None
+    assert 1e8 < rate.weights < 4 * rate.read < 1e13
+    assert -0.2 < rate.further < 2
 
 
 def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
@@ -102,6 +105,36 @@ def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
     started = PacedBuffers.now
     assert list(measure((Job("V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate)]
     assert PacedBuffers.now - started < most_s
+
+
+class FarBuffers(PacedBuffers):
+    """A block of another machine, 20 ms away, whose processor takes half as long for each further token."""
+
+    trip_s, line = 0.02, 1e8
+
+    def __init__(self, device: str, size: int, passes: int = 1, *, quantised: bool = False) -> None:
+        super().__init__(device, size, passes)
+        self.speed = self.rate / 2 if quantised else self.rate
+
+    def read_s(self, tokens: int = 1) -> float:
+        taken = self.bytes / self.speed * (1 + 0.5 * (tokens - 1)) + self.trip_s / self.passes
+        PacedBuffers.now += taken * self.passes
+        return taken
+
+    def fetch_s(self, size: int) -> float:
+        return self.trip_s + size / self.line
+
+
+def test_another_machine_is_measured_without_the_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "Buffers", FarBuffers)
+    monkeypatch.setattr("localspec.hardware.bandwidth.time.perf_counter", lambda: PacedBuffers.now)
+    monkeypatch.setattr(PacedBuffers, "rate", 2e10)
+    (found,) = measure((Job("RPC0", 2**28, 4, is_remote=True),), 1.0)
+    assert isinstance(found, MemoryRate)
+    assert found.read == pytest.approx(2e10, rel=0.01)
+    assert found.link == pytest.approx(1e8, rel=0.01)
+    assert found.weights == pytest.approx(1e10, rel=0.01)
+    assert found.further == pytest.approx(0.5, rel=0.01)
 
 
 def test_what_could_not_be_measured_is_taken_for_no_faster_than_the_processor() -> None:

@@ -133,6 +133,16 @@ def test_one_thread_reads_less_than_all() -> None:
     assert one > 2 * all_
 
 
+def test_a_core_multiplies_only_so_much() -> None:
+    computed = replace(TWO, rates=(*TWO.rates[:-1], replace(TWO.rates[-1], weights=20 * GB)))
+    for threads in (1, 8):
+        seconds = passes(where=computed).take(LayerSplit(), 1, threads).seconds
+        assert seconds == pytest.approx(MIDDLE.read_bytes * 8 / threads / (20 * GB), rel=0.02)
+    floats = model(4, 32, quant="BF16")
+    for where in (TWO, computed):  # which their own kind of arithmetic limits
+        assert passes(floats, where).take(LayerSplit(), 1, 8) == passes(floats).take(LayerSplit(), 1, 8)
+
+
 def test_a_chip_is_known_by_its_name_and_its_cores_reach_less_of_its_memory() -> None:
     rates = Rates(apple()).of
     assert (rates["Metal"].read, rates["Metal"].origin) == (0.7 * 400 * GB, "name")

@@ -62,6 +62,17 @@ def test_a_table_that_is_also_the_output_is_on_the_card_once_more(tied: ModelSha
     assert sum(need.weights for need in needs.values()) == alone.weights + tied.input_bytes
 
 
+def test_the_output_alone_with_the_processor(dense: ModelShape, tied: ModelShape) -> None:
+    for shape in (dense, tied):
+        there = by_device(shape, MemoryRequest(LayerSplit(("RPC0",), (6,)), 2048))
+        needs = by_device(shape, MemoryRequest(LayerSplit(("RPC0",), (6,), output_at_home=True), 2048))
+        assert needs["RPC0"].weights == there["RPC0"].weights - shape.output_bytes
+        more = 0 if shape is tied else shape.output_bytes  # its table is here anyway
+        assert needs["CPU"].weights == pytest.approx(there["CPU"].weights + more, rel=0.01)
+        assert needs["RPC0"].compute <= there["RPC0"].compute
+        assert needs["CPU"].compute > there["CPU"].compute
+
+
 def test_the_output_alone_on_a_card(dense: ModelShape) -> None:
     needs = by_device(dense, MemoryRequest(LayerSplit(("CUDA0",), (0,)), 2048))
     assert needs["CUDA0"].weights == dense.output_bytes

@@ -12,11 +12,16 @@ from localspec.decoding.speed_model import LEAST_GAIN
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import (
+    DeviceAssignment,
+    Placement,
+    PlacementConstraints,
+    PlacementSearch,
+)
 from localspec.hardware.placement.place import place
 from localspec.models.shape import ModelShape
 from localspec.types import Mode
-from tests.hardware.machines import GB, GIB, apple, card, cpu, machine, mixture, model
+from tests.hardware.machines import GB, GIB, apple, beside, card, cpu, machine, mixture, model, remote
 
 SEEDS = range(60)
 
@@ -190,12 +195,6 @@ def test_the_usual_context_shrinks_only_for_room_or_speed(seed: int) -> None:
         assert placed(where, target, draft, 2 * found.target.context) is None
 
 
-def remote(memory: float, trip_s: float) -> DeviceInfo:
-    return replace(
-        card(0, memory), id="RPC0", kind="remote", backend="RPC", pcie_width=None, round_trip_s=trip_s
-    )
-
-
 @pytest.mark.parametrize(("link", "trip_s"), [(117e6, 3e-4), (30e6, 3e-3)])
 def test_what_needs_another_machine_goes_there_and_its_draft_stays_here(link: float, trip_s: float) -> None:
     there = MemoryRate("RPC0", 900 * GB, link)
@@ -207,6 +206,58 @@ def test_what_needs_another_machine_goes_there_and_its_draft_stays_here(link: fl
     assert found.draft.devices == ("CUDA0",)
     small = place(where, model(1.5, 28), None, PlacementConstraints(context=4096))
     assert small.target.devices == ("CUDA0",)  # the way there would take longer than it saves
+
+
+WIDE = model(24, 48, vocabulary=152_000)
+USUAL = PlacementConstraints(context=4096)
+
+
+@pytest.mark.parametrize("draft", [None, model(0.5, 24, width=1024)])
+def test_behind_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None) -> None:
+    slow, fast = (place(beside(link, 3e-3), WIDE, draft, USUAL) for link in (12e6, 12e9))
+    assert slow.target.output_at_home
+    assert not fast.target.output_at_home
+    assert slow.target.threads == 8  # which multiply by its matrix
+    (told,) = (reason for reason in slow.reasons if "output" in reason)
+    assert told == "the output layer stays here: 16.4 kB a token over the line instead of 608 kB"
+    there = next(each for each in slow.rejected if f"{each.description}, ".startswith("target on RPC0, "))
+    assert (there.tokens_per_s or 0) < (slow.tokens_per_s or 0)
+    assert any("the processor (the output layer)" in other.description for other in fast.rejected)
+    assert not any("output" in reason for reason in fast.reasons)
+
+
+def test_the_output_goes_to_a_card_that_is_here() -> None:
+    found = place(beside(12e6, 3e-3, (card(0, 6), 400)), WIDE, None, USUAL).target
+    assert found.devices == ("RPC0", "CUDA0")
+    assert not found.output_at_home
+    small = place(beside(12e6, 3e-3, (card(0, 6), 400)), model(1.5, 28, vocabulary=152_000), None, USUAL)
+    assert small.target.devices == ("CUDA0",)
+    assert not any("output" in reason for reason in small.reasons)
+
+
+def test_without_the_output_more_layers_fit_there() -> None:
+    where, shape = beside(12e6, 3e-3, free=16), replace(WIDE, output_bytes=2 * GIB)
+    at = PlacementSearch(where, (shape, None), USUAL).at(4096)
+    fits = [each.target for each in at if not each.shortages]
+    most = {
+        home: max(each.on_cards for each in fits if each.output_at_home == home) for home in (False, True)
+    }
+    assert most[True] >= most[False] + 3
+    assert place(where, shape, None, USUAL).target.layers == (most[True],)
+
+
+def test_a_processor_that_is_there_is_not_taken_for_a_card() -> None:
+    def gain(further: float) -> float:
+        there = replace(beside(1e9, 3e-4).rates[0], further=further)
+        where = beside(1e9, 3e-4)
+        where = replace(where, rates=(there, *where.rates[1:]))
+        speeds = {}
+        for mode in ("off", "sd"):
+            asked = replace(USUAL, devices=("RPC0",), mode=mode)
+            speeds[mode] = place(where, WIDE, model(0.5, 24, width=1024), asked).tokens_per_s or 0.0
+        return speeds["sd"] / speeds["off"]
+
+    assert gain(0.5) < 0.8 * gain(0.02)
 
 
 def test_a_slower_way_is_never_a_faster_plan() -> None:

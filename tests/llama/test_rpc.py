@@ -21,17 +21,21 @@ from localspec.child_process import values_of
 from localspec.cli import main as command_line
 from localspec.errors import EngineDied, UserError
 from localspec.hardware import devices
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.rpc import Endpoint, endpoints, peek
+from localspec.models.shape import read_shape
 from localspec.types import (
     EngineSettings,
+    Finished,
     Message,
     ModelOptions,
     Request,
     Sampling,
 )
+from tests.benchmarks.line import Line
 from tests.inference.runtimes import text_of
 
 PATIENCE_S = 60.0
@@ -43,6 +47,7 @@ SETTINGS = (
     EngineSettings(mode="sd", draft_length=5, min_confidence=0.0),
     EngineSettings(mode="ssd", draft_length=4, fan_out_budget=6, min_confidence=0.0),
 )
+TOKENS = 40
 PROMPTS = ("Write a function that adds two numbers.",)
 
 
@@ -166,8 +171,11 @@ def texts(models: Worker) -> dict[str, str]:
 
 
 def text(models: Worker, prompt: str, settings: EngineSettings) -> str:
-    request = Request((Message("user", prompt),), Sampling(0.0), settings, 40)
-    return text_of([*models.generate(request)])
+    return text_of([*models.generate(request(prompt, settings))])
+
+
+def request(prompt: str, settings: EngineSettings) -> Request:
+    return Request((Message("user", prompt),), Sampling(0.0), settings, TOKENS)
 
 
 @pytest.mark.usefixtures("servers")
@@ -177,15 +185,49 @@ def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     target, draft = (ModelOptions(path, context=512, threads=1) for path in (demo_target, demo_draft))
     there = [replace(options, devices=("RPC0",)) for options in (target, draft)]
     target, draft = (replace(options, devices=()) for options in (target, draft))
+    at_home = replace(there[0], output_at_home=True)
+    split = replace(at_home, gpu_layers=4)  # of its six, and what follows them
     found: list[dict[str, str]] = []
-    for pair in ((there[0], draft), (target, there[1]), there):
+    for pair in ((there[0], draft), (target, there[1]), there, (at_home, draft), (split, draft)):
         with Worker.open(*pair, draft_threads=1) as models:
             found.append(texts(models))
     monkeypatch.delenv(rpc.VARIABLE)
     with Worker.open(target, draft, draft_threads=1) as models:
         here = texts(models)
-    assert [len(each) for each in found] == [4, 4, 3]  # nobody drafts ahead beside a target on one line
+    assert [len(each) for each in found] == [4, 4, 3, 4, 4]  # nobody drafts ahead beside a target on one line
     assert all(each == {key: here[key] for key in each} for each in found)
+
+
+@pytest.mark.parametrize("layers", [None, 4])
+def test_with_the_output_at_home_no_row_of_logits_comes_over_the_line(
+    layers: int | None, servers: str, demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = Line(int(servers.partition(":")[2]), one_way_s=0.0, rate=0.0)
+    line.start()
+    monkeypatch.setenv(rpc.VARIABLE, f"127.0.0.1:{line.port}")
+    shape, per_token = read_shape(demo_target), {}
+    for at_home in (False, True):
+        options = ModelOptions(demo_target, 512, layers, ("RPC0",), threads=1, output_at_home=at_home)
+        with Worker.open(options) as models:
+            before = line.carried["down"]
+            *_, finished = models.generate(request(PROMPTS[0], SETTINGS[0]))
+            assert isinstance(finished, Finished)
+            per_token[at_home] = (line.carried["down"] - before) / finished.summary.tokens
+    line.close()
+    assert per_token[False] > 4 * shape.vocabulary
+    assert per_token[True] < 4 * 4 * shape.width  # which the prompt's tokens took as well
+
+
+@pytest.mark.usefixtures("servers")
+def test_memory_is_reckoned_where_the_output_is(demo_target: Path) -> None:
+    options = ModelOptions(demo_target, 2048, devices=("RPC0",), output_at_home=True)
+    split = LayerSplit(("RPC0",), (6,), output_at_home=True)
+    guessed = estimate(read_shape(demo_target), MemoryRequest(split, 2048))
+    (taken,) = exact(options)
+    for each, real in zip(guessed, sorted(taken, key=lambda need: need.device == "CPU"), strict=True):
+        assert each.device == real.device
+        assert each.weights == pytest.approx(real.weights, rel=0.02)
+        assert each.total == pytest.approx(real.total, rel=0.1)
 
 
 def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_target: Path) -> None:

@@ -119,20 +119,26 @@ class LayerSizes:
             )
         )
 
-    def fill(self, devices: Sequence[str], left: dict[str, int], most: int) -> LayerSplit:
-        """Give the last device as many of the last layers as fit, then the one before it, `most` in all."""
+    def fill(
+        self, devices: Sequence[str], left: dict[str, int], most: int, *, at_home: bool = False
+    ) -> LayerSplit:
+        """Give the last device as many of the last layers as fit, then the one before it, `most` in all.
+
+        It gets the output layer, too, unless that stays at home.
+        """
         end = len(self._up_to) - 1
         lowest = end - most
         counts: dict[str, int] = {}
         for device in reversed(devices):
-            free = left[device] - self.compute - (0 if counts else self.output)
+            free = left[device] - self.compute - (0 if counts or at_home else self.output)
             start = end
             while start > lowest and self._up_to[end] - self._up_to[start - 1] <= free:
                 start -= 1
             if start < end:
                 counts[device] = end - start
             end = start
-        return LayerSplit(tuple(reversed(counts)), tuple(reversed(counts.values())))
+        order = tuple(reversed(counts))
+        return LayerSplit(order, tuple(counts[name] for name in order), at_home and bool(order))
 
 
 def check_fit(

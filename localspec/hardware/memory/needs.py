@@ -63,11 +63,18 @@ class CacheTypes:
 class LayerSplit:
     """The last layers of a model on devices in order, the layers before them with the processor.
 
-    The weights after the last layer sit on the last device; no device is the processor alone.
+    The weights after the last layer sit on the last device, or with the processor if `output_at_home`;
+    no device is the processor alone.
     """
 
     devices: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
+    output_at_home: bool = False
+
+    @property
+    def output(self) -> str:
+        """Return the device of the weights after the last layer."""
+        return PROCESSOR if self.output_at_home or not self.devices else self.devices[-1]
 
     @property
     def on_cards(self) -> int:
@@ -109,10 +116,9 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
     """
     cached = partial(_cache_bytes, shape, request)
     assignments = _assignments(shape, request)
-    last = request.split.devices[-1] if request.split.devices else PROCESSOR
     needs = []
     for device, layers in assignments.items():
-        has_output, on_processor = device == last, device == PROCESSOR
+        has_output, on_processor = device == request.split.output, device == PROCESSOR
         weights = sum(layer.weight_bytes for layer in layers)
         if has_output:
             weights += shape.output_bytes
@@ -168,20 +174,20 @@ def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -
 def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tuple[LayerShape, ...]) -> int:
     """Return what intermediate results take of a device, beside what a card takes over for the processor.
 
-    Of a model wholly on several cards llama.cpp makes a pipeline: each holds its inputs several times, and
-    none of them gives way to the output.
+    Of a model wholly on several cards, output and all, llama.cpp makes a pipeline: each holds its inputs
+    several times, and none of them gives way to the output.
     """
-    cards = request.split.devices
+    cards, output_at = request.split.devices, request.split.output
     # a card is given the masks that its own layers read
     inputs, inside, output = _graph(replace(shape, layers=layers) if device in cards else shape, request)
-    is_pipeline = len(cards) > 1 and request.split.on_cards >= len(shape.layers)
+    is_pipeline = len(cards) > 1 and request.split.on_cards >= len(shape.layers) and output_at in cards
     held = (_COPIES if is_pipeline else 1) * inputs
     if is_pipeline and device in cards[1:]:  # two results of the card before, not one
         held += _COPIES * min(request.micro_batch, request.context) * _FLOAT * shape.width
     if device == PROCESSOR and cards:
-        return held  # its layers read prompts on a card
+        return max(held, output * (output_at == PROCESSOR))  # its layers read prompts on a card
     inside = held - inputs + inside if layers else held
-    if device not in (cards[-1:] or (PROCESSOR,)):
+    if device != output_at:
         return inside
     # what the last layer's experts leave is too scattered to hold the logits
     return max(inside, output + (held if is_pipeline or shape.experts_used else 0))
@@ -274,7 +280,8 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
 def uses_processor(model: Model) -> bool:
     """Tell whether the processor computes at least a part of a model."""
     layers = model.options.gpu_layers  # what follows the layers counts as one
-    return not model.cards or (layers is not None and layers <= model.layers)
+    partly = layers is not None and layers <= model.layers
+    return not model.cards or partly or model.options.output_at_home
 
 
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:

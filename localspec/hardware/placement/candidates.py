@@ -6,10 +6,11 @@ measured costs replace once the models are open; the rules are those of `localsp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, pairwise
+from math import inf
 
 from localspec.decoding.speed_model import (
     BRANCHES,
@@ -69,7 +70,7 @@ class PlacementConstraints:
 class DeviceAssignment:
     """Where one model sits: `layers` on each of `devices` in order, the rest with the processor.
 
-    No devices are the processor alone. The field names below `needs` are those of `ModelOptions`.
+    No devices are the processor alone. Field names are those of `ModelOptions` where it has such a field.
     """
 
     devices: tuple[str, ...]
@@ -77,6 +78,7 @@ class DeviceAssignment:
     threads: int
     context: int
     needs: tuple[DeviceNeed, ...]
+    output_at_home: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,7 @@ class PlacementSearch:
         for draft in self._draft_splits(context):
             taken = () if draft is None or self.draft is None else self._needs(self.draft, draft, context)
             seen = set()
-            for split in self._target_splits(sizes, taken, context):
+            for split in self._with_outputs(self._target_splits(sizes, taken, context)):
                 if split not in seen and self._may_draft(split, draft):
                     seen.add(split)
                     yield self._candidate(context, split, draft, taken)
@@ -290,8 +292,7 @@ class PlacementSearch:
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
     ) -> Iterator[LayerSplit]:
         constraints, layers = self.constraints, len(self.target.layers)
-        names = tuple(self.budget.cards if constraints.devices is None else constraints.devices)
-        names = tuple(name for name in names if name != PROCESSOR)
+        names = self._cards
         if sizes is None or not names or constraints.gpu_layers == 0:
             yield LayerSplit()
             return
@@ -305,10 +306,36 @@ class PlacementSearch:
             split = self._filled(sizes, order, taken, most, context)
             if asked is None or split.on_cards == most:
                 yield split
+            if self.is_remote(order[-1]) and asked is None:  # without the output, more layers may fit
+                yield self._filled(sizes, order, taken, most, context, at_home=True)
         left = self.budget.left(taken)
         yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
         if asked is None and constraints.devices is None:
             yield LayerSplit()
+
+    @property
+    def _cards(self) -> tuple[str, ...]:
+        """Return the devices that the target may take beside the processor."""
+        given = self.constraints.devices
+        return tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
+
+    def _with_outputs(self, splits: Iterable[LayerSplit]) -> Iterator[LayerSplit]:
+        """Yield splits, and those that end on another machine also with the output layer here."""
+        for split in splits:
+            yield split
+            if not any(map(self.is_remote, split.devices[-1:])):
+                continue
+            yield replace(split, output_at_home=True)
+            layers = dict(zip(split.devices, split.layers, strict=True))
+            for card in self._cards if self.constraints.tensor_split is None else ():
+                if not self.is_remote(card):  # the last one has the output
+                    count = layers.get(card, 0)
+                    others = {name: number for name, number in layers.items() if name != card}
+                    yield LayerSplit((*others, card), (*others.values(), count))
+
+    def is_remote(self, name: str) -> bool:
+        """Tell whether a device is another machine's."""
+        return self.budget.devices[name].kind == "remote"
 
     def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         """Yield groups of cards, the fastest last: that is where layers go first."""
@@ -320,11 +347,18 @@ class PlacementSearch:
             yield (order[at],)
 
     def _filled(
-        self, sizes: LayerSizes, order: tuple[str, ...], taken: Sequence[DeviceNeed], most: int, context: int
+        self,
+        sizes: LayerSizes,
+        order: tuple[str, ...],
+        taken: Sequence[DeviceNeed],
+        most: int,
+        context: int,
+        *,
+        at_home: bool = False,
     ) -> LayerSplit:
         """Fill cards, and take back what the exact need shows to be too much."""
         left = self.budget.left(taken)
-        split = sizes.fill(order, left, most)
+        split = sizes.fill(order, left, most, at_home=at_home)
         for _ in range(_CORRECTIONS):
             short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
             cards = [shortage for shortage in short if shortage.device in split.devices]
@@ -332,7 +366,7 @@ class PlacementSearch:
                 break
             for shortage in cards:
                 left[shortage.device] -= shortage.missing
-            split = sizes.fill(order, left, most)
+            split = sizes.fill(order, left, most, at_home=at_home)
         return split
 
     # --- how fast they would be
@@ -361,7 +395,7 @@ class PlacementSearch:
         )
         is_head = self.draft is not None and self.draft.is_head
         shared = {*draft.devices} & {*target.devices}  # see `Contexts`
-        waits = is_head or any(self.budget.devices[name].kind == "remote" for name in shared)
+        waits = is_head or any(map(self.is_remote, shared))
         speeds = tuple(ranked([plain, waiting] if waits else [plain, waiting, ahead]))
         if self.constraints.mode in {"sd", "ssd"}:
             wanted = "sd" if waits else self.constraints.mode
@@ -370,10 +404,10 @@ class PlacementSearch:
         return speeds
 
     def uses_processor(self, shape: ModelShape | None, split: LayerSplit | None) -> bool:
-        """Tell whether the processor computes layers of a model, if it is open."""
+        """Tell whether the processor computes a part of a model, if it is open."""
         if shape is None or split is None:
             return False
-        return not split.devices or split.on_cards < len(shape.layers)
+        return split.output == PROCESSOR or split.on_cards < len(shape.layers)
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return who gets how many cores; a model on cards needs one to feed them."""
@@ -381,7 +415,7 @@ class PlacementSearch:
         target_works = self.uses_processor(self.target, target)
         draft_works = self.uses_processor(self.draft, draft)
         if target_works and draft_works:
-            together = shared_cores(wanted, constraints.draft_threads)
+            together = shared_cores(wanted, constraints.draft_threads, evenly=target.output_at_home)
             alone = (wanted, constraints.draft_threads or wanted)
             return Threads(alone, together, take_turns=sum(together) > self.cores)
         for_target = wanted if target_works else constraints.threads or 1
@@ -421,12 +455,12 @@ class Passes:
         layers = len(self._shape.layers)
         busy: dict[str, float] = {}
         start = layers - split.on_cards
-        seconds = self._on_processor(start, not split.devices, tokens, threads, busy)
+        seconds = self._on_processor(start, split.output == PROCESSOR, tokens, threads, busy)
         for device, count in zip(split.devices, split.layers, strict=True):
-            is_last = device == split.devices[-1]
-            seconds += self._on_card(device, (start, start + count), is_last, tokens, busy)
+            has_output = device == split.output
+            seconds += self._on_card(device, (start, start + count), has_output, tokens, busy)
             start += count
-        return Pass(seconds + self._crossings(split.devices, tokens), busy)
+        return Pass(seconds + self._crossings(split, tokens), busy)
 
     def _on_processor(
         self, layers: int, has_output: bool, tokens: int, threads: int, busy: dict[str, float]
@@ -434,38 +468,40 @@ class Passes:
         size = self._read(0, layers, has_output, tokens)
         if size == 0:
             return 0.0
-        rate = self._rates.processor
+        rate, used = self._rates.processor, threads / self._cores
+        computed = None if self._is_float else self._rates.measured[PROCESSOR].weights
         # a quarter of the cores reaches half of the memory's rate, three quarters nine tenths
-        share = min(1.0, 3 * threads / (2 * threads + self._cores))
+        reads = min(rate * min(1.0, 3 * used / (2 * used + 1)), used * (computed or inf))
         if size > CACHE_PER_CORE * self._cores:
             busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + size / rate
         further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
-        arithmetic = (tokens - 1) * further * self._read(0, layers, has_output, 1) / rate
-        return size / rate / share + arithmetic * self._cores / threads + layers * CORE_LAYER_S
+        arithmetic = (tokens - 1) * further * self._read(0, layers, has_output, 1) / (computed or rate)
+        return size / reads + arithmetic / used + layers * CORE_LAYER_S
 
     def _on_card(
-        self, device: str, span: tuple[int, int], is_last: bool, tokens: int, busy: dict[str, float]
+        self, device: str, span: tuple[int, int], has_output: bool, tokens: int, busy: dict[str, float]
     ) -> float:
-        read_s = self._read(*span, is_last, tokens) / self._rates.of[device].read
-        seconds = read_s * (1.0 + CARD_FURTHER * (tokens - 1)) + (span[1] - span[0]) * CARD_LAYER_S
+        rate, further = self._rates.of[device].read, self._rates.measured[device].further or CARD_FURTHER
+        if self._is_float:
+            further = min(further, FLOAT_FURTHER)
+        else:
+            rate = self._rates.measured[device].weights or rate
+        read_s = self._read(*span, has_output, tokens) / rate
+        seconds = read_s * (1.0 + further * (tokens - 1)) + (span[1] - span[0]) * CARD_LAYER_S
         busy[device] = seconds
         if self._rates.shares_memory(device):
             busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read_s
         return seconds
 
-    def _crossings(self, devices: tuple[str, ...], tokens: int) -> float:
-        if not devices:
-            return 0.0
-        seconds = 0.0
-        for source, target in pairwise((PROCESSOR, *devices)):
+    def _crossings(self, split: LayerSplit, tokens: int) -> float:
+        """Return the seconds of the ways between devices: there a token is as wide as the model, or a row."""
+        seconds, state = 0.0, self._shape.width * ACTIVATION
+        back = state if split.output_at_home else self._shape.vocabulary * LOGIT
+        ways = list(pairwise((PROCESSOR, *split.devices, PROCESSOR)))
+        for (source, target), size in zip(ways, (*[state] * (len(ways) - 1), back), strict=True):
             rate = self._rates.link(source, target)
             if rate is not None:
-                handed_s = self._rates.hand_over_s(source, target)
-                seconds += handed_s + tokens * self._shape.width * ACTIVATION / rate
-        rate = self._rates.link(devices[-1], PROCESSOR)
-        if rate is not None:
-            handed_s = self._rates.hand_over_s(devices[-1], PROCESSOR)
-            seconds += handed_s + tokens * self._shape.vocabulary * LOGIT / rate
+                seconds += self._rates.hand_over_s(source, target) + tokens * size / rate
         return seconds
 
     def _read(self, start: int, end: int, has_output: bool, tokens: int) -> float:

@@ -12,6 +12,8 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, ways_out
 from localspec.hardware.memory.needs import CacheTypes, DeviceNeed, LayerSplit, MemoryRequest, Needs, exact
 from localspec.hardware.placement.candidates import (
+    ACTIVATION,
+    LOGIT,
     Alternative,
     DeviceAssignment,
     Placement,
@@ -21,9 +23,10 @@ from localspec.hardware.placement.candidates import (
 )
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
-from localspec.units import MODE_NAMES, bandwidth, memory, rate
+from localspec.units import MODE_NAMES, bandwidth, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
+_OUTPUT = "the output layer"
 CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
 
 
@@ -44,7 +47,8 @@ def place(
     for_target, for_draft = search.threads(chosen.target, chosen.draft).alone
 
     def assigned(split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
-        return DeviceAssignment(split.devices, split.layers, threads, chosen.context, needs)
+        at_home = split.output_at_home
+        return DeviceAssignment(split.devices, split.layers, threads, chosen.context, needs, at_home)
 
     return Placement(
         target=assigned(chosen.target, for_target, chosen.target_needs),
@@ -70,7 +74,7 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
             f"instead of {rate(chosen.best.tokens_per_s)}"
         )
         yield f"the context is {chosen.context:,} tokens: {gain}"
-    for reason in (_draft_reason(chosen, search), _shape_reason(search)):
+    for reason in (_output_reason(chosen, search), _draft_reason(chosen, search), _shape_reason(search)):
         if reason is not None:
             yield reason
     yield _speed_reason(chosen, search)
@@ -145,7 +149,7 @@ def confirm(
 def _request(
     assignment: DeviceAssignment, cache: CacheTypes, constraints: PlacementConstraints
 ) -> MemoryRequest:
-    split = LayerSplit(assignment.devices, assignment.layers)
+    split = LayerSplit(assignment.devices, assignment.layers, assignment.output_at_home)
     return MemoryRequest(
         split, assignment.context, cache, constraints.flash_attention, constraints.micro_batch
     )
@@ -165,11 +169,13 @@ def _assignments(split: LayerSplit, layers: int) -> str:
     if not split.devices:
         return "the processor"
     rest = layers - split.on_cards
-    if rest == 0 and len(split.devices) == 1:
+    if rest == 0 and len(split.devices) == 1 and not split.output_at_home:
         return split.devices[0]
-    parts = [f"{name} ({count} layers)" for name, count in zip(split.devices, split.layers, strict=True)]
-    if rest:
-        parts.append(f"the processor ({rest} layers)")
+    held = {name: f"{count} layers" if count else _OUTPUT for name, count in _layers(split)}
+    if rest or split.output_at_home:
+        here = ([f"{rest} layers"] if rest else []) + [_OUTPUT] * split.output_at_home
+        held["the processor"] = " and ".join(here)
+    parts = [f"{name} ({what})" for name, what in held.items()]
     return ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
@@ -191,12 +197,25 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
         name = split.devices[0]
         return f"the target needs {memory(_on(needs, name))} and fits on {_roomy(search, name)}"
     parts = [
-        f"{count} of {layers} layers ({memory(_on(needs, name))}) on {_roomy(search, name)}"
-        for name, count in zip(split.devices, split.layers, strict=True)
+        f"{f'{count} of {layers} layers' if count else _OUTPUT} ({memory(_on(needs, name))}) "
+        f"on {_roomy(search, name)}"
+        for name, count in _layers(split)
     ]
     if rest:
         parts.append(f"{rest} with the processor ({memory(_on(needs, PROCESSOR))})")
     return f"the target needs {total} and is split: {', '.join(parts)}"
+
+
+def _layers(split: LayerSplit) -> Iterable[tuple[str, int]]:
+    return zip(split.devices, split.layers, strict=True)
+
+
+def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
+    """Return what it saves that the rows of another machine's layers are made here, None where none are."""
+    if search.is_remote(found.target.output) or not any(map(search.is_remote, found.target.devices)):
+        return None
+    wide, row = search.target.width * ACTIVATION, search.target.vocabulary * LOGIT
+    return f"the output layer stays here: {size(wide)} a token over the line instead of {size(row)}"
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:
