@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from localspec.chat.answer_settings import AUTO, DRAFT_MODES, SessionRequest, with_auto
 from localspec.errors import UserError
@@ -16,7 +15,7 @@ from localspec.models.names import Reference, file_named
 from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
-from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Sampling
+from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Request, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
@@ -215,22 +214,21 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
     """Return what the flags ask of answers; raises UserError."""
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
-    return SessionRequest(
-        speculation=speculation_given(args),
-        sampling=partial(sampled, args),
-        system=system_prompt(args),
+    answer = Request(
+        "",
         max_tokens=args.predict,
         ignores_circles=args.ignore_circles or read_config(config_dir() / "config.toml").ignores_circles,
         stop=tuple(args.stop),
         seed=args.seed,
         template_variables=args.chat_template_kwargs,
     )
+    return SessionRequest(speculation_given(args), sampling_given(args), system_prompt(args), answer)
 
 
-def sampled(args: argparse.Namespace, sampling: Sampling) -> Sampling:
-    """Return a sampling in which what was given as flags replaces what was there."""
+def sampling_given(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what flags settle of the sampling, by name."""
     given = {field.name: getattr(args, field.name) for field in fields(Sampling)}
-    return replace(sampling, **{name: value for name, value in given.items() if value is not None})
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def profiles_named(name: str | None) -> tuple[Profile, ...]:

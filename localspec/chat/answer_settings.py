@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec.chat.messages import ChatSettings
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import Choice, OpenModels
 from localspec.models.default_pair import suited
 from localspec.storage.profiles import DEFAULT_PROFILE, SAMPLING_RANGES, Profile, Speculation
-from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType, TemplateVariables
+from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
     from localspec.chat.routing import Route
@@ -96,16 +96,13 @@ class SessionRequest:
     """What the command line asks for, over what the profiles say; None leaves it to them.
 
     A mode that `speculation` leaves open is `auto`: what pays here, stepping down where it does not.
+    `answer` is all else that is asked of an answer; of its sampling and settings nothing counts.
     """
 
     speculation: Speculation = field(default_factory=Speculation)
-    sampling: Callable[[Sampling], Sampling] = lambda sampling: sampling
+    sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of `Sampling`
     system: str | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    template_variables: TemplateVariables = ()
-    ignores_circles: bool = False
+    answer: Request = field(default_factory=partial(Request, ""))
 
     def over(self, own: ChatSettings) -> SessionRequest:
         """Return the request with what a chat settles in its place."""
@@ -113,25 +110,18 @@ class SessionRequest:
         mode, thinking = given.pop("mode", self.speculation.mode), given.pop("thinking", None)
         sampling = {name: given.pop(name) for name in SAMPLING_RANGES if name in given}
         variables = () if thinking is None else ((THINKING, thinking),)
+        variables = (*self.answer.template_variables, *variables)
         return replace(
             self,
             speculation=replace(self.speculation, mode=None if mode == AUTO else mode),
-            sampling=lambda below: replace(self.sampling(below), **sampling),
-            template_variables=(*self.template_variables, *variables),
-            **given,
+            sampling={**self.sampling, **sampling},
+            answer=replace(self.answer, template_variables=variables, **given),
         )
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
         """Return how the tokens of an answer are picked, as it suits the models if they are known."""
-        return self.sampling((profile if models is None else suited(profile, models.target.path)).sampling)
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The settings to use, and why."""
-
-    settings: EngineSettings
-    reason: str
+        below = profile if models is None else suited(profile, models.target.path)
+        return replace(below.sampling, **self.sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,26 +148,11 @@ class Chooser:
         self._tell = tell
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
-    def options(
-        self, profile: Profile, request: SessionRequest, bare: Request | None = None
-    ) -> AnswerOptions:
-        """Return how to write an answer under a profile; the first time it may measure what calls cost.
-
-        `bare` is what is asked for apart from that.
-        """
-        choice = self.choose(profile, request.speculation)
-        asked = replace(
-            bare or Request(prompt=""),
-            sampling=request.sampling_under(profile, self.models),
-            settings=choice.settings,
-            max_tokens=request.max_tokens,
-            ignores_circles=request.ignores_circles,
-            stop=request.stop,
-            seed=request.seed,
-            template_variables=request.template_variables,
-            steps_down=True,
-        )
-        return AnswerOptions(asked, choice.reason, profile.name)
+    def options(self, profile: Profile, asked: SessionRequest) -> AnswerOptions:
+        """Return how to write an answer under a profile; the first time it may measure what calls cost."""
+        choice, sampling = self.choose(profile, asked.speculation), asked.sampling_under(profile, self.models)
+        request = replace(asked.answer, sampling=sampling, settings=choice.settings, steps_down=True)
+        return AnswerOptions(request, choice.reason, profile.name)
 
     def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
         """Return how to decode under a profile.
@@ -187,26 +162,24 @@ class Chooser:
         asked = asked or Speculation()
         wanted = asked.mode or self._possible(profile.speculation.mode)
         tuned = self._recall(profile.task) if wanted != "off" else None
-        fits = tuned is not None and (wanted is None or tuned.mode == wanted)
-        settings = asked.apply(profile.speculation.apply((tuned if fits else None) or UNTUNED))
+        fits = tuned is not None and wanted in (None, tuned.settings.mode)
+        settings = asked.apply(profile.speculation.apply(tuned.settings if tuned and fits else UNTUNED))
         if asked.mode is not None:
             return Choice(settings, "asked for")
         if wanted is not None:
             return Choice(replace(settings, mode=wanted), f"profile {profile.title}")
-        known = self._tuned[profile.task]
-        if tuned is not None and known is not None:
-            return Choice(replace(settings, mode=tuned.mode), known.reason)
-        measured, reason = self._measured
-        return Choice(replace(settings, mode=measured.mode), reason)
+        choice = tuned or self._measured
+        return Choice(replace(settings, mode=choice.settings.mode), choice.reason)
 
     @cached_property
-    def _measured(self) -> tuple[EngineSettings, str]:
-        return self.models.choose_settings()
+    def _measured(self) -> Choice:
+        return Choice(*self.models.choose_settings())
 
     def _possible(self, mode: Mode | None) -> Mode | None:
         return None if mode in DRAFT_MODES and self.models.draft is None else mode
 
-    def _recall(self, task: TaskType) -> EngineSettings | None:
+    def _recall(self, task: TaskType) -> Choice | None:
+        """Return what is tuned for a task and possible with these models."""
         if task not in self._tuned:
             self._tuned[task] = tuned = self._experience(task)
             if tuned is not None and tuned.notice:
@@ -214,4 +187,4 @@ class Chooser:
         known = self._tuned[task]
         if known is None or known.settings is None or self._possible(known.settings.mode) is None:
             return None
-        return known.settings
+        return Choice(known.settings, known.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -231,18 +232,15 @@ class LiveAnswer:
     """One answer under way: one thread puts events in, another takes out what they come to; neither waits."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: list[AnswerEvent | BaseException] = []
+        self._waiting: deque[AnswerEvent | BaseException] = deque()
 
     def take(self, event: AnswerEvent | BaseException) -> None:
         """Add the next event, or the error that the answer ended with."""
-        with self._lock:
-            self._waiting.append(event)
+        self._waiting.append(event)
 
     def drain(self) -> LiveUpdate:
         """Return what has come since the last call."""
-        with self._lock:
-            events, self._waiting = self._waiting, []
+        events = [self._waiting.popleft() for _ in range(len(self._waiting))]
         started = _latest(Started, events)
         return LiveUpdate(
             started.message if started else None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
-from localspec.chat.thinking import fenced
+from localspec.chat.thinking import code_blocks, fenced
 from localspec.chat.tree import Tree
 from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
@@ -39,7 +39,7 @@ _STATES: dict[State, str] = {
 }
 MAX_BYTES = 512 * 2**20  # of a file that is imported
 Format = Literal["md", "json"]
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_FENCE = re.compile(r" {0,3}(`+|~+)")
 
 
 def when(time_s: float) -> str:
@@ -103,14 +103,9 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
 
 def _closed(text: str) -> str:
     """Close a block of code that an answer left open, so that it does not swallow what follows."""
-    fence = ""
-    for found in _FENCE.finditer(text):
-        ticks, rest = found.groups()
-        if not fence:
-            fence = "" if ticks[0] == "`" and "`" in rest else ticks
-        elif ticks.startswith(fence) and not rest.strip():
-            fence = ""
-    return f"{text}\n{fence}" if fence else text
+    left_open = next((block for block in code_blocks(text) if not block.closed), None)
+    fence = _FENCE.match(text, left_open.start) if left_open else None
+    return f"{text}\n{fence[1]}" if fence else text
 
 
 def parse_all(text: str, name: str = "") -> tuple[Parsed, ...]:

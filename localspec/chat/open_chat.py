@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
-from localspec.types import Message, PlainRate, Request, Summary
+from localspec.types import Message, PlainRate, Summary
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 class OpenChat(Branches):
     """A chat of the store; one thread may write an answer while others read it and walk its branches."""
 
-    def __init__(self, store: Store, chat_id: int, usual_system: str = "") -> None:
-        """Open a chat; `usual_system` is used where the chat has no system prompt of its own."""
+    def __init__(
+        self, store: Store, chat_id: int, usual_system: Callable[[str], str] = lambda _profile: ""
+    ) -> None:
+        """Open a chat; `usual_system` tells the system prompt of a profile, for want of one of its own."""
         super().__init__(store, chat_id)
-        self.usual_system = usual_system
+        self._usual_system = usual_system
 
     @property
     def path(self) -> tuple[StoredMessage, ...]:
@@ -58,8 +61,8 @@ class OpenChat(Branches):
     @property
     def system(self) -> str:
         """Return the system prompt in force."""
-        own = self.info.system
-        return self.usual_system if own is None else own
+        own = self._info.system
+        return self._usual_system(self._info.profile) if own is None else own
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
         """Add a question at the end of the shown branch; raises `UserError` if it says nothing."""
@@ -133,13 +136,23 @@ class OpenChat(Branches):
         """
         place = self._answer_again(continues) if continues is not None else self._question()
         path = self.tree.path_to(place.id)
-        request = replace(
-            options.request,
-            prompt=to_prompt(self.system, path, continues=continues is not None),
-            seed=_drawn_seed() if options.request.seed is None else options.request.seed,
+        prompt = to_prompt(self.system, path, continues=continues is not None)
+        seed = options.request.seed
+        if seed is None:  # one is drawn and kept, so that the answer can be written again
+            seed = int.from_bytes(os.urandom(4))
+        request = replace(options.request, prompt=prompt, seed=seed)
+        record = AnswerRecord(
+            mode=request.settings.mode,
+            reason=options.reason,
+            settings=request.settings,
+            sampling=request.sampling,
+            seed=seed,
+            profile=options.profile,
+            target=name_of(models.target),
+            draft=name_of(models.draft) if models.draft else None,
+            summary=Summary(),  # nothing has come yet
         )
-        answering = Answering(self, place, _record(models, options, request))
-        yield from answering.events(models, request)
+        yield from Answering(self, place, record).events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)
@@ -154,29 +167,6 @@ class OpenChat(Branches):
         raise UserError("there is no question to answer", "ask something first")
 
 
-def _drawn_seed() -> int:
-    """Return a seed that is known, so that the answer can be written again."""
-    from secrets import randbelow  # 10 ms, which the start can do without
-
-    return randbelow(2**32)
-
-
 def _check_question(text: str, attachments: Sequence[Attachment]) -> None:
     if not text.strip() and not attachments:
         raise UserError("the question is empty", "write something for the model to answer")
-
-
-def _record(models: OpenModels, options: AnswerOptions, request: Request) -> AnswerRecord:
-    """Return the record of an answer of which nothing has come yet."""
-    assert request.seed is not None  # drawn where nobody gave one
-    return AnswerRecord(
-        mode=request.settings.mode,
-        reason=options.reason,
-        settings=request.settings,
-        sampling=request.sampling,
-        seed=request.seed,
-        profile=options.profile,
-        target=name_of(models.target),
-        draft=name_of(models.draft) if models.draft else None,
-        summary=Summary(),
-    )

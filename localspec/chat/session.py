@@ -77,7 +77,6 @@ class ChatSession:
         self._profiles = {known.name: known for known in with_auto(profiles)}
         if self.usual_profile not in self._profiles:
             self.usual_profile = AUTO
-        self.chat.usual_system = self._prompt_of(self.profile)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -87,10 +86,10 @@ class ChatSession:
     @property
     def profile(self) -> Profile:
         """Return the profile of the open chat; one that is gone gives way to the usual one."""
-        return self._profile_of(self.chat)
+        return self._profile_of(self.chat.info.profile)
 
-    def _profile_of(self, chat: OpenChat) -> Profile:
-        return self._profiles.get(chat.info.profile, self._profiles[self.usual_profile])
+    def _profile_of(self, name: str) -> Profile:
+        return self._profiles.get(name, self._profiles[self.usual_profile])
 
     @property
     def followed(self) -> Profile:
@@ -145,7 +144,6 @@ class ChatSession:
         profile = self._known(name)
         self.store.set_profile(self.chat.info.id, profile.name)
         self.chat.reload()
-        self.chat.usual_system = self._prompt_of(profile)
         return profile
 
     def search(self, query: str) -> tuple[SearchHit, ...]:
@@ -190,14 +188,16 @@ class ChatSession:
                 self.rates.forget()
             self._chooser = Chooser(models, self.experience, self._notice)
         asked, profile, own = self.asked, self.followed, self.chat.info.settings.mode
-        if models.draft is None and asked.speculation.mode in DRAFT_MODES:  # chosen when others had one
-            asked = replace(asked, speculation=replace(asked.speculation, mode=None))
+        wanted = asked.speculation.mode
+        if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
+            wanted = None
         if own == AUTO:  # also where the profile wants another
             profile = replace(profile, speculation=replace(profile.speculation, mode=None))
-        if seed is None and asked.seed is not None:
-            seed = (asked.seed + self._answers) % 2**32  # the same seed again would write the same again
-        speculation = replace(asked.speculation, mode=mode or asked.speculation.mode)
-        options = self._chooser.options(profile, replace(asked, speculation=speculation, seed=seed))
+        if seed is None and asked.answer.seed is not None:
+            seed = (asked.answer.seed + self._answers) % 2**32  # the same again would write the same again
+        speculation = replace(asked.speculation, mode=mode or wanted)
+        asked = replace(asked, speculation=speculation, answer=replace(asked.answer, seed=seed))
+        options = self._chooser.options(profile, asked)
         self.in_use = replace(options, request=replace(options.request, steps_down=mode is None))
         return self.in_use
 
@@ -262,14 +262,14 @@ class ChatSession:
         return None
 
     def _opened(self, chat_id: int) -> OpenChat:
-        chat = OpenChat(self.store, chat_id)
-        chat.usual_system = self._prompt_of(self._profile_of(chat))
+        chat = OpenChat(self.store, chat_id, self._usual_system)
         if not self._is_aside:
             self.store.remember_chat(chat_id)
         return chat
 
-    def _prompt_of(self, profile: Profile) -> str:
-        return profile.system_prompt if self.request.system is None else self.request.system
+    def _usual_system(self, profile: str) -> str:
+        asked = self.request.system
+        return self._profile_of(profile).system_prompt if asked is None else asked
 
     def _known(self, name: str) -> Profile:
         if name not in self._profiles:

@@ -106,10 +106,10 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     flags = {
         "mode": asked.speculation.mode,
-        "max_tokens": asked.max_tokens,
-        "seed": asked.seed,
-        "thinking": dict(asked.template_variables).get(THINKING),
-        "ignores_circles": (asked.ignores_circles and not known.ignores_circles) or None,
+        "max_tokens": asked.answer.max_tokens,
+        "seed": asked.answer.seed,
+        "thinking": dict(asked.answer.template_variables).get(THINKING),
+        "ignores_circles": (asked.answer.ignores_circles and not known.ignores_circles) or None,
         "system_prompt": asked.system,
     }
     return (
@@ -141,7 +141,8 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
         elif place == "config":
             config.keep({each.config: values[each.name] for each in part})
             if "ignores_circles" in values:
-                session.request = replace(session.request, ignores_circles=bool(values["ignores_circles"]))
+                answer = replace(session.request.answer, ignores_circles=bool(values["ignores_circles"]))
+                session.request = replace(session.request, answer=answer)
         if place != "chat":  # or this chat would go before it
             values = {name: None for name in values if name != "context"}
         session.settle(**values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -73,16 +73,6 @@ class Part:
     start: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Thought:
-    """Where thinking stands: its opening tag, its own text, and the end of its closing tag, if any."""
-
-    opening: int
-    begin: int
-    end: int
-    after: int | None
-
-
 def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     """Return the parts of an answer, without the tags between them and the blank space around those.
 
@@ -90,19 +80,35 @@ def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     only begun is kept back. That the prompt has opened the thinking shows only when the closing tag comes.
     """
     parts: list[Part] = []
-    at: int | None = 0
-    while at is not None:
-        thought, in_code = _next_thought(text, at, streaming=streaming, thought_before=bool(parts))
-        if thought is not None:
-            parts.append(_part("answer", text, at, thought.opening))
-            is_closed = thought.after is not None
-            parts.append(_part("thinking", text, thought.begin, thought.end, closed=is_closed))
-            at = thought.after
-            continue
-        waits = streaming and not in_code
-        end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
-        parts.append(_part("answer", text, at, end) if parts else Part("answer", text[:end]))
-        break
+    at = start = 0  # of what is in no part yet, and of the line that is looked at
+    in_code = False
+    while start < len(text):
+        end = line_end(text, start)
+        if block := code_block_at(text, start):
+            end, in_code = block.end, not block.closed
+        elif opened := _THINKING_OPENING.match(text, start):
+            tag, begin = THINKING_TAGS[opened[1].lower()], opened.end()
+            closing = re.compile(re.escape(tag), re.IGNORECASE).search(text, begin)
+            # a tag that nothing closes is one that the answer speaks of, unless it comes first
+            if closing or streaming or not text[at:start].strip():
+                parts.append(_part("answer", text, at, start))
+                if closing is None:
+                    end = len(text) - (begun(text, (tag,), begin) if streaming else 0)
+                    parts.append(_part("thinking", text, begin, end, closed=False))
+                    return _told(parts)
+                parts.append(_part("thinking", text, begin, closing.start()))
+                at = end = closing.end()
+        elif not parts and (stray := _STRAY_CLOSING.search(text[start:end])):
+            parts.append(_part("thinking", text, at, start + stray.start(1)))
+            at = end = start + stray.end(1)
+        start = end
+    waits = streaming and not in_code
+    end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
+    parts.append(_part("answer", text, at, end) if parts else Part("answer", text[:end]))
+    return _told(parts)
+
+
+def _told(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(part for part in parts if part.text or not part.closed)
 
 
@@ -114,51 +120,20 @@ def without_thinking(text: str) -> str:
     return "\n\n".join(part.text.rstrip() for part in parts if part.kind == "answer")
 
 
-def _thought_after(text: str, opening: re.Match[str], *, streaming: bool) -> _Thought:
-    tag = THINKING_TAGS[opening[1].lower()]
-    closing = re.compile(re.escape(tag), re.IGNORECASE).search(text, opening.end())
-    if closing is None:
-        end = len(text) - (_begun(text, opening.end(), (tag,)) if streaming else 0)
-        return _Thought(opening.start(), opening.end(), end, None)
-    return _Thought(opening.start(), opening.end(), closing.start(), closing.end())
-
-
-def _next_thought(
-    text: str, at: int, *, streaming: bool, thought_before: bool
-) -> tuple[_Thought | None, bool]:
-    """Return the next thinking from `at` on, and whether the text ends inside a code block."""
-    start = at
-    while start < len(text):
-        if block := code_block_at(text, start):
-            if not block.closed:
-                return None, True
-            start = block.end
-            continue
-        end = line_end(text, start)
-        if opened := _THINKING_OPENING.match(text, start):
-            thought = _thought_after(text, opened, streaming=streaming)
-            # a tag that nothing closes is one that the answer speaks of, unless it comes first
-            if thought.after is not None or streaming or not text[at:start].strip():
-                return thought, False
-        elif not thought_before and (closed := _STRAY_CLOSING.search(text[start:end])):
-            return _Thought(at, at, start + closed.start(1), start + closed.end(1)), False
-        start = end
-    return None, False
-
-
 def _begun_in_answer(text: str, at: int, *, thought_before: bool) -> int:
     """Return how many characters at the end of an answer may be the beginning of a tag that counts."""
     last_line = text[max(at, text.rfind("\n") + 1) :].lstrip().lower()
     if last_line and any(tag.startswith(last_line) for tag in THINKING_TAGS):
         return len(last_line)
-    begun = 0 if thought_before else _begun(text, at, tuple(THINKING_TAGS.values()))
-    return begun if begun > 1 else 0  # a mere bracket is more often something else
+    count = 0 if thought_before else begun(text, tuple(THINKING_TAGS.values()), at)
+    return count if count > 1 else 0  # a mere bracket is more often something else
 
 
-def _begun(text: str, at: int, tags: tuple[str, ...]) -> int:
-    """Return how many characters at the end of a text are the beginning of one of some tags."""
+def begun(text: str, tags: Sequence[str], at: int = 0) -> int:
+    """Return how many characters at the end of a text, from `at` on, may be the beginning of a tag."""
     longest = min(len(text) - at, max(map(len, tags)) - 1)
-    return next((n for n in range(longest, 0, -1) if any(t.startswith(text[-n:].lower()) for t in tags)), 0)
+    ends = ((n, text[-n:].lower()) for n in range(longest, 0, -1))
+    return next((n for n, end in ends if any(tag.lower().startswith(end) for tag in tags)), 0)
 
 
 def _part(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import uuid4
 
-from localspec.chat.thinking import split
+from localspec.chat.thinking import begun, split
 from localspec.errors import UserError
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.types import THINKING_TAGS, Grammar, Request, TemplateVariables
@@ -25,28 +25,22 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 _LONGEST_HEAD = 400  # characters in which a call has to name its tool
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """Some text of an answer, or of the thinking before it."""
-
-    text: str
-    is_thought: bool = False
+Kind = Literal["thinking", "text", "call"]
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
-    """Some of a call: first its id and name, then the JSON text of its arguments piece by piece.
+class Piece:
+    """Some of an answer, of the thinking before it, or of a call: the JSON text of its arguments.
 
-    The id is of nine letters and digits, as Mistral's templates want it.
+    The first piece of a call has its name, and its id of nine letters and digits, as Mistral's templates
+    want it; `index` counts calls.
     """
 
-    index: int
-    arguments: str = ""
+    kind: Kind
+    text: str = ""
+    index: int = 0
     id: str = ""
     name: str = ""
-
-
-Piece = Written | Called
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +86,8 @@ def _written_format(written: str) -> ToolFormat:
     before, _, rest = _THOUGHT.sub("", written).partition(_NAME)
     between, _, after = rest.partition(_ARGUMENTS)
     tags = [tag for tag in _TAG.findall(before) if re.search("tool|call|action", tag, re.IGNORECASE)]
-    begun = re.search(r"<\w[^<>]*$", before)
-    tag = tags[-1] if tags else begun[0] if begun else ""
+    opened = re.search(r"<\w[^<>]*$", before)
+    tag = tags[-1] if tags else opened[0] if opened else ""
     before = before[before.rindex(tag) :] if tag else before.lstrip()
     closing = tuple(_TAG.findall(after or rest.partition("probed")[2].removeprefix('<|"|>')))
     if re.search(r'"(tool_)?name":\s*"$', before) and between:
@@ -154,7 +148,7 @@ class AnswerReader:
             if self._calls is not None and not thinks:
                 yield from self._calls.feed(part)
             elif part:
-                yield Written(part, thinks)
+                yield Piece("thinking" if thinks else "text", part)
         if self._calls is not None and not more:
             yield from self._calls.feed("", more=False)
 
@@ -202,7 +196,7 @@ class _Channels:
             _, to, name = header.partition("to=functions.")
             self._thinks = "analysis" in header and not to
             yield from self._told(f"{to}{name} " if to else "")
-        end = len(self._rest) - (_begun(self._rest, self._MARKS) if more else 0)
+        end = len(self._rest) - (begun(self._rest, self._MARKS) if more else 0)
         yield from self._told(self._rest[:end])
         self._rest = self._rest[end:]
         if not more and self._empty and self._header:
@@ -237,7 +231,7 @@ class _Calls:
         self._rest = ""
         self._skip: int | None = None  # characters before a call that may have begun: told if it is none
         self._last, self._seen = _Read(), 0  # of that call, and of how many characters
-        self._id, self._index, self._told = "", 0, 0
+        self._index = 0  # of the next call
         self._place: Literal["start", "text", "call"] = "start"  # behind what the rest stands
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
@@ -260,16 +254,16 @@ class _Calls:
         if at >= 0:
             end = len(rest[:at].rstrip())  # blanks before a call are none of the text
             if end:
-                yield Written(rest[:end])
+                yield Piece("text", rest[:end])
             self._rest, self._last, self._seen = rest[end:], _Read(), 0
             self._skip = (bare.end() if bare else at + len(opening)) - end
             return True
-        end = len(rest) - (_begun(rest, (opening,)) if opening and more else 0)
+        end = len(rest) - (begun(rest, (opening,)) if opening and more else 0)
         end = len(rest[:end].rstrip()) if more else end
         self._rest = rest[end:]
         if end:
             self._place = "text"
-            yield Written(rest[:end])
+            yield Piece("text", rest[:end])
         return False
 
     def _waits_for_closing(self, *, more: bool) -> bool:
@@ -288,18 +282,15 @@ class _Calls:
         if read is None or (read.name and read.name not in self._schemas) or not (read.name or more):
             text, self._rest = self._rest[: self._skip or 1], self._rest[self._skip or 1 :]
             self._skip, self._place = None, "text"
-            yield Written(text)
+            yield Piece("text", text)
             return True
-        self._last = read
-        if read.name and not self._id:
-            self._id = _new_id()
-            yield Called(self._index, id=self._id, name=read.name)
-        if new := read.arguments[self._told :]:
-            self._told += len(new)
-            yield Called(self._index, new)
+        last, self._last = self._last, read
+        if read.name and not last.name:
+            yield Piece("call", "", self._index, _new_id(), read.name)
+        if new := read.arguments[len(last.arguments) :]:
+            yield Piece("call", new, self._index)
         if read.end is not None:
-            self._rest = self._rest[self._skip + read.end :]
-            self._id, self._index, self._told = "", self._index + 1, 0
+            self._rest, self._index = self._rest[self._skip + read.end :], self._index + 1
             self._skip, self._place = None, "call"
         elif not more:
             self._rest = ""  # cut in the middle
@@ -415,12 +406,6 @@ def _typed(value: str, schema: object) -> str:
 
 def _new_id() -> str:
     return uuid4().hex[:9]
-
-
-def _begun(text: str, marks: Sequence[str]) -> int:
-    """Return how many characters at the end of a text may be the beginning of a mark."""
-    longest = min(len(text), max(map(len, marks)) - 1)
-    return next((n for n in range(longest, 0, -1) if any(each.startswith(text[-n:]) for each in marks)), 0)
 
 
 def _schemas(tools: Sequence[str]) -> dict[str, Mapping[str, object]]:

@@ -21,6 +21,7 @@ from cattrs.preconf.json import JsonConverter, make_converter
 from cattrs.strategies import configure_tagged_union
 
 from localspec.errors import ContextFullError, EngineDied, EngineError, UserError
+from localspec.inference.interface import Choice
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -49,14 +50,6 @@ class Attachment:
     target: ModelInfo
     draft: ModelInfo | None
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The settings that should be fastest, or were tuned, and why."""
-
-    settings: EngineSettings
-    reason: str
 
 
 class Server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
@@ -17,6 +18,14 @@ from localspec.types import (
     SavedConversations,
     Token,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The settings to use, because they should be fastest or were tuned, and why."""
+
+    settings: EngineSettings
+    reason: str
 
 
 class OpenModels(Protocol):

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -15,25 +14,14 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Reply, Step
-from localspec.server.exchange import Protocol, Refusal, read, read_json
+from localspec.server.exchange import Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
-from localspec.server.service import Service
+from localspec.server.service import Protocol, Service
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _ALIKE = ("model", "max_tokens", "temperature", "top_k", "top_p", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
-
-
-def protocol(service: Service) -> Protocol:
-    """Return the paths of Anthropic's protocol."""
-    return Protocol(
-        {
-            "/v1/messages": partial(_answer, service),
-            "/v1/messages/count_tokens": partial(_count, service),
-        },
-        error,
-    )
 
 
 def error(refusal: Refusal) -> Json:
@@ -44,27 +32,26 @@ def error(refusal: Refusal) -> Json:
     return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
-async def _asked(service: Service, request: Request) -> tuple[bool, Chat]:
+async def _asked(service: Service, request: Request) -> Chat:
     body = an_object(await read_json(request), "the request")
-    wanted = read(Body, _in_openai_words(body))
-    return bool(wanted.stream), await asked_in_chat(service, wanted)
+    return await asked_in_chat(service, read(Body, _in_openai_words(body)))
 
 
 async def _answer(service: Service, request: Request) -> Response:
-    streams, asked = await _asked(service, request)
-    reply = _Reply(asked, await _counted(service, asked) if streams else 0)
-    return await reply.send(request, service.answer(asked.asked), streams=streams)
+    chat = await _asked(service, request)
+    streams = bool(chat.body.stream)
+    reply = _Reply(chat, await _counted(service, chat) if streams else 0)
+    return await reply.send(request, service.answer(chat.asked), streams=streams)
 
 
 async def _count(service: Service, request: Request) -> Response:
-    _, asked = await _asked(service, request)
-    return JSONResponse({"input_tokens": await _counted(service, asked)})
+    return JSONResponse({"input_tokens": await _counted(service, await _asked(service, request))})
 
 
-async def _counted(service: Service, asked: Chat) -> int:
+async def _counted(service: Service, chat: Chat) -> int:
     """Return the tokens of the prompt, which clients of a stream are told before anything else."""
     count = service.queue.models.count_tokens
-    return await asyncio.to_thread(count, asked.messages, asked.asked.request.tools)
+    return await asyncio.to_thread(count, chat.messages, chat.asked.wishes.answer.tools)
 
 
 def _in_openai_words(body: Json) -> Json:
@@ -119,14 +106,14 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
 class _Reply(Reply):
     """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
 
-    def __init__(self, asked: Chat, tokens: int) -> None:
-        super().__init__(asked.blocks())
+    def __init__(self, chat: Chat, tokens: int) -> None:
+        super().__init__(chat.blocks())
         self._tokens = tokens
         self._head: Json = {
             "id": f"msg_{uuid4().hex[:24]}",
             "type": "message",
             "role": "assistant",
-            "model": asked.asked.profile.name,
+            "model": chat.asked.profile.name,
         }
 
     def begins(self) -> Iterator[Json]:
@@ -189,3 +176,6 @@ def _object(arguments: str) -> object:
         if isinstance(value, dict):
             return value
     return {"arguments": arguments}
+
+
+PROTOCOL = Protocol({"/v1/messages": _answer, "/v1/messages/count_tokens": _count}, error)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 from urllib.parse import urlsplit
 
 import h11
@@ -22,17 +21,17 @@ from starlette.routing import Route
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from localspec.app.figures import Json
 from localspec.errors import LocalSpecError
 from localspec.server import anthropic, engine, openai, responses, service, texts
-from localspec.server.exchange import Handler, Refusal, error, refusal
-from localspec.server.service import Service
+from localspec.server.exchange import error, refusal
+from localspec.server.service import Handler, Service
 
 LARGEST_HEADER = 64 * 2**10  # bytes
 MOST_CONNECTIONS = 512  # under the 1,024 descriptors that a process usually has
 HEADER_S = 10.0  # for the head of a request to arrive
 KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
 DRAIN_S = 30  # for answers under way when the server is to end
+_PROTOCOLS = tuple(each.PROTOCOL for each in (service, openai, responses, anthropic, texts, engine))
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
 
 
@@ -61,11 +60,19 @@ class Doors:
 
 def application(served: Service, doors: Doors) -> Starlette:
     """Return the ASGI application."""
-    asking = ((each, "POST") for each in (openai, responses, anthropic, texts, engine))
-    protocols = [(each.protocol(served), method) for each, method in ((service, "GET"), *asking)]
+
+    async def answer(handler: Handler, request: Request) -> Response:
+        doors.check(request)
+        return await handler(served, request)
+
+    async def fail(request: Request, failed: Exception) -> Response:
+        refused, words = refusal(failed), errors.get(request.url.path, error)
+        return JSONResponse(words(refused), refused.status)
+
+    errors = {path: protocol.error for protocol in _PROTOCOLS for path in protocol.handlers}
     routes = [
-        Route(path, _endpoint(handler, doors, protocol.error), methods=[method])
-        for protocol, method in protocols
+        Route(path, partial(answer, handler), methods=[protocol.method])
+        for protocol in _PROTOCOLS
         for path, handler in protocol.handlers.items()
     ]
     cors = Middleware(
@@ -74,37 +81,16 @@ def application(served: Service, doors: Doors) -> Starlette:
     found = Starlette(
         routes=routes,
         middleware=[cors] if doors.origins else [],
-        exception_handlers={HTTPException: _failed, Exception: _failed},
+        exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
     return found
-
-
-def _endpoint(handler: Handler, doors: Doors, words: Callable[[Refusal], Json]) -> Handler:
-    """Return what answers at a path; what fails is told in the protocol's words."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            doors.check(request)
-            return await handler(request)
-        except (LocalSpecError, HTTPException) as failed:
-            refused = refusal(failed)
-            return JSONResponse(words(refused), refused.status)
-
-    return endpoint
 
 
 def _host(header: str) -> str:
     with suppress(ValueError):
         return urlsplit(f"//{header}").hostname or ""
     return ""
-
-
-async def _failed(_request: Request, failed: Exception) -> Response:
-    mistake = f"unexpected {type(failed).__name__}: this is a mistake in LocalSpec; please report it"
-    known = isinstance(failed, HTTPException)
-    refused = refusal(cast(HTTPException, failed)) if known else Refusal(500, "server_error", mistake)
-    return JSONResponse(error(refused), refused.status)
 
 
 def http_server(application: Starlette) -> Server:

@@ -12,11 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json
-from localspec.chat.tool_calls import AnswerReader, Called, Piece, Written
+from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import Refusal, error, streamed, unless_gone
 from localspec.types import Finished, GenerationEvent, TextDelta, TokenScore, TokensScored
-
-Kind = Literal["thinking", "text", "call"]
 
 
 @dataclass(slots=True)
@@ -48,7 +46,6 @@ class Blocks:
         self.all: list[Block] = []
         self.scores: list[TokenScore] = []  # that nobody has told yet
         self.finished: Finished | None = None
-        self._is_open = False
 
     def take(self, event: GenerationEvent) -> Iterator[Step]:
         """Yield what an event of the answer brings."""
@@ -62,7 +59,7 @@ class Blocks:
             pieces = self._reader.feed("", more=False)
         for piece in pieces:
             yield from self._take(piece)
-        if self.finished is not None and self._is_open:
+        if self.finished is not None and self.all:
             yield Step("ends", self.all[-1])
 
     @property
@@ -83,23 +80,18 @@ class Blocks:
         return [block for block in self.all if block.kind == "call"]
 
     def _take(self, piece: Piece) -> Iterator[Step]:
-        if isinstance(piece, Called) and piece.index and not self._parallel:
+        if piece.index and not self._parallel:
             return
-        if isinstance(piece, Written):
-            kind: Kind = "thinking" if piece.is_thought else "text"
-            added, begins = piece.text, not self._is_open or self.all[-1].kind != kind
-        else:
-            kind, added, begins = "call", piece.arguments, bool(piece.id)
-        if begins:
-            if self._is_open:
-                yield Step("ends", self.all[-1])
-            id_, name = (piece.id, piece.name) if isinstance(piece, Called) else ("", "")
-            self.all.append(Block(kind, len(self.all), "", id_, name))
-            self._is_open = True
-            yield Step("begins", self.all[-1])
-        if added:
-            self.all[-1].text += added
-            yield Step("grows", self.all[-1], added)
+        last = self.all[-1] if self.all else None
+        if last is None or piece.kind != last.kind or piece.id:
+            if last is not None:
+                yield Step("ends", last)
+            last = Block(piece.kind, len(self.all), "", piece.id, piece.name)
+            self.all.append(last)
+            yield Step("begins", last)
+        if piece.text:
+            last.text += piece.text
+            yield Step("grows", last, piece.text)
 
 
 class Reply(ABC):

@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from localspec.app.figures import Json
 from localspec.errors import UserError
-from localspec.inference.attached import Attachment, Choice, from_json, plain, to_json
-from localspec.inference.interface import SharedModels
-from localspec.server.exchange import Protocol, error, read_body, streamed
+from localspec.inference.attached import Attachment, from_json, plain, to_json
+from localspec.inference.interface import Choice, SharedModels
+from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import Asked
-from localspec.server.service import Service
+from localspec.server.service import Protocol, Service
 from localspec.types import EngineSettings, GenerationEvent, Message, TaskType
 from localspec.types import Request as GenerationRequest
 from localspec.version import __version__
@@ -27,21 +27,7 @@ T = TypeVar("T")
 Verb = Callable[[Service, bytes], Awaitable[object]]
 
 
-def protocol(service: Service) -> Protocol:
-    """Return the paths of the models' own verbs."""
-    verbs: dict[str, Verb] = {
-        "open": _open,
-        "cancel": _cancel,
-        "choose_settings": _choose_settings,
-        "count_tokens": _count_tokens,
-        "recall": _recall,
-        "memory": lambda served, _body: to_thread(served.queue.models.memory),
-    }
-    handlers = {f"/engine/{name}": partial(_answered, service, verb) for name, verb in verbs.items()}
-    return Protocol({**handlers, "/engine/generate": partial(_generate, service)})
-
-
-async def _answered(service: Service, verb: Verb, request: Request) -> Response:
+async def _answered(verb: Verb, service: Service, request: Request) -> Response:
     told = to_json(await verb(service, await read_body(request)))
     return Response(told, media_type="application/json")
 
@@ -78,7 +64,7 @@ async def _generate(service: Service, request: Request) -> Response:
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
-    asked = Asked(service.profile(None), service.asked, wanted, lambda models: models.generate(wanted), name)
+    asked = Asked(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
     return await streamed(request, _plain(service.answer(asked)), error)
 
 
@@ -90,7 +76,7 @@ async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
         found.append(ask(models))
         return iter(())
 
-    asked = Asked(service.profile(None), service.asked, GenerationRequest(""), work)
+    asked = Asked(service.profile(None), service.asked, work)
     async with aclosing(service.queue.answer(asked)) as events:
         async for _ in events:
             pass
@@ -100,3 +86,15 @@ async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
 async def _plain(events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
     async for event in events:
         yield plain(event, GenerationEvent)
+
+
+_VERBS: dict[str, Verb] = {
+    "open": _open,
+    "cancel": _cancel,
+    "choose_settings": _choose_settings,
+    "count_tokens": _count_tokens,
+    "recall": _recall,
+    "memory": lambda service, _body: to_thread(service.queue.models.memory),
+}
+_ANSWERED = {f"/engine/{name}": partial(_answered, verb) for name, verb in _VERBS.items()}
+PROTOCOL = Protocol({**_ANSWERED, "/engine/generate": _generate})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -41,24 +41,13 @@ class Refusal:
     message: str
 
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
 def error(refusal: Refusal) -> Json:
     """Return an error as OpenAI words it."""
     told = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
     return {"error": told}
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """Paths, and how what fails there is worded."""
-
-    handlers: Mapping[str, Handler]
-    error: Callable[[Refusal], Json] = error
-
-
-def refusal(error: LocalSpecError | HTTPException) -> Refusal:
+def refusal(error: Exception) -> Refusal:
     """Return an error as a client is told of it."""
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, _kind(error.status_code), error.detail)
@@ -66,11 +55,13 @@ def refusal(error: LocalSpecError | HTTPException) -> Refusal:
         return Refusal(400, "exceed_context_size_error", str(error))
     if isinstance(error, UserError):
         return Refusal(400, "invalid_request_error", str(error))
-    if isinstance(error, QueueFullError | EngineDied):
-        return Refusal(503, "unavailable_error", str(error))
-    if isinstance(error, Cancelled):
-        return Refusal(503, "unavailable_error", "the answer was stopped")
-    return Refusal(500, "server_error", str(error))
+    if isinstance(error, QueueFullError | EngineDied | Cancelled):
+        message = "the answer was stopped" if isinstance(error, Cancelled) else str(error)
+        return Refusal(503, "unavailable_error", message)
+    if isinstance(error, LocalSpecError):
+        return Refusal(500, "server_error", str(error))
+    mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
+    return Refusal(500, "server_error", mistake)
 
 
 def _kind(status: int) -> str:

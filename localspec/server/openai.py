@@ -17,21 +17,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.figures import Json, finite, timings
-from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import Blocks, Reply, Step
-from localspec.server.exchange import Protocol, read, read_json
+from localspec.server.exchange import read, read_json
 from localspec.server.queue import Asked
-from localspec.server.service import Service
+from localspec.server.service import Protocol, Service
 from localspec.storage.profiles import SAMPLING_RANGES, Profile, Speculation
 from localspec.types import (
     Finished,
     GenerationEvent,
     Grammar,
     Message,
-    Sampling,
     TemplateVariables,
     TokenScore,
     ToolCall,
@@ -46,21 +44,14 @@ _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MOST_LOGPROBS = 20
 
 
-def protocol(service: Service) -> Protocol:
-    """Return the paths of OpenAI's protocol."""
-    paths = {"/v1/chat/completions": partial(_chat, service), "/v1/completions": partial(_complete, service)}
-    return Protocol(paths)
-
-
 async def _chat(service: Service, request: Request) -> Response:
-    body = read(Body, await read_json(request))
-    chat = await asked_in_chat(service, body)
-    return await _answered(service, request, body, chat.asked, chat.blocks)
+    chat = await asked_in_chat(service, read(Body, await read_json(request)))
+    return await _answered(service, request, chat.body, chat.asked, chat.blocks)
 
 
 async def _complete(service: Service, request: Request) -> Response:
     body = read(Body, await read_json(request))
-    asked = asked_of(body, service, bare_text(body), service.profile(body.model))
+    asked = asked_of(body, service, answer_of(body, service, bare_text(body)), service.profile(body.model))
     return await _answered(service, request, body, asked, bare_blocks)
 
 
@@ -76,10 +67,11 @@ async def _answered(
 
 async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerator[GenerationEvent]:
     """Yield the events of so many answers, one after the other: each finds the prompt in the caches."""
-    seed = asked.settled.seed
+    answer = asked.wishes.answer
     for index in range(number):
-        settled = replace(asked.settled, seed=None if seed is None else seed + index)
-        async with aclosing(service.answer(replace(asked, settled=settled))) as events:
+        another = replace(answer, seed=None if answer.seed is None else answer.seed + index)
+        wishes = replace(asked.wishes, answer=another)
+        async with aclosing(service.answer(replace(asked, wishes=wishes))) as events:
             async for event in events:
                 yield event
 
@@ -175,35 +167,35 @@ class Body:
 class Chat:
     """What a chat asks for, and how its answer is read."""
 
+    body: Body
     asked: Asked
     messages: tuple[Message, ...]
     form: ToolFormat | None
-    parallel: bool
 
     def blocks(self) -> Blocks:
         """Return what reads an answer."""
         is_continued = self.messages[-1].role == "assistant"
         thinks = "" if self.form is None or is_continued else self.form.thinks
-        reader = AnswerReader(self.form, self.asked.request.tools, thinks=thinks)
-        return Blocks(reader, parallel=self.parallel)
+        reader = AnswerReader(self.form, self.asked.wishes.answer.tools, thinks=thinks)
+        return Blocks(reader, parallel=self.body.parallel_tool_calls is not False)
 
 
 async def asked_in_chat(service: Service, body: Body) -> Chat:
     """Return what a chat asks for; raises UserError for what makes no sense."""
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
-    asked = asked_of(body, service, messages, profile)
+    answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
-    form, grammar = None, asked.request.grammar
+    form, grammar = None, answer.grammar
     with suppress(*() if tools else (LocalSpecError,)):  # only calls cannot do without
-        form = await asyncio.to_thread(service.queue.tool_format, asked.settled.template_variables)
+        form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     if must_call and form is not None:
         if grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")
         token = partial(_only_token, service.queue.models)
         grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
     shows_control = bool(tools) or (form is not None and form.kind == "harmony")
-    request = replace(asked.request, grammar=grammar, tools=tools, shows_control=shows_control)
-    return Chat(replace(asked, request=request), messages, form, body.parallel_tool_calls is not False)
+    answer = replace(answer, grammar=grammar, tools=tools, shows_control=shows_control)
+    return Chat(body, asked_of(body, service, answer, profile), messages, form)
 
 
 def _only_token(models: SharedModels, tag: str) -> int | None:
@@ -305,31 +297,30 @@ def bare_text(body: Body) -> str:
     return prompt
 
 
-def asked_of(body: Body, service: Service, prompt: tuple[Message, ...] | str, profile: Profile) -> Asked:
-    """Return what a request asks for; raises UserError for what makes no sense."""
-    bias, top = _bias(body.logit_bias), _logprobs(body)
-    request = GenerationRequest(prompt, grammar=_grammar(body), logit_bias=bias, top_logprobs=top)
-    return Asked(profile, _settled(body, service.asked), request)
-
-
-def _settled(body: Body, usual: SessionRequest) -> SessionRequest:
-    """Return what a request settles over what is usual."""
-    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING_RANGES}
-    settled = {name: value for name, value in given.items() if value is not None}
-
-    def sampling(before: Sampling) -> Sampling:
-        return replace(usual.sampling(before), **settled)
-
+def answer_of(body: Body, service: Service, prompt: tuple[Message, ...] | str) -> GenerationRequest:
+    """Return the answer that a request asks for; raises UserError for what makes no sense."""
+    usual = service.asked.answer
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     return replace(
         usual,
-        speculation=replace(usual.speculation, **(body.speculative or Speculation()).settled),
-        sampling=sampling,
+        prompt=prompt,
         max_tokens=usual.max_tokens if limit in (None, -1) else limit,
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed is None or body.seed < 0 else body.seed,
         template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
+        grammar=_grammar(body),
+        logit_bias=_bias(body.logit_bias),
+        top_logprobs=_logprobs(body),
     )
+
+
+def asked_of(body: Body, service: Service, answer: GenerationRequest, profile: Profile) -> Asked:
+    """Return an answer with how a request wants it decoded and sampled."""
+    usual = service.asked
+    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING_RANGES}
+    sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
+    speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
+    return Asked(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))
 
 
 def _grammar(body: Body) -> Grammar | None:
@@ -394,7 +385,7 @@ class _Reply(Reply):
     def __init__(self, asked: Asked, blocks: Callable[[], Blocks], body: Body, number: int) -> None:
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
-        self._is_chat = not isinstance(asked.request.prompt, str)
+        self._is_chat = not isinstance(asked.wishes.answer.prompt, str)
         self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer
@@ -503,3 +494,6 @@ def _token(data: bytes, logprob: float) -> Json:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
+
+
+PROTOCOL = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})

@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 
 from localspec.chat.answer_settings import Chooser, PairKnowledge, SessionRequest
 from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types import GenerationEvent, Paused, PromptProgress, Request, RoundDone, TemplateVariables
+from localspec.types import GenerationEvent, Paused, PromptProgress, RoundDone, TemplateVariables
 
 MOST_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live
@@ -32,14 +33,10 @@ Work = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer that somebody wants: of which profile, and what is settled over it.
-
-    `request` lacks what those decide: sampling, settings, limits.
-    """
+    """One answer that somebody wants: of which profile, and what is asked for over it."""
 
     profile: Profile
-    settled: SessionRequest
-    request: Request
+    wishes: SessionRequest
     work: Work | None = None  # instead of an answer: what an attached screen has settled itself
     name: str = ""  # by which it can be cancelled
 
@@ -95,20 +92,13 @@ class EngineQueue:
         self._ends = False
         self.restarts = 0
         self.trouble = ""  # why there are no models at the moment
-        self.models = open_models()
-        self._tool_formats: dict[TemplateVariables, ToolFormat] = {}
-        self._chooser = Chooser(self.models, experience)
+        self._use(open_models())
         self._thread = threading.Thread(target=self._work, name="localspec-engine", daemon=True)
         self._thread.start()
 
     def tool_format(self, variables: TemplateVariables = ()) -> ToolFormat:
         """Return how the target writes calls of tools; raises UserError where its template refuses to."""
-        known = self._tool_formats
-        if variables not in known:
-            if len(known) > _FORMATS_KEPT:
-                known.clear()
-            known[variables] = tool_format(self.models.render, variables)
-        return known[variables]
+        return self._formats(variables)
 
     def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
         """Return what is being written, and what waits for a turn or for its first one."""
@@ -247,8 +237,7 @@ class EngineQueue:
         asked = job.asked
         if asked.work is not None:
             return asked.work(self.models)
-        options = self._chooser.options(asked.profile, asked.settled, asked.request)
-        return self.models.generate(options.request)
+        return self.models.generate(self._chooser.options(asked.profile, asked.wishes).request)
 
     def _is_due(self, job: Job, *, is_over: bool) -> bool:
         """Tell whether another is next, who has had less: at a turn's end, or at once for a first token."""
@@ -273,10 +262,14 @@ class EngineQueue:
         """Open the models again; raises EngineDied."""
         self.models.close()
         try:
-            self.models = self._open()
+            self._use(self._open())
         except LocalSpecError as error:
             self.trouble = str(error)
             raise EngineDied(self.trouble) from error
-        self._chooser = Chooser(self.models, self.experience)
         self.trouble = ""
         self.restarts += 1
+
+    def _use(self, models: SharedModels) -> None:
+        self.models = models
+        self._chooser = Chooser(models, self.experience)
+        self._formats = lru_cache(_FORMATS_KEPT)(partial(tool_format, models.render))

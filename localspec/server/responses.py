@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from functools import partial
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -16,18 +15,13 @@ from starlette.responses import Response
 from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Reply, Step
-from localspec.server.exchange import Protocol, Refusal, read, read_json
+from localspec.server.exchange import Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
-from localspec.server.service import Service
+from localspec.server.service import Protocol, Service
 
 _ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_KEPT = "send the conversation as `input`: nothing is kept between two requests"
-
-
-def protocol(service: Service) -> Protocol:
-    """Return the one path of this protocol."""
-    return Protocol({"/v1/responses": partial(_answer, service)})
 
 
 async def _answer(service: Service, request: Request) -> Response:
@@ -35,9 +29,9 @@ async def _answer(service: Service, request: Request) -> Response:
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response that the server keeps", _NOT_KEPT)
-    wanted = read(Body, _as_chat(body))
-    asked = await asked_in_chat(service, wanted)
-    return await _Reply(body, asked).send(request, service.answer(asked.asked), streams=bool(wanted.stream))
+    chat = await asked_in_chat(service, read(Body, _as_chat(body)))
+    streams = bool(chat.body.stream)
+    return await _Reply(body, chat).send(request, service.answer(chat.asked), streams=streams)
 
 
 def _as_chat(body: Json) -> Json:
@@ -97,15 +91,15 @@ def _add(messages: list[Json], item: Json, where: str) -> None:
 class _Reply(Reply):
     """One response."""
 
-    def __init__(self, body: Json, asked: Chat) -> None:
-        super().__init__(asked.blocks())
+    def __init__(self, body: Json, chat: Chat) -> None:
+        super().__init__(chat.blocks())
         self._number = -1  # of the last event
         self._ids = dict[int, str]()
         self._head: Json = {
             "id": f"resp_{uuid4().hex}",
             "object": "response",
             "created_at": int(time.time()),
-            "model": asked.asked.profile.name,
+            "model": chat.asked.profile.name,
             **{name: body.get(name) for name in _REPEATED},
             "tools": body.get("tools") or [],
             "tool_choice": body.get("tool_choice") or "auto",
@@ -188,3 +182,6 @@ def _part(block: Block) -> Json:
     if block.kind == "thinking":
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
+
+
+PROTOCOL = Protocol({"/v1/responses": _answer})

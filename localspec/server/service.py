@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
-from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from localspec.app.figures import Json, summary_line
 from localspec.chat.answer_settings import SessionRequest, followed
-from localspec.server.exchange import Protocol
+from localspec.server.exchange import Refusal, error
 from localspec.server.queue import Asked, EngineQueue, Job
 from localspec.storage.profiles import Profile
 from localspec.types import Finished, GenerationEvent, Message, ModelInfo, Summary
@@ -79,11 +78,16 @@ class Service:
         self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 
 
-def protocol(service: Service) -> Protocol:
-    """Return the paths of what it tells of itself, which answer to a GET."""
-    found = {"health": _health, "models": _models, "props": _props, "slots": _slots, "metrics": _metrics}
-    served = {name: partial(handler, service) for name, handler in found.items()}
-    return Protocol({f"{start}/{name}": served[name] for name in served for start in ("", "/v1")})
+Handler = Callable[[Service, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Paths, how they are asked, and how what fails there is worded."""
+
+    handlers: Mapping[str, Handler]
+    error: Callable[[Refusal], Json] = error
+    method: str = "POST"
 
 
 async def _health(service: Service, _request: Request) -> Response:
@@ -161,3 +165,7 @@ async def _metrics(service: Service, _request: Request) -> Response:
         f"# TYPE localspec_{name} {kind}\nlocalspec_{name} {value:.10g}\n" for name, kind, value in figures
     ]
     return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
+
+
+_TOLD = {"health": _health, "models": _models, "props": _props, "slots": _slots, "metrics": _metrics}
+PROTOCOL = Protocol({f"{start}/{name}": _TOLD[name] for name in _TOLD for start in ("", "/v1")}, method="GET")

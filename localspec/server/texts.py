@@ -13,24 +13,12 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json, finite, timings
 from localspec.server.blocks import Reply, Step
-from localspec.server.exchange import Protocol, read, read_json
-from localspec.server.openai import Body, asked_in_chat, asked_of, bare_blocks
-from localspec.server.service import Service
+from localspec.server.exchange import read, read_json
+from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
+from localspec.server.service import Protocol, Service
 from localspec.types import Infill
 
 _STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
-
-
-def protocol(service: Service) -> Protocol:
-    """Return the paths."""
-    return Protocol(
-        {
-            "/tokenize": partial(_tokenize, service),
-            "/detokenize": partial(_detokenize, service),
-            "/apply-template": partial(_apply_template, service),
-            "/infill": partial(_infill, service),
-        }
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +66,8 @@ async def _detokenize(service: Service, request: Request) -> Response:
 
 async def _apply_template(service: Service, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
-    wanted = replace(chat.asked.request, template_variables=chat.asked.settled.template_variables)
-    return JSONResponse({"prompt": await asyncio.to_thread(service.queue.models.render, wanted)})
+    models, wanted = service.queue.models, chat.asked.wishes.answer
+    return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 
 async def _infill(service: Service, request: Request) -> Response:
@@ -87,9 +75,10 @@ async def _infill(service: Service, request: Request) -> Response:
     gap, body = read(InfillBody, value), read(Body, value)
     if gap.n_predict is not None and body.max_tokens is None:
         body = replace(body, max_tokens=gap.n_predict)
-    asked = asked_of(body, service, gap.input_prefix + gap.prompt, service.profile(body.model))
     files = tuple((file.filename, file.text) for file in gap.input_extra)
-    asked = replace(asked, request=replace(asked.request, infill=Infill(gap.input_suffix, files)))
+    answer = answer_of(body, service, gap.input_prefix + gap.prompt)
+    answer = replace(answer, infill=Infill(gap.input_suffix, files))
+    asked = asked_of(body, service, answer, service.profile(body.model))
     return await _Filling(bare_blocks()).send(request, service.answer(asked), streams=bool(body.stream))
 
 
@@ -123,3 +112,13 @@ def _piece(data: bytes) -> object:
     with suppress(UnicodeDecodeError):
         return data.decode("utf-8")
     return list(data)
+
+
+PROTOCOL = Protocol(
+    {
+        "/tokenize": _tokenize,
+        "/detokenize": _detokenize,
+        "/apply-template": _apply_template,
+        "/infill": _infill,
+    }
+)

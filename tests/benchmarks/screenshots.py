@@ -10,6 +10,7 @@ import asyncio
 import tempfile
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -22,7 +23,7 @@ from localspec.demo import bundled_pair
 from localspec.inference.worker.client import Worker
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.types import ModelOptions, Sampling
+from localspec.types import ModelOptions, Request, Sampling
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.widgets.composer.composer import Composer
 
@@ -49,7 +50,7 @@ async def draw(folder: Path, output: Path) -> None:
     """Chat a little and draw what there is to see."""
     with Store(folder / "chats.db") as store:
         loader = ModelLoader(open_models)
-        wishes = SessionRequest(sampling=lambda _sampling: Sampling(temperature=0.0), seed=1)
+        wishes = SessionRequest(sampling=asdict(Sampling(temperature=0.0)), answer=Request("", seed=1))
         desk = ChatSession(store, profiles(folder).good, wishes)
         app = LocalSpecApp(desk, loader, Config(), folder, deque())
         try:

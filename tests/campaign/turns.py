@@ -21,7 +21,7 @@ from localspec.demo import bundled_pair, prompts
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.inference.worker.client import Worker
 from localspec.storage.profiles import profiles
-from localspec.types import Mode, ModelOptions, TextDelta
+from localspec.types import Mode, ModelOptions, Request, TextDelta
 from tests.campaign.log import Log, require
 
 MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
@@ -38,7 +38,7 @@ class Person:
     def __init__(self, folder: Path) -> None:
         self.store = Store(folder / "chats.db")
         self.known = profiles(folder / "profiles").good
-        request = SessionRequest(max_tokens=12)
+        request = SessionRequest(answer=Request("", max_tokens=12))
         self.session = ChatSession(self.store, self.known, request, start="new")
         self.questions = [prompt.prompt for prompt in prompts()]
         self.worker = self.opened(0)

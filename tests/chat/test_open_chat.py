@@ -119,8 +119,8 @@ def test_going_back_keeps_what_followed_as_a_branch(chat: OpenChat) -> None:
 
 def test_the_system_prompt_is_the_chat_s_own_or_else_the_profile_s(chat: OpenChat, store: Store) -> None:
     chat.ask("one?")
-    chat.usual_system = "Be brief."
-    assert chat.prompt()[0] == Message("system", "Be brief.")
+    chat = OpenChat(store, chat.info.id, lambda profile: f"Be {profile}.")
+    assert chat.prompt()[0] == Message("system", "Be general.")
     for own, expected in (("Rhyme.", [Message("system", "Rhyme.")]), ("", [])):
         store.set_system(chat.info.id, own)
         chat.reload()

@@ -21,7 +21,7 @@ from localspec.chat.store import Store
 from localspec.errors import UserError
 from localspec.smollm2 import SAMPLING
 from localspec.storage.profiles import Speculation, profiles
-from localspec.types import EngineSettings, Message, Sampling, TaskType
+from localspec.types import EngineSettings, Message, Request, Sampling, TaskType
 from tests.scripted import ScriptedModels, says
 
 
@@ -89,9 +89,7 @@ def test_named_mode_rests_where_it_loses_unless_modes_are_compared(store: Store)
 
 
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:
-    at = session(
-        store, SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7), system="Be brief.")
-    )
+    at = session(store, SessionRequest(sampling={"top_k": 7}, system="Be brief."))
     at.choose_profile("writing")
     assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
     at.settle(temperature=0.1)
@@ -102,7 +100,7 @@ def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Stor
 
 
 def test_what_a_chat_settles_belongs_to_it_and_outlasts_the_program(store: Store) -> None:
-    request = SessionRequest(Speculation(mode="sd"), max_tokens=9)
+    request = SessionRequest(Speculation(mode="sd"), answer=Request("", max_tokens=9))
     at, models = session(store, request), ScriptedModels()
     at.settle(mode="off", top_k=3, max_tokens=5, thinking=False)
     at.settle(seed=7, ignores_circles=True)
@@ -145,7 +143,7 @@ def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
 ) -> None:
     text = 'title = "Poems"\ntask = "writing"\nsampling.temperature = 1.5'
     (tmp_path / "poems.toml").write_text(text, encoding="utf-8")
-    request = SessionRequest(sampling=lambda sampling: replace(sampling, top_k=7))
+    request = SessionRequest(sampling={"top_k": 7})
     at, models = ChatSession(store, profiles(tmp_path).good, request), ScriptedModels()
     ask(at, models)
     assert models.requests[-1].sampling.temperature == 0.7
@@ -177,7 +175,7 @@ def test_unknown_profile_is_refused(store: Store) -> None:
 def test_given_seed_gives_another_answer_each_time_and_the_same_ones_again(store: Store) -> None:
     seeds = []
     for _ in range(2):
-        models, at = ScriptedModels(), session(store, SessionRequest(seed=2**32 - 1))
+        models, at = ScriptedModels(), session(store, SessionRequest(answer=Request("", seed=2**32 - 1)))
         ask(at, models)
         ask(at, models)
         seeds.append([request.seed for request in models.requests])

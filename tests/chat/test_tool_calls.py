@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from localspec.chat.tool_calls import (
     AnswerReader,
-    Called,
     Piece,
     ToolFormat,
-    Written,
     call_grammar,
     tool_format,
 )
@@ -63,15 +61,14 @@ def read(name: str, text: str, size: int = 1) -> tuple[str, str, list[tuple[str,
 
 
 def collected(pieces: list[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
-    calls = [(piece.index, piece.name) for piece in pieces if isinstance(piece, Called) and piece.id]
+    calls = [(piece.index, piece.name) for piece in pieces if piece.kind == "call" and piece.id]
     assert [index for index, _ in calls] == list(range(len(calls)))
     arguments = [
-        "".join(piece.arguments for piece in pieces if isinstance(piece, Called) and piece.index == index)
+        "".join(piece.text for piece in pieces if piece.kind == "call" and piece.index == index)
         for index, _ in calls
     ]
-    written = [piece for piece in pieces if isinstance(piece, Written)]
-    thought = "".join(piece.text for piece in written if piece.is_thought)
-    said = "".join(piece.text for piece in written if not piece.is_thought)
+    thought = "".join(piece.text for piece in pieces if piece.kind == "thinking")
+    said = "".join(piece.text for piece in pieces if piece.kind == "text")
     return thought, said, [(name, each) for (_, name), each in zip(calls, arguments, strict=True)]
 
 
@@ -147,10 +144,9 @@ def test_a_call_is_told_as_it_comes() -> None:
         for text in ('<tool_call>{"name": "weather", "arguments": {"ci', 'ty": "Kö', 'ln"}')
     ]
     (begun, first), *rest = told
-    assert isinstance(begun, Called)
-    assert (begun.name, len(begun.id), begun.arguments) == ("weather", 9, "")
+    assert (begun.kind, begun.name, len(begun.id), begun.text) == ("call", "weather", 9, "")
     assert [first, *(piece for pieces in rest for piece in pieces)] == [
-        Called(0, '{"ci'), Called(0, 'ty": "Kö'), Called(0, 'ln"}'),
+        Piece("call", '{"ci'), Piece("call", 'ty": "Kö'), Piece("call", 'ln"}'),
     ]  # fmt: skip
 
 

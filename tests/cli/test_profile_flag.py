@@ -9,7 +9,7 @@ import pytest
 
 from localspec.app.options import (
     profiles_named,
-    sampled,
+    sampling_given,
     session_request,
     system_prompt,
 )
@@ -35,12 +35,12 @@ def test_no_flag_given_leaves_everything(parser: Parser) -> None:
     args = parser.parse_args([])
     assert system_prompt(args) is None
     sampling = Sampling(0.1, 2, 0.3, 0.4, 1.5, 0.6, 0.7, 8)
-    assert sampled(args, sampling) == sampling
+    assert replace(sampling, **sampling_given(args)) == sampling
 
 
 def test_what_is_given_counts_even_if_it_is_the_default(parser: Parser) -> None:
     args = parser.parse_args(["--temp", "0.8", "--min-p", "0", "-sys", ""])
-    assert sampled(args, Sampling(temperature=0.1)) == Sampling(temperature=0.8, min_p=0.0)
+    assert sampling_given(args) == {"temperature": 0.8, "min_p": 0.0}
     assert system_prompt(args) == ""
 
 

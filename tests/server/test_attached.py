@@ -10,8 +10,8 @@ import pytest
 
 from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.inference import attached
-from localspec.inference.attached import AttachedModels, Choice, Server, from_json, to_json
-from localspec.inference.interface import SharedModels
+from localspec.inference.attached import AttachedModels, Server, from_json, to_json
+from localspec.inference.interface import Choice, SharedModels
 from localspec.inference.runtime import Runtime
 from localspec.server.application import Doors
 from localspec.types import DraftOrigin as Origin

@@ -244,6 +244,7 @@ def test_other_paths_and_methods_are_refused(made_up: Served) -> None:
     assert made_up.client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     assert made_up.client.get(CHAT).status_code == 405
     assert made_up.client.put(CHAT, json=ASK).json()["error"]["code"] == 405
+    assert made_up.client.get("/v1/messages").json()["type"] == "error"  # as its protocol words it
 
 
 def test_a_death_is_told_with_its_reason_and_mended(made_up: Served) -> None:

@@ -24,7 +24,7 @@ PROFILE = Profile("general", "General", "", "dialogue", "", Sampling(), Path("ge
 
 
 def asked(prompt: str, tokens: int | None = None) -> Asked:
-    return Asked(PROFILE, SessionRequest(max_tokens=tokens), Request(prompt))
+    return Asked(PROFILE, SessionRequest(answer=Request(prompt, max_tokens=tokens)))
 
 
 class Engine:

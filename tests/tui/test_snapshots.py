@@ -19,6 +19,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
+from localspec.types import Request
 from localspec_tui.app import LocalSpecApp
 from tests.scripted import MARKDOWN, ScriptedModels, says
 from tests.tui.desktop import Desktop
@@ -54,7 +55,7 @@ def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
             loader = ModelLoader(lambda _on_progress: models)
             stack.callback(loader.close)
             config = Config(theme=theme)
-            session = ChatSession(store, profiles(tmp_path).good, SessionRequest(seed=1))
+            session = ChatSession(store, profiles(tmp_path).good, SessionRequest(answer=Request("", seed=1)))
             app = LocalSpecApp(session, loader, config, tmp_path, deque())
 
             async def play(pilot: Pilot[int]) -> None:

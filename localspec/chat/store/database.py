@@ -36,18 +36,13 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATI
     Foreign keys must be off: a step may have to build a table anew.
     """
     while version_of(connection) < len(migrations):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
             version = version_of(connection)  # another program may have been quicker
             if version < len(migrations):
                 for statement in migrations[version].read_text(encoding="utf-8").split("\n\n"):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {version + 1}")
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
 
 
 class Database:
@@ -115,18 +110,11 @@ class Database:
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with self._lock, _explained(self.path):
-            connection = self._connection
-            if connection is None:
+            if self._connection is None:
                 raise StoreError(f"the chats in `{self.path}` are closed")
-            connection.execute(begin)
-            try:
+            with self._connection as connection:
+                connection.execute(begin)
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # a full disk ends the transaction by itself
-                    with suppress(sqlite3.Error):
-                        connection.execute("ROLLBACK")
-                raise
 
 
 def _create(path: Path) -> None:

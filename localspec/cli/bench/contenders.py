@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec import demo
 from localspec.app import placing
-from localspec.app.options import PairOptions, sampled, speculation_given
+from localspec.app.options import PairOptions, sampling_given, speculation_given
 from localspec.app.tuned_pair import KnownPair
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
@@ -177,7 +177,7 @@ def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOp
         asked_modes=args.modes is not None,
         lengths=args.lengths,
         prompts=tuple(prompts),
-        sampling=sampled(args, USUAL_SAMPLING),
+        sampling=replace(USUAL_SAMPLING, **sampling_given(args)),
         max_tokens=args.predict,
         repetitions=args.runs,
         speculation=replace(speculation_given(args), mode=None, draft_length=None),
