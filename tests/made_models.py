@@ -258,12 +258,12 @@ def _describe_eagle3(writer: gguf.GGUFWriter, width: int, layers: Sequence[int])
 
 def _seen(layers: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
     """Yield chats with what some layers of the bundled target read, and what its last norm leaves."""
-    options = ModelOptions(path=bundled_pair()[0], context=LONGEST, gpu_layers=0)
+    options = ModelOptions(path=bundled_pair()[0], context=LONGEST, gpu_layers=0, threads=1)
     with lzma.open(Path(training.__file__).parent / "corpus" / "corpus-heldout.txt.xz", "rt") as file:
         documents = [text.partition("\n")[2] for text in file.read().split("<|doc:")]
     chats = [text for text in documents if "<|im_start|>" in text]
     with closing(Model.open(options)) as model:
-        context = Context(model, options, threads=1, rows=LONGEST)
+        context = Context(model, options, rows=LONGEST)
         states = HiddenStates(context, layers)
         states.switch(on=True)
         native().llama_set_embeddings(context.pointer, True)
@@ -292,9 +292,9 @@ def _fitted(target: Path, embedding: Floats) -> Floats:
 
 def _hidden_states(target: Path, vocabulary: int) -> Iterator[tuple[NDArray[np.int64], Floats]]:
     """Yield random texts with the states before the target's last norm."""
-    options = ModelOptions(path=target, context=LENGTH, gpu_layers=0)
+    options = ModelOptions(path=target, context=LENGTH, gpu_layers=0, threads=1)
     with closing(Model.open(options)) as model:
-        context = Context(model, options, threads=1)
+        context = Context(model, options)
         states = HiddenStates(context, (model.layers,))
         states.switch(on=True)
         for seed in range(TEXTS):

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from operator import add
 from typing import Literal
 
 import psutil
@@ -193,23 +194,14 @@ _VALUE = 4  # words of a node before its value: colour, parent, left, right, in 
 _ROOT, _LEFT, _RIGHT = (1, 0, 1) if sys.platform == "darwin" else (2, 2, 3)  # libc++, libstdc++
 
 
-@dataclass(frozen=True, slots=True)
-class BufferSizes:
-    """Bytes on one device: of the weights, of the KV cache or running state, and of intermediate results."""
-
-    device: str
-    weights: int
-    cache: int
-    compute: int
-
-
 class _Map(ctypes.Structure):
     _fields_ = (("words", ctypes.c_size_t * 6),)  # returned through memory of the caller, as the map is
 
 
-def breakdown(context: int) -> tuple[BufferSizes, ...]:
+def breakdown(context: int) -> dict[str, tuple[int, int, int]]:
     """Return what a native context and its model hold on each device; raises `EngineError` if unknown.
 
+    These are bytes of the weights, of the KV cache or running state, and of intermediate results.
     llama.cpp keeps the account in a C++ map, which is walked here: the only place that knows every buffer,
     also of a load that allocates nothing. The layouts of the standard libraries of POSIX systems are known.
     The rows of logits, which the processor holds in a buffer of their own, are not part of it.
@@ -219,11 +211,12 @@ def breakdown(context: int) -> tuple[BufferSizes, ...]:
         raise EngineError("this build of llama.cpp cannot tell how much memory it needs")
     account = library[_NAME]
     account.restype, account.argtypes = _Map, [ctypes.c_void_p]
-    sums: dict[str, list[int]] = {}
+    sums: dict[str, tuple[int, int, int]] = {}
     for buffer_type, *sizes in _nodes(account(context).words[_ROOT]):
-        row = sums.setdefault(_device(buffer_type), [0, 0, 0])
-        row[:] = [held + size for held, size in zip(row, sizes, strict=True)]
-    return tuple(BufferSizes(name, *row) for name, row in sums.items())
+        device = _device(buffer_type)
+        weights, cache, compute = map(add, sums.get(device, (0, 0, 0)), sizes)
+        sums[device] = weights, cache, compute
+    return sums
 
 
 def _nodes(root: int) -> Iterator[tuple[int, int, int, int]]:

@@ -74,6 +74,7 @@ class Context:
 
     is_head = False
     _extra_states = (0, 0)  # snapshots and spare sequences: see `kept_states`
+    _why_lost = ""  # what it cannot go back to
 
     def __init__(
         self,
@@ -81,7 +82,6 @@ class Context:
         options: ModelOptions,
         *,
         sequences: int = 1,
-        threads: int | None = None,
         rows: int = 128,
         link: HeadLink | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Context:
         _check_memory(model, context, needed)
         self.model = model
         self._flag, self._abort = abort_flag(api)
-        parameters = context_parameters(options, cells, sequences + spare, rows, threads)
+        parameters = context_parameters(options, cells, sequences + spare, rows)
         parameters.n_rs_seq = snapshots
         if link is not None:
             parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
@@ -212,30 +212,43 @@ class Context:
         """Do nothing: it is no head."""
 
     def truncate(self, length: int, sequence: int = 0) -> None:
-        """Forget everything of a sequence from position `length` on."""
-        held = self._lengths[self._checked(sequence)]
+        """Forget everything of a sequence from position `length` on.
+
+        Raises `EngineError`, with the sequence as it was, for less than `rewindable` says.
+        """
+        held = self.length(sequence)
         if not 0 <= length <= held:
             raise ValueError(f"sequence {sequence} holds {held} tokens and cannot be cut to {length}")
-        if length == held:
-            return
-        self._check_open()
-        is_lost = not sequence and self.rewindable(length) != length
-        if is_lost or not self._remove(self._memory, sequence, length or -1, -1):
-            raise EngineError(f"{self.model.name} cannot go back to token {length} of {held}")
+        if length < held:
+            self._check_open()
+            is_lost = not sequence and self.rewindable(length) != length
+            if is_lost or not self._shorten(length, sequence):
+                raise EngineError(
+                    f"{self.model.name} cannot go back to token {length} of {held}{self._why_lost}"
+                )
+
+    def _shorten(self, length: int, sequence: int) -> bool:
+        """Forget the end of a sequence; tell whether llama.cpp did."""
+        if not self._remove(self._memory, sequence, length or -1, -1):
+            return False
         self._lengths[sequence] = length
         self._way_back = min(self._way_back, length) if not sequence else self._way_back
         if self.reader is not None and not sequence:
             self.reader.cut(length)
+        return True
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
-        held, start = self._lengths[self._checked(source)], self._lengths[self._checked(target)]
+        held, start = self.length(source), self.length(target)
         if not start <= end <= held:
             raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
-        if start == end or source == target:
-            return
-        self._check_open()
-        self._copy(self._memory, source, target, start, end)
+        if start < end and source != target:
+            self._check_open()
+            self._lengthen(target, source, end)
+
+    def _lengthen(self, target: int, source: int, end: int) -> None:
+        """Let `target` go on up to position `end` with what `source` holds."""
+        self._copy(self._memory, source, target, self._lengths[target], end)
         self._lengths[target] = end
 
     def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
@@ -507,9 +520,7 @@ def kv_bytes(header: Header, cells: int, type_k: KvType = "f16", type_v: KvType 
     return cells * kv_heads * per_cell // 32
 
 
-def context_parameters(
-    options: ModelOptions, cells: int, sequences: int, rows: int, threads: int | None
-) -> Native:
+def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: int) -> Native:
     """Return llama.cpp's parameters for a context; `cells` are those of all sequences."""
     parameters = native().llama_context_default_params()
     # llama.cpp aborts the process where one call's rows or tokens exceed these
@@ -519,7 +530,7 @@ def context_parameters(
     parameters.n_ubatch = min(options.micro_batch, max(options.batch, sequences))
     parameters.n_seq_max = sequences
     parameters.n_outputs_max = min(batch, max(rows, sequences))  # a row is a whole vocabulary
-    parameters.n_threads = parameters.n_threads_batch = threads or options.threads or physical_cores()
+    parameters.n_threads = parameters.n_threads_batch = options.threads or physical_cores()
     parameters.flash_attn_type = _FLASH[options.flash_attention]
     parameters.type_k = kv_types()[options.kv_type_k][0]
     parameters.type_v = kv_types()[options.kv_type_v][0]

@@ -88,9 +88,7 @@ class HeadContext(Context):
 
     is_head = True
 
-    def __init__(
-        self, model: Model, options: ModelOptions, target: Context, *, threads: int | None = None
-    ) -> None:
+    def __init__(self, model: Model, options: ModelOptions, target: Context) -> None:
         """Open the cache; raises as `Context` does, and whether head and target fit must be known."""
         listed = model.header.numbers.get(f"{EAGLE3}.target_layers")
         self._encodes = listed is not None  # EAGLE-3 makes its input of several states
@@ -100,7 +98,7 @@ class HeadContext(Context):
             options, batch=min(options.batch, WIDEST), micro_batch=min(options.micro_batch, WIDEST)
         )
         width = native().llama_model_n_embd_out(model.pointer)
-        super().__init__(model, narrow, threads=threads, link=HeadLink(target, width, not self._encodes))
+        super().__init__(model, narrow, link=HeadLink(target, width, not self._encodes))
         target.model.close_before(self.close)
         self._own = HiddenStates(self, (model.layers,))
         self._own.switch(on=True)
@@ -165,15 +163,9 @@ class HeadContext(Context):
             raise ValueError("a head has no branches")
         return self.evaluate(tokens, len(tokens))
 
-    def truncate(self, length: int, sequence: int = 0) -> None:
-        """Forget everything from position `length` on."""
-        self._check_open()
-        if not 0 <= length <= self.length(sequence):
-            raise ValueError(f"the head holds {self._lengths[0]} tokens and cannot be cut to {length}")
-        if length < self._lengths[0]:
-            self._remove(self._memory, 0, length or -1, -1)  # it has attention alone: that always works
-            self._lengths[0], self._state = length, None
-            self._true = min(self._true, length)
+    def _shorten(self, length: int, sequence: int) -> bool:
+        self._state, self._true = None, min(self._true, length)
+        return super()._shorten(length, sequence)  # it has attention alone: that always works
 
     def save(self, room: Callable[[int], bool]) -> None:
         """Keep nothing: it reads on with the target's next tokens, as if they were the first."""

@@ -32,21 +32,12 @@ _MERGED = 8  # tokens after a mark that are cheaper to read along than in a call
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the running state without the cache of tokens
 
 
-def open_context(
-    model: Model,
-    options: ModelOptions,
-    *,
-    sequences: int = 1,
-    threads: int | None = None,
-    rows: int = 128,
-) -> Context:
+def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> Context:
     """Open the context that a model needs."""
     if not model.recurrent:
-        return Context(model, options, sequences=sequences, threads=threads, rows=rows)
+        return Context(model, options, sequences=sequences, rows=rows)
     for states in (kept_states(model.header.architecture, sequences), (0, 1)):
-        context = RecurrentContext(
-            model, options, sequences=sequences, threads=threads, rows=rows, states=states
-        )
+        context = RecurrentContext(model, options, sequences, rows, states)
         if context.max_draft:
             break
         context.close()  # llama.cpp keeps no snapshots of this architecture after all
@@ -56,18 +47,13 @@ def open_context(
 class RecurrentContext(Context):
     """A context that goes back to states that were kept, and reads on from there."""
 
+    _why_lost = ": it keeps a running state"
+
     def __init__(
-        self,
-        model: Model,
-        options: ModelOptions,
-        *,
-        sequences: int = 1,
-        threads: int | None = None,
-        rows: int = 128,
-        states: tuple[int, int] = (0, 1),
+        self, model: Model, options: ModelOptions, sequences: int, rows: int, states: tuple[int, int]
     ) -> None:
         self._extra_states, marks = states, states[1]
-        super().__init__(model, options, sequences=sequences, threads=threads, rows=rows)
+        super().__init__(model, options, sequences=sequences, rows=rows)
         self._snapshots: int = native().llama_n_rs_seq(self.pointer)
         self.max_draft = STATE_DRAFT if marks else self._snapshots
         self.rereads = marks > 0
@@ -128,25 +114,12 @@ class RecurrentContext(Context):
             return length
         return max((kept for kept in self._checkpoints if kept <= length), default=0)
 
-    def truncate(self, length: int, sequence: int = 0) -> None:
-        """Forget everything of a sequence from position `length` on; a branch is emptied.
-
-        Raises `EngineError`, with the sequence as it was, for less than `rewindable` says.
-        """
-        held = self.length(sequence)
-        if not 0 <= length <= held:
-            raise ValueError(f"sequence {sequence} holds {held} tokens and cannot be cut to {length}")
-        if length == held:
-            return
-        self._check_open()
+    def _shorten(self, length: int, sequence: int) -> bool:
+        """Go back into the last call, or to a state that was kept; a branch is emptied."""
         if sequence:
             self._remove(self._memory, sequence, -1, -1)
             self._lengths[sequence], self._texts[sequence] = 0, []
-            return
-        if self.rewindable(length) != length:
-            raise EngineError(
-                f"{self.model.name} cannot go back to token {length} of {held}: it keeps a running state"
-            )
+            return True
         if 0 < self._lengths[0] - length <= self._undoable:
             self._remove(self._memory, 0, length, -1)
             self._lengths[0], self._undoable = length, 0  # once: the next needs another call
@@ -154,6 +127,7 @@ class RecurrentContext(Context):
             self._go_back(length)
         self._unread = self._texts[0][self._lengths[0] : length]
         self._cut(length)
+        return True
 
     def _go_back(self, length: int) -> None:
         """Take up the last kept state of at most so many tokens."""
@@ -186,8 +160,7 @@ class RecurrentContext(Context):
     def _restore(self, sequence: int) -> None:
         """Go back to a kept state: llama.cpp takes back anything of a call that failed, and wrongly."""
         if sequence:
-            self._remove(self._memory, sequence, -1, -1)
-            self._lengths[sequence], self._texts[sequence] = 0, []
+            self._shorten(0, sequence)
             return
         if self.max_sequences > 1:  # the call may have moved the states of others, half-way
             for at in list(self._marks):
@@ -247,22 +220,15 @@ class RecurrentContext(Context):
         """Tell whether a branch can share the main sequence up to position `end`."""
         return end in self._marks or (end == self._lengths[0] and not self._unread)
 
-    def share(self, source: int, target: int, end: int) -> None:
-        """Let `target` hold what `source` holds up to position `end` (exclusive)."""
-        held, start = self.length(source), self.length(target)
-        if not start <= end <= held:
-            raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
-        if start == end or source == target:
-            return
+    def _lengthen(self, target: int, source: int, end: int) -> None:
         if end == self._lengths[source] and not (source == 0 and self._unread):
             origin = source
         elif source == 0 and end in self._marks:
             origin = self._marks[end]
         else:
             raise EngineError(
-                f"{self.model.name} cannot branch at token {end} of {held}: it keeps a running state"
+                f"{self.model.name} cannot branch at token {end} of {self.length(source)}{self._why_lost}"
             )
-        self._check_open()
         self._remove(self._memory, target, -1, -1)
         self._copy(self._memory, origin, target, -1, -1)
         self._lengths[target], self._texts[target] = end, self._texts[source][:end]

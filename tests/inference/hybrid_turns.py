@@ -56,7 +56,7 @@ class Outcome:
 def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engine, Engine]]:
     """Open a pair, of which the draft may be a head, and its target once more for plain decoding."""
     kind = kind_of_draft(target, draft)
-    options = ModelOptions(target, 2048, 0, micro_batch=32)
+    options = ModelOptions(target, 2048, 0, micro_batch=32, threads=1)
     if kind != "eagle3":  # otherwise the order of cells, which branches change, would round in another way
         options = replace(options, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
     of_draft = replace(options, path=draft)
@@ -66,13 +66,13 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
             return stack.enter_context(closing(Model.open(options, head=head)))
 
         weights = model(options, head=draft == target)
-        first, plain = (open_context(weights, options, threads=1) for _ in range(2))
+        first, plain = (open_context(weights, options) for _ in range(2))
         other: Context
         if kind is not None:
             of_head = weights if draft == target else model(of_draft, head=True)
-            other = HeadContext(of_head, of_draft, first, threads=1)
+            other = HeadContext(of_head, of_draft, first)
         else:
-            other = open_context(model(of_draft), of_draft, sequences=1 + branches, threads=1)
+            other = open_context(model(of_draft), of_draft, sequences=1 + branches)
         yield Engine(first, other), Engine(plain)
 
 

@@ -56,9 +56,9 @@ def open_context() -> Iterator[OpenContext]:
     opened: list[Context] = []
 
     def build(model: Model, *, sequences: int = 1, rows: int = 32, **options: object) -> Context:
-        chosen = {"batch": 64, "micro_batch": 32, **options}
+        chosen = {"batch": 64, "micro_batch": 32, "threads": 1, **options}
         settings = ModelOptions(path=model.options.path, **chosen)  # type: ignore[arg-type]
-        context = recurrent.open_context(model, settings, sequences=sequences, threads=1, rows=rows)
+        context = recurrent.open_context(model, settings, sequences=sequences, rows=rows)
         opened.append(context)
         return context
 

@@ -20,7 +20,7 @@ CONTEXT = 256
 
 
 def options(path: Path) -> ModelOptions:
-    return ModelOptions(path=path, context=CONTEXT, gpu_layers=0, batch=64, micro_batch=64)
+    return ModelOptions(path=path, context=CONTEXT, gpu_layers=0, batch=64, micro_batch=64, threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +54,8 @@ def opened(models: tuple[Model, Model]) -> Iterator[Pair]:
 
 
 def open_pair(models: tuple[Model, Model]) -> Iterator[Pair]:
-    target = Context(models[0], options(models[0].options.path), threads=1)
-    head = HeadContext(models[1], options(models[1].options.path), target, threads=1)
+    target = Context(models[0], options(models[0].options.path))
+    head = HeadContext(models[1], options(models[1].options.path), target)
     head.follow(on=True)
     yield target, head
     head.close()

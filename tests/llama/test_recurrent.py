@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ PIECE = 48  # from 64 tokens in a call on, flash attention rounds in another way
 @pytest.fixture(scope="module")
 def model(made_hybrid: Path) -> Iterator[Model]:
     # otherwise the order of cells, which branches change, would round in another way
-    options = ModelOptions(made_hybrid, 1024, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+    exact = ModelOptions(made_hybrid, 1024, 0, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+    options = replace(exact, threads=1)
     opened = Model.open(options)
     yield opened
     opened.close()
@@ -46,7 +48,7 @@ def context(
 
 
 def opened(model: Model, sequences: int = 1) -> RecurrentContext:
-    context = open_context(model, model.options, sequences=sequences, threads=1)
+    context = open_context(model, model.options, sequences=sequences)
     assert isinstance(context, RecurrentContext)
     return context
 

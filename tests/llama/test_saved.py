@@ -51,11 +51,11 @@ Opener = Callable[..., Context]
 def opener(request: pytest.FixtureRequest) -> Iterator[Opener]:
     """Opens contexts of one kind, which are closed with their model."""
     kind = KINDS[request.param]
-    options = ModelOptions(request.getfixturevalue(kind.model), 512, **kind.options)
+    options = ModelOptions(request.getfixturevalue(kind.model), 512, threads=1, **kind.options)
     with pytest.MonkeyPatch.context() as patched, closing(Model.open(options)) as model:
         if kind.states is not None:
             patched.setattr(recurrent, "kept_states", lambda *_: kind.states)
-        yield lambda sequences=1: open_context(model, options, sequences=sequences, threads=1)
+        yield lambda sequences=1: open_context(model, options, sequences=sequences)
 
 
 def read(context: Context, text: list[int]) -> None:
@@ -104,9 +104,9 @@ def test_a_restored_text_goes_on_as_if_nothing_had_happened(opener: Opener, cut:
 
 
 def test_what_a_window_has_left_behind_is_read_again(tiny_window: Path) -> None:
-    options = ModelOptions(tiny_window, 1024, **EXACT)
+    options = ModelOptions(tiny_window, 1024, threads=1, **EXACT)
     with closing(Model.open(options)) as model:
-        context = open_context(model, options, threads=1)
+        context = open_context(model, options)
         read(context, TEXT[:160])
         saved = context.save(anything)
         assert saved is not None
@@ -116,7 +116,7 @@ def test_what_a_window_has_left_behind_is_read_again(tiny_window: Path) -> None:
             context.truncate(158)
         read(context, OTHER[:100])
         context.truncate(180)  # nothing is lost that came later
-        fresh = open_context(model, options, threads=1)
+        fresh = open_context(model, options)
         read(fresh, TEXT[:160] + OTHER[:20])
         is_right(context, fresh)
         context.truncate(0)
@@ -203,9 +203,9 @@ def test_what_llama_cpp_does_not_take_leaves_nothing(opener: Opener) -> None:
 
 
 def test_memory_goes_back_to_the_system(demo_target_q8: Path) -> None:
-    options = ModelOptions(demo_target_q8, 2048)
+    options = ModelOptions(demo_target_q8, 2048, threads=1)
     with closing(Model.open(options)) as model:
-        context = open_context(model, options, threads=1)
+        context = open_context(model, options)
         context.evaluate(TEXT * 5, 0)
         process = psutil.Process()
         before = process.memory_info().rss

@@ -216,25 +216,23 @@ def _smaller_quant(models: Models, budget: MemoryBudget) -> str:
 
 
 def _fewer_layers(models: Models, budget: MemoryBudget) -> str:
-    (shape, request), rest = models[0], models[1:]
-    split = request.split
-    while split.on_cards:
-        split = _one_less(split, shape, request, rest, budget)
-        if _fits(((shape, replace(request, split=split)), *rest), budget):
+    while models[0][1].split.on_cards:
+        models = _one_less(models, budget)
+        if _fits(models, budget):
+            split = models[0][1].split
             count = split.on_cards + 1 if split.devices else 0  # what follows the layers counts as one more
             return f"put fewer layers on the card{'s' if len(split.devices) > 1 else ''} (-ngl {count})"
     return ""
 
 
-def _one_less(
-    split: LayerSplit, shape: ModelShape, request: MemoryRequest, rest: Models, budget: MemoryBudget
-) -> LayerSplit:
-    """Take a layer from the card that lacks most."""
-    models = ((shape, replace(request, split=split)), *rest)
-    left = budget.left(need for shape, request in models for need in estimate(shape, request))
-    layers = Counter(dict(zip(split.devices, split.layers, strict=True)))
+def _one_less(models: Models, budget: MemoryBudget) -> Models:
+    """Take a layer of the target from the card that lacks most."""
+    (target, request), *rest = models
+    left = budget.left(need for shape, asked in models for need in estimate(shape, asked))
+    layers = Counter(dict(zip(request.split.devices, request.split.layers, strict=True)))
     layers[min(+layers, key=left.__getitem__)] -= 1
-    return LayerSplit(tuple(+layers), tuple((+layers).values()))
+    split = LayerSplit(tuple(+layers), tuple((+layers).values()))
+    return (target, replace(request, split=split)), *rest
 
 
 def _scaled(shape: ModelShape, factor: float) -> ModelShape:

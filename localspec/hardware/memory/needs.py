@@ -292,7 +292,7 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     if context.model.recurrent:
         kept = CHECKPOINTS * read_shape(context.model.options.path).state_bytes
     return tuple(
-        DeviceNeed(row.device, row.weights, row.cache + kept * here, row.compute + rows * here)
-        for row in breakdown(context.pointer)
-        for here in (row.device == PROCESSOR,)
+        DeviceNeed(device, weights, cache + kept * here, compute + rows * here)
+        for device, (weights, cache, compute) in breakdown(context.pointer).items()
+        for here in (device == PROCESSOR,)
     )
