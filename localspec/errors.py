@@ -13,6 +13,11 @@ LocalSpecError
 └── Cancelled          somebody asked to stop; not a failure
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LocalSpecError(Exception):
     """Base of every error that LocalSpec raises on purpose."""
@@ -67,3 +72,12 @@ class StoreError(LocalSpecError):
 
 class Cancelled(LocalSpecError):
     """A running computation was stopped on request; all state is clean."""
+
+
+@contextmanager
+def in_words(what: str, kind: type[LocalSpecError] = UserError, *hint: str) -> Iterator[None]:
+    """Raise an OSError inside as an error of ours: what could not be done, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", *hint) from error

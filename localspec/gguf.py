@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -102,11 +103,12 @@ class Header:
         if not isfinite(number):
             return 0
         if abs(number) > _LARGEST:
-            name = key.replace("{arch}", self.architecture)
-            raise ModelFileError(
-                f"{self.path} has a broken GGUF header: {name} is {number:g}", "download the file again"
-            )
+            raise self.broken(f"{key.replace('{arch}', self.architecture)} is {number:g}")
         return int(number)
+
+    def broken(self, what: str) -> ModelFileError:
+        """Return the error for a header that says something impossible."""
+        return ModelFileError(f"{self.path} has a broken GGUF header: {what}", "download the file again")
 
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
@@ -381,18 +383,40 @@ def _plain_errors(path: Path) -> Iterator[None]:
 
 
 _MOST_PARTS = 10_000
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
-def read_parts(header: Header) -> tuple[Header, ...]:
-    """Return the headers of all files of a model, complete ones; a split model is opened by its first."""
-    parts = (header, *(read_header(path) for path in _paths(header)[1:]))
+@dataclass(frozen=True, slots=True)
+class PartName:
+    """What the name of one file of a split model says: part `number` of `count`."""
+
+    prefix: str
+    number: int
+    count: int
+
+    @property
+    def every(self) -> list[str]:
+        """Return the names of all parts, in order."""
+        return [f"{self.prefix}-{number:05d}-of-{self.count:05d}.gguf" for number in range(1, self.count + 1)]
+
+
+def part_name(name: str) -> PartName | None:
+    """Return which part of a split model a file is, from its name; None for a model in one file."""
+    found = _PART.fullmatch(name)
+    return PartName(found[1], int(found[2]), int(found[3])) if found else None
+
+
+def read_model(path: Path) -> Header:
+    """Read a model's header with the totals of all its files, named by the first; raises `ModelFileError`."""
+    header = read_header(path)
+    parts = [header, *(read_header(path) for path in _paths(header)[1:])]
     for part in parts:
         if part.file_bytes < part.end:
             raise ModelFileError(
                 f"{part.path} is incomplete: it has {part.file_bytes:,} bytes of {part.end:,}",
                 "resume or repeat the download",
             )
-    return parts
+    return total(parts)
 
 
 def total(parts: Sequence[Header]) -> Header:
@@ -416,10 +440,7 @@ def _paths(header: Header) -> list[Path]:
     if not header.path.name.endswith(suffix):
         raise ModelFileError(f"{header.path} is part of a split model, but its name does not end in {suffix}",
                              "give the parts their original names")  # fmt: skip
-    paths = [
-        header.path.with_name(header.path.name.removesuffix(suffix) + f"-{number:05d}-of-{count:05d}.gguf")
-        for number in range(1, count + 1)
-    ]
+    paths = [*map(header.path.with_name, PartName(header.path.name.removesuffix(suffix), 1, count).every)]
     if header.path != paths[0]:
         raise ModelFileError(f"{header.path} is not the first part of its model", f"name {paths[0].name}")
     missing = [path.name for path in paths if not path.exists()]
@@ -449,10 +470,9 @@ def check_model_file(path: Path, *, head: bool = False) -> Header:
 
     A `head` need not be able to.
     """
-    header = read_header(path)
     if not head:
-        _check_kind(header)
-    return total(read_parts(header))
+        _check_kind(read_header(path))
+    return read_model(path)
 
 
 def _check_kind(header: Header) -> None:

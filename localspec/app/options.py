@@ -217,7 +217,7 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
     answer = Request(
         "",
         max_tokens=args.predict,
-        ignores_circles=args.ignore_circles or read_config(config_dir() / "config.toml").ignores_circles,
+        ignores_circles=args.ignore_circles or read_config(config_dir() / "config.toml").ignore_circles,
         stop=tuple(args.stop),
         seed=args.seed,
         template_variables=args.chat_template_kwargs,

@@ -25,7 +25,7 @@ from localspec.decoding.measure import (
     plain_rate,
     time_calls,
 )
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
+from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, TraceSegment
 from localspec.decoding.speed_model import explain, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
@@ -320,15 +320,14 @@ class Runtime(AbstractContextManager["Runtime"]):
             models, on_card = self._engine.alone(together=request.together), self._contexts.on_card
             return time_calls(*models, request, on_card=on_card)
 
-    def trace(self, asked: TraceRequest) -> TraceSegment:
+    def trace(self, request: Request) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token."""
-        request = asked.request
         with self._contexts.at_work():
             prompt = self._prompt(request)
             limit, end_tokens, start = self._limit(request), self._target_model.end_tokens, len(prompt)
             params = DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start)
             try:
-                tracer = Tracer(*self._engine.alone(together=False), asked.candidates)
+                tracer = Tracer(*self._engine.alone(together=False), CANDIDATES)
                 return tracer.trace(prompt, params, request.seed)
             finally:
                 self._engine.forget()
@@ -433,10 +432,9 @@ class Runtime(AbstractContextManager["Runtime"]):
 
 def _check(values: Sampling | EngineSettings | Request, ranges: Mapping[str, Range]) -> None:
     """Raise `UserError` for a value that is none or out of range, as where a profile says it."""
-    given = {field.name: getattr(values, field.name) for field in fields(values)}
-    other = () if not isinstance(values, Request) else given.keys() - ranges.keys()
-    said = {name: value for name, value in given.items() if value is not None and name not in other}
-    TomlTable(Path(type(values).__name__), "", (), said).settled(type(values), ranges, other)
+    keys = ranges.keys() if isinstance(values, Request) else [field.name for field in fields(values)]
+    said = {name: value for name in keys if (value := getattr(values, name)) is not None}
+    TomlTable(Path(type(values).__name__), "", (), said).settled(type(values), ranges, keys)
 
 
 def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:

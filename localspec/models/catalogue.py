@@ -5,7 +5,7 @@ Its figures are rounded and partly unchecked; whoever uses them says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -86,6 +86,9 @@ class CatalogueModel:
     def download_bytes(self) -> int:
         """Return what has to be downloaded for it."""
         return self.bytes if self.kind == "hub" else 0
+
+
+_MODEL_FIELDS = [field.name for field in fields(CatalogueModel) if field.name != "key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,7 @@ def _model(key: str, table: TomlTable) -> CatalogueModel:
     parameters = table.whole("parameters", (0, 2**50), 0)
     limits = {"active": (1, parameters), "layers": (1, 1024), "full_every": (1, 64)}
     model = CatalogueModel(
-        key=key, **{"active": parameters} | table.settled(CatalogueModel, limits, ("key",))
+        key=key, **{"active": parameters} | table.settled(CatalogueModel, limits, _MODEL_FIELDS)
     )
     source = model.source
     if source != _BUNDLED and not source.startswith(_PACKAGE) and source.count("/") != 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelFileError, PairingError
-from localspec.gguf import TOKENS, Header, check_model_file, facts, read_header, read_parts, total
+from localspec.gguf import TOKENS, Header, check_model_file, facts, read_header, read_model
 from localspec.types import ModelOptions
 
 HeadKind = Literal["mtp", "eagle3"]
@@ -30,7 +30,7 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
     does not fit the target.
     """
     with suppress(ModelFileError):
-        one = total(read_parts(read_header(target)))
+        one = read_model(target)
         if head_kind(one) == "mtp":
             raise PairingError(
                 f"{target} holds an MTP head and no model", "give it with -md, the model with -m"
@@ -40,7 +40,7 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
             if draft is not None and problem:
                 raise PairingError(problem, _OTHER)
             return "mtp" if is_there else None
-        other = total(read_parts(read_header(draft)))
+        other = read_model(draft)
         if (kind := head_kind(other)) is not None:
             check_head(one, other)
         return kind

@@ -334,7 +334,6 @@ def pull(
     *,
     on_progress: OnProgress | None = None,
     on_found: Callable[[RemoteModel, int], None] | None = None,
-    cache: Path | None = None,
 ) -> Path:
     """Download a model, or what is missing of it, and return its (first) file.
 
@@ -343,7 +342,7 @@ def pull(
     Raises UserError, and Cancelled when `on_progress` returns False.
     """
     model = look_up(reference)
-    folder = repository_folder(cache or hub_cache(), model.repository)
+    folder = repository_folder(hub_cache(), model.repository)
     with session.plain_errors(str(reference), folder):
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         missing = [

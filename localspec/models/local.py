@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from localspec.errors import ModelFileError, StoreError, UserError
+from localspec.gguf import part_name
 from localspec.models import shape
 from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
 from localspec.models.names import (
@@ -22,7 +23,6 @@ from localspec.models.names import (
     of_quant,
     parse,
     quant_of,
-    split_name,
 )
 from localspec.models.shape import ModelShape
 from localspec.storage.json_file import JsonFile
@@ -309,7 +309,7 @@ def _named(
 def _name(file: str, repository: str | None, revision: str, quants: Counter[str]) -> str:
     """Return the shortest name that tells a model from its neighbours."""
     if repository is None:
-        part = split_name(file)
+        part = part_name(file)
         return part.prefix if part else file[: -len(".gguf")]
     quant = quant_of(file)
     if quants[quant] > 1:

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from localspec.errors import UnavailableError, UserError
+from localspec.gguf import part_name
 from localspec.storage.paths import expanded
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
@@ -17,7 +18,6 @@ USUAL_QUANTS = ("Q4_K_M", "Q8_0")  # taken where none is named, as in llama.cpp
 _FORM = "USER/REPO, with a quant where it matters: USER/REPO:Q4_K_M"
 _PART = r"[A-Za-z0-9_]+(?:[.-]+[A-Za-z0-9_]+)*"
 _NAME = re.compile(rf"({_PART}/{_PART})(?:@([\w./-]+?))?(?::([\w.-]+))?", re.ASCII)
-_SPLIT = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16|FP32))"
     r"(?=$|[-._/])",
@@ -41,15 +41,6 @@ class Reference:
         if self.file is not None:
             return f"{self.repository}{at}/{self.file}"
         return f"{self.repository}{at}:{self.quant}" if self.quant else f"{self.repository}{at}"
-
-
-@dataclass(frozen=True, slots=True)
-class SplitName:
-    """What the name of one file of a split model says: part `number` of `count`."""
-
-    prefix: str
-    number: int
-    count: int
 
 
 def looks_like_reference(text: str) -> bool:
@@ -78,12 +69,6 @@ def parse(text: str) -> Reference:
     return Reference(repository, quant=quant, revision=revision)
 
 
-def split_name(name: str) -> SplitName | None:
-    """Return which part of a split model a file is, from its name; None for a model in one file."""
-    found = _SPLIT.fullmatch(name)
-    return SplitName(found[1], int(found[2]), int(found[3])) if found else None
-
-
 def is_model_file(name: str) -> bool:
     """Tell whether a file is a model by its name: not a projector, a draft head or statistics."""
     base = name.rpartition("/")[2].lower()
@@ -92,7 +77,7 @@ def is_model_file(name: str) -> bool:
 
 def quant_of(name: str) -> str:
     """Return the quant that the name of a file (or of the folder around it) tells; empty where none does."""
-    parts = split_name(name)
+    parts = part_name(name)
     stem = parts.prefix if parts else name.removesuffix(".gguf")
     found = _QUANT.findall(stem)
     return str(found[-1]).upper() if found else ""
@@ -100,13 +85,13 @@ def quant_of(name: str) -> str:
 
 def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return every file of the model that `name` belongs to, in order; raises UserError if one is missing."""
-    own = split_name(name)
+    own = part_name(name)
     if own is None:
         return (name,)
     parts = {
         part.number: other
         for other in names
-        if (part := split_name(other)) is not None and (part.prefix, part.count) == (own.prefix, own.count)
+        if (part := part_name(other)) is not None and (part.prefix, part.count) == (own.prefix, own.count)
     }
     missing = [str(number) for number in range(1, own.count + 1) if number not in parts]
     if missing:
@@ -124,7 +109,7 @@ def models_among(names: Iterable[str], *, headless: bool = False) -> tuple[str, 
     """
     firsts: dict[object, str] = {}
     for name in sorted(filter(is_model_file, names)):
-        part = split_name(name)
+        part = part_name(name)
         if part is None or part.number == 1 or headless:
             firsts.setdefault((part.prefix, part.count) if part else name, name)
     return tuple(sorted(firsts.values(), key=lambda name: (name.count("/"), name.lower())))

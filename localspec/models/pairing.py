@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.errors import PairingError
-from localspec.gguf import TOKENS, Header, facts, read_header, read_parts, read_tokens, total
+from localspec.gguf import TOKENS, Header, facts, read_model, read_tokens
 
 if TYPE_CHECKING:
     from localspec.llama.vocabulary import Vocabulary
@@ -21,26 +21,12 @@ _FIRST_COMPARED = 5
 
 
 @dataclass(frozen=True, slots=True)
-class TokenDifference:
-    """The first token that means something else to the draft model."""
-
-    token: int
-    target: str
-    draft: str
-
-    def __str__(self) -> str:
-        """Return it in words."""
-        return f"token {self.token} is {self.target!r} in the target, {self.draft!r} in the draft"
-
-
-@dataclass(frozen=True, slots=True)
 class PairingVerdict:
     """Whether a draft model may serve a target, and why in a plain sentence."""
 
     fits: bool
     reason: str
     size_ratio: float  # so many times more parameters the target has
-    difference: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +43,11 @@ class _Terms:
 
 def may_serve(target: Path, draft: Path) -> PairingVerdict:
     """Compare the vocabularies in two model files; raises ModelFileError if one of them is broken."""
-    one, other = (total(read_parts(read_header(path))) for path in (target, draft))
+    one, other = map(read_model, (target, draft))
     ratio = one.parameters / max(1, other.parameters)
     terms = _terms_of_file(one), _terms_of_file(other)
-    found = _mismatch(*terms)
-    difference = found if isinstance(found, TokenDifference) else None
-    reason = str(found) if found else _agreement(terms[0].size, terms[1].size)
-    return PairingVerdict(not found, reason, ratio, difference)
+    mismatch = _mismatch(*terms)
+    return PairingVerdict(not mismatch, mismatch or _agreement(terms[0].size, terms[1].size), ratio)
 
 
 def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
@@ -72,10 +56,10 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
     Sizes may differ by some padding; then only the ids that both have can be drafted.
     """
     if reason := _mismatch(_terms_of_open(target), _terms_of_open(draft)):
-        raise PairingError(str(reason), "choose a draft model of the target's own family")
+        raise PairingError(reason, "choose a draft model of the target's own family")
 
 
-def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
+def _mismatch(target: _Terms, draft: _Terms) -> str:
     """Return why a draft's tokens do not mean its target's; nothing where they do."""
     if target.kind != draft.kind:
         return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
@@ -85,17 +69,17 @@ def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
     if abs(target.size - draft.size) > PADDING_ALLOWED:
         return f"the target has {target.size:,} tokens, the draft {draft.size:,}"
     if target.digest and target.digest == draft.digest:  # reading both takes 0.1 s
-        return None
+        return ""
     return first_difference(target.texts(), draft.texts())
 
 
-def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDifference | None:
-    """Return the first token that two vocabularies spell differently; the first five may."""
+def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> str:
+    """Return in words the first token that two vocabularies spell differently; the first five may."""
     for token, (one, other) in enumerate(zip(target, draft, strict=False)):
         if token >= _FIRST_COMPARED and one != other and _text(one, token) != _text(other, token):
-            shown = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
-            return TokenDifference(token, *shown)
-    return None
+            of_target, of_draft = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
+            return f"token {token} is {of_target!r} in the target, {of_draft!r} in the draft"
+    return ""
 
 
 def remark(ratio: float) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import StoreError, UserError
+from localspec.errors import StoreError, UserError, in_words
 from localspec.models.caches import Place, known_places, repository_of
 from localspec.models.local import LocalModel
 
@@ -24,9 +24,9 @@ class Removal:
     kept: tuple[str, ...] = ()
 
 
-def plan_removal(model: LocalModel, places: Sequence[Place] | None = None) -> Removal:
+def plan_removal(model: LocalModel) -> Removal:
     """Return what deleting a model would delete; raises UserError where it is not in a cache."""
-    caches = [place for place in (known_places() if places is None else places) if place.is_cache]
+    caches = [place for place in known_places() if place.is_cache]
     root = next((place.path for place in caches if model.path.is_relative_to(place.path)), None)
     if root is None:
         raise UserError(
@@ -44,10 +44,8 @@ def plan_removal(model: LocalModel, places: Sequence[Place] | None = None) -> Re
 def remove(removal: Removal) -> None:
     """Delete what was planned, and the folders that it leaves empty; raises StoreError."""
     for path in removal.paths:
-        try:
+        with in_words(f"cannot delete {path}", StoreError):
             path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot delete {path}: {error.strerror or error}") from error
     roots = [place.path for place in known_places()]
     for path in removal.paths:
         _prune(path.parent, roots)

@@ -10,18 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf import (
-    TOKENS,
-    Header,
-    Ranges,
-    Tensor,
-    facts,
-    header_of,
-    kept_states,
-    read_header,
-    read_parts,
-    total,
-)
+from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, kept_states, read_model, total
 from localspec.models.heads import head_part, kind_of_draft
 
 
@@ -135,10 +124,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
         caches = 20
     used, experts = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
     if not (0 < used <= experts or used == experts == 0):
-        raise ModelFileError(
-            f"{header.path} has a broken GGUF header: {used:,} of {experts:,} experts are in use",
-            "download the file again",
-        )
+        raise header.broken(f"{used:,} of {experts:,} experts are in use")
     layers = []
     for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
@@ -164,10 +150,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
         min(layer.key_values, layer.value_values, layer.state_bytes, layer.window or 0) < 0
         for layer in layers
     ):
-        raise ModelFileError(
-            f"{header.path} has a broken GGUF header: a size of its attention is less than 0",
-            "download the file again",
-        )
+        raise header.broken("a size of its attention is less than 0")
     return tuple(layers)
 
 
@@ -242,7 +225,7 @@ _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 def read_shape(path: Path) -> ModelShape:
     """Read a model's shape from its file; of a split model, name the first."""
-    return _shape(total(read_parts(read_header(path))))
+    return _shape(read_model(path))
 
 
 def read_draft_shape(target: Path, draft: Path) -> ModelShape:
@@ -250,7 +233,7 @@ def read_draft_shape(target: Path, draft: Path) -> ModelShape:
     kind, shape = kind_of_draft(target, draft), read_shape(draft)
     if kind is None:
         return shape
-    header = total(read_parts(read_header(draft)))
+    header = read_model(draft)
     if kind == "mtp":
         shape = _head_shape(header, shape, is_own=draft == target)
     if not any(tensor.name == _OUTPUT for tensor in header.tensors) or draft == target:
@@ -302,10 +285,7 @@ def _shape(header: Header) -> ModelShape:
         )
     for key in ("embedding_length", "context_length", "attention.head_count"):
         if _most(header, f"{{arch}}.{key}") < 0:
-            raise ModelFileError(
-                f"{header.path} has a broken GGUF header: {header.architecture}.{key} is less than 0",
-                "download the file again",
-            )
+            raise header.broken(f"{header.architecture}.{key} is less than 0")
     layers = _layers(header, grouped)
     table = outside.pop(_TABLE).bytes if _TABLE in outside else 0
     tied = table > 0 and _OUTPUT not in outside

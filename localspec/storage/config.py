@@ -20,6 +20,7 @@ from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
 READING_WIDTH = 100
+_CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles")
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
@@ -44,7 +45,7 @@ class Config:
     width: int = READING_WIDTH  # columns of messages; 0 takes all
     titles: bool = True
     notify: str = "bell"
-    ignores_circles: bool = False
+    ignore_circles: bool = False
     attachment_bytes: int = 256 * 1024
 
 
@@ -67,7 +68,7 @@ def read_config(path: Path) -> Config:
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context", "rpc", "host", "program"))
-    chat.allow(("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles"))
+    of_chat = chat.settled(Config, {"width": (0, 1000)}, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
@@ -77,9 +78,9 @@ def read_config(path: Path) -> Config:
         models.complain("draft", "`draft` names a draft model, but there is no `target`")
     if "profile" in chat:
         own = files_in(path.parent / "profiles")
-        chat.expect("profile", chat.line("profile"), {usual.profile, *shipped_files(), *own}, "profile")
+        chat.expect("profile", of_chat["profile"], {usual.profile, *shipped_files(), *own}, "profile")
     if "notify" in chat:
-        chat.expect("notify", chat.line("notify"), ("bell", "desktop", "off"), "notice")
+        chat.expect("notify", of_chat["notify"], ("bell", "desktop", "off"), "notice")
     return Config(
         theme=theme,
         backend=_file(root, "backend", path.parent),
@@ -90,15 +91,8 @@ def read_config(path: Path) -> Config:
         rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
-        profile=chat.line("profile", usual.profile),
-        sidebar=chat.switch("sidebar", default=usual.sidebar),
-        footer=chat.switch("footer", default=usual.footer),
-        vim=chat.switch("vim", default=usual.vim),
-        width=chat.whole("width", (0, 1000), usual.width),
-        titles=chat.switch("titles", default=usual.titles),
-        notify=chat.line("notify", usual.notify),
-        ignores_circles=chat.switch("ignore_circles", default=usual.ignores_circles),
         attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
+        **of_chat,
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from localspec.errors import StoreError
+from localspec.errors import StoreError, in_words
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder, read_plain, write_atomically
 
 T = TypeVar("T")
@@ -83,10 +83,8 @@ class JsonFile(Generic[T]):
             raise StoreError(f"cannot write `{self.path}`: another program holds it") from None
 
     def _make_folder(self) -> None:
-        try:
+        with in_words(f"cannot write `{self.path}`", StoreError):
             make_private_folder(self.path.parent)
-        except OSError as error:
-            raise StoreError(f"cannot write `{self.path}`: {error.strerror or error}") from error
 
 
 def checked(kind: type[T], value: object, where: str) -> T:

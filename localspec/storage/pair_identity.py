@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import ModelFileError
+from localspec.errors import ModelFileError, in_words
+from localspec.gguf import part_name
 from localspec.storage.paths import expanded
 from localspec.types import ModelOptions
 
@@ -135,7 +134,6 @@ def _size(context: int) -> str:
 
 HEAD_BYTES = 256 * 1024  # names, sizes and the first words of the vocabulary
 BLOCKS, BLOCK_BYTES = 64, 16 * 1024
-_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
 def fingerprint(path: Path) -> str:
@@ -143,9 +141,9 @@ def fingerprint(path: Path) -> str:
 
     Of a model in several files, `path` is the first. Raises `ModelFileError`.
     """
-    digest = hashlib.sha256()
-    try:
-        for part in _parts(path):
+    digest, split = hashlib.sha256(), part_name(path.name)
+    with in_words(f"{path} cannot be read", ModelFileError):
+        for part in map(path.with_name, split.every if split else [path.name]):
             size = part.stat().st_size
             digest.update(size.to_bytes(8, "little"))
             with part.open("rb") as file:
@@ -153,14 +151,4 @@ def fingerprint(path: Path) -> str:
                 for number in range(1, BLOCKS + 1):
                     file.seek(max(0, size * number // BLOCKS - BLOCK_BYTES))
                     digest.update(file.read(BLOCK_BYTES))
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror or error}") from error
     return digest.hexdigest()[:32]
-
-
-def _parts(path: Path) -> Iterator[Path]:
-    if match := _PART.search(path.name):
-        for number in range(1, int(match[1]) + 1):
-            yield path.with_name(f"{path.name[: match.start()]}-{number:05d}-of-{match[1]}.gguf")
-    else:
-        yield path

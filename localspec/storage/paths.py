@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from localspec import units
-from localspec.errors import StoreError, UserError
+from localspec.errors import StoreError, UserError, in_words
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
@@ -90,13 +90,9 @@ def _own_folder(kind: str) -> Path:
     variable = f"LOCALSPEC_{kind.upper()}_DIR"
     wanted = os.environ.get(variable, "").strip()
     path = Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
-    try:
+    hint = f"set {variable} to a folder that you can write to"
+    with in_words(f"cannot make the {kind} folder `{path}`", UserError, hint):
         make_private_folder(path)
-    except OSError as error:
-        raise UserError(
-            f"cannot make the {kind} folder `{path}`: {error.strerror or error}",
-            f"set {variable} to a folder that you can write to",
-        ) from error
     return path
 
 

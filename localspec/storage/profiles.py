@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from localspec.errors import UserError
+from localspec.errors import UserError, in_words
 from localspec.storage.paths import make_private_folder, write_atomically
 from localspec.storage.toml_file import Changes, Range, TomlTable, edited, read_table, read_written
 from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
@@ -235,10 +235,8 @@ def change_profile(name: str, changes: Changes, folder: Path) -> None:
 
 def write_own(path: Path, data: bytes) -> None:
     """Write a profile of the user's own; raises UserError and StoreError."""
-    try:
+    with in_words(f"cannot make the folder `{path.parent}`"):
         make_private_folder(path.parent)
-    except OSError as error:
-        raise UserError(f"cannot make the folder `{path.parent}`: {error.strerror or error}") from None
     write_atomically(path, data)
 
 

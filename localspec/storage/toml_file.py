@@ -16,7 +16,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
 
-from localspec.errors import UserError
+from localspec.errors import UserError, in_words
 from localspec.storage.paths import read_plain
 
 LARGEST_FILE = 2**18  # a text that people write
@@ -146,12 +146,14 @@ class TomlTable:
                 self.complain(key, f"`{key}` has to hold nothing but texts, not {_shown(item)}", item=at)
         return tuple(value)
 
-    def settled(self, kind: type, limits: Mapping[str, Range], other: Collection[str] = ()) -> dict[str, Any]:
-        """Return what the table says of a dataclass's fields, all but `other`, each checked by its type.
+    def settled(
+        self, kind: type, limits: Mapping[str, Range], keys: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Return what the table says of a dataclass's fields, or those of `keys`, each checked by its type.
 
         Of the fields without a default every one has to be there.
         """
-        names = {field.name: field for field in fields(kind) if field.name not in other}
+        names = {field.name: field for field in fields(kind) if keys is None or field.name in keys}
         self.allow(names)
         for name, field in names.items():
             if field.default is MISSING:
@@ -180,10 +182,8 @@ def read_table(path: Path) -> TomlTable:
 
 def read_written(path: Path) -> bytes:
     """Return what somebody wrote into a file; raises UserError."""
-    try:
+    with in_words(f"cannot read {path}"):
         return read_plain(path, LARGEST_FILE)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
 
 
 def parse_table(path: Path, data: bytes) -> TomlTable:

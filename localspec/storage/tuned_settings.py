@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from localspec.errors import StoreError
+from localspec.errors import StoreError, in_words
 from localspec.storage.call_costs import forget_costs
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity, ModelFacts, changes
@@ -187,13 +187,10 @@ def _rewriting() -> Iterator[_Contents]:
     A file that cannot be read, perhaps a newer program's, is set aside.
     """
     file = _file()
-    try:
-        with file.locked(PATIENCE_S):
-            contents, note = _read()
-            yield contents
-            if note:
-                with suppress(OSError):
-                    file.path.replace(file.path.with_suffix(".unread"))
-            file.write(contents)
-    except OSError as error:
-        raise StoreError(f"cannot write `{file.path}`: {error.strerror or error}") from error
+    with in_words(f"cannot write `{file.path}`", StoreError), file.locked(PATIENCE_S):
+        contents, note = _read()
+        yield contents
+        if note:
+            with suppress(OSError):
+                file.path.replace(file.path.with_suffix(".unread"))
+        file.write(contents)

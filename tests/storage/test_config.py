@@ -66,7 +66,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         context=4096,
         profile="coding",
         sidebar=False,
-        ignores_circles=True,
+        ignore_circles=True,
         attachment_bytes=65536,
     )
 
