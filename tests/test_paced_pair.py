@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding.measurements import CostRequest, TraceRequest
+from localspec.decoding.measurements import CostRequest
 from localspec.errors import EngineError
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
@@ -78,12 +78,12 @@ def test_everything_works_as_with_other_models(
     options = ModelOptions(demo_target_q8, context=512, micro_batch=32, threads=1)
     with Runtime.open(options, replace(options, path=demo_draft)) as plain:
         expected, _ = answer(plain, request)
-        traced = plain.trace(TraceRequest(request))
+        traced = plain.trace(request)
     for mode in ("off", "sd", "ssd"):
         text, end = answer(paced, replace(request, settings=EngineSettings(mode=mode)))
         assert text == expected
         assert end.summary.verify_s >= VERIFY(1) * end.summary.rounds
-    found = paced.trace(TraceRequest(replace(request, settings=OFF)))
+    found = paced.trace(replace(request, settings=OFF))
     assert found.tokens.tolist() == traced.tokens.tolist()
     assert found.decode_s >= 11 * VERIFY(1)
 

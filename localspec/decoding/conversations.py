@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
-from localspec.decoding.drafters.drafter import common_prefix
-from localspec.decoding.model import LanguageModel, SavedState
+from localspec.decoding.drafters.drafter import DraftState, common_prefix
+from localspec.decoding.loop import Decoder
+from localspec.decoding.model import SavedState
 from localspec.types import SavedConversations
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
 _SHARE = 16  # ... of up to so many times as many: copying takes a small part of the time of reading
-
-
-class CachedText(Protocol):
-    """A model with the text that its cache holds."""
-
-    model: LanguageModel
-
-    def held(self) -> list[int]:
-        """Return the text that the cache holds."""
-
-    def hold(self, text: Sequence[int]) -> None:
-        """Take over what the cache has been given of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +28,7 @@ class _Conversation:
 class Conversations:
     """Copies of caches, of at most `limit` bytes together: the least recently used go first."""
 
-    def __init__(self, *caches: CachedText) -> None:
+    def __init__(self, *caches: Decoder | DraftState) -> None:
         """Take the target's cache, and perhaps the draft model's."""
         self._caches = caches
         self._saved: list[_Conversation] = []  # the least recently used first

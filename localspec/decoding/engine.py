@@ -11,8 +11,7 @@ import numpy as np
 
 from localspec.decoding.conversations import Conversations
 from localspec.decoding.drafters.drafter import Drafter, DraftState
-from localspec.decoding.drafters.head_drafter import HeadDrafter
-from localspec.decoding.drafters.model_drafter import ModelDrafter
+from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     PromptLookup,
     PromptLookupDrafter,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localspec.types import Mode, Request, Sampling
+from localspec.types import Mode, Sampling
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,11 +104,3 @@ class Trace:
     def tokens(self) -> int:
         """Return how many tokens were decoded."""
         return sum(len(segment.tokens) for segment in self.segments)
-
-
-@dataclass(frozen=True, slots=True)
-class TraceRequest:
-    """Which answer to trace: `request.settings` is ignored, the target decodes plainly."""
-
-    request: Request
-    candidates: int = CANDIDATES

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-from localspec.types import Distribution, Sampling, TokenMask
+from localspec.types import Distribution, EngineSettings, Sampling, TokenMask
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -169,14 +169,11 @@ def _sampled(row: Logits, sampling: Sampling) -> Distribution:
     return _without_top_k(row, sampling)
 
 
-def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
+def draft_distribution(
     ids: Sequence[int] | Ids,
     logits: Sequence[float] | Logits,
     sampling: Sampling,
-    *,
-    draft_temperature: float,
-    saguaro_c: float,
-    saguaro_top: int,
+    settings: EngineSettings,
     history: Sequence[int],
 ) -> Distribution:
     """Return the q to draw a draft token from, given the draft model's few best candidates.
@@ -188,16 +185,23 @@ def draft_distribution(  # noqa: PLR0913 - every one of them shapes q
     """
     if history and penalises(sampling):
         ids, logits = penalised_candidates(ids, logits, sampling, history)
-    temperature = sampling.temperature * draft_temperature
+    temperature = sampling.temperature * settings.draft_temperature
     if temperature <= 0:
         return one_point(int(ids[0]))
     if 0 < sampling.top_k < len(logits):
         logits = logits[: sampling.top_k]
     probs = _truncated(logits, sampling, temperature)
-    if saguaro_c != 1 and 0 < saguaro_top < len(probs):  # one factor for all tokens would change nothing
-        weighted = [*(x * saguaro_c for x in probs[:saguaro_top]), *probs[saguaro_top:]]
+    factor = settings.saguaro_c
+    # one factor for all tokens would change nothing
+    if factor != 1 and (top := saguaro_top(settings)) < len(probs):
+        weighted = [*(x * factor for x in probs[:top]), *probs[top:]]
         probs = _normalised(weighted) if sum(weighted) > 0 else probs
     return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
+
+
+def saguaro_top(settings: EngineSettings) -> int:
+    """Return how many of a draft model's best tokens are down-weighted at each position."""
+    return max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
 
 
 def score(row: Logits, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:

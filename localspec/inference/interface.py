@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -125,10 +125,10 @@ class TunableModels(OpenModels, Protocol):
     def measure_costs(self, request: CostRequest) -> CallCosts:
         """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
 
-    def trace(self, request: TraceRequest) -> TraceSegment:
+    def trace(self, request: Request) -> TraceSegment:
         """Decode one answer plainly and tell what both models thought before each token.
 
-        Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        Its settings are ignored. Raises `ContextFullError`, and `Cancelled` after `cancel`.
         """
 
 

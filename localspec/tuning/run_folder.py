@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
-from localspec.decoding.measurements import Costs, TraceRequest, TraceSegment
+from localspec.decoding.measurements import Costs, TraceSegment
 from localspec.errors import ContextFullError, EngineError
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir, make_private_folder, write_atomically
@@ -103,7 +103,7 @@ def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> It
             yield kept
             continue
         try:
-            segment = models.now.trace(TraceRequest(request))
+            segment = models.now.trace(request)
             has_failed = False
         except ContextFullError:
             segment = _untraced()

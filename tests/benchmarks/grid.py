@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.decoding.measurements import Costs, Trace, TraceRequest
+from localspec.decoding.measurements import Costs, Trace
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import Profile, profiles
 from localspec.tuning.costs import fit, measure, real_rounds
@@ -77,7 +77,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     models = open_once(runtime)
     calls = tuple(measure(models, budget_s=10))
     costs = Costs(calls, fit(calls, real_rounds(models, asked[:6], 8)))
-    segments = tuple(runtime.trace(TraceRequest(request)) for request in asked)
+    segments = tuple(runtime.trace(request) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
     found = best(search(simulator.rate, space, trials), 1)[0]

@@ -26,7 +26,7 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 
-from localspec.decoding.measurements import Trace, TraceRequest
+from localspec.decoding.measurements import Trace
 from localspec.storage.profiles import profiles
 from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
@@ -60,7 +60,7 @@ def main() -> None:
         segments, left = [], args.tokens
         for request in asked:
             if left > 0:
-                segments.append(runtime.trace(TraceRequest(request)))
+                segments.append(runtime.trace(request))
                 left -= len(segments[-1].tokens)
     simulator = Simulator(Trace(profile.sampling, tuple(segments)), costs)
 

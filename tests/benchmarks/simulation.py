@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
-from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceRequest
+from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
 from localspec.demo import bundled_pair, prompts
 from localspec.inference.runtime import Runtime
 from localspec.tuning.costs import fit, measure, real_rounds
@@ -140,7 +140,7 @@ def measured(runtime: Runtime, requests: Sequence[Request]) -> Costs:
 def traced(runtime: Runtime, requests: Sequence[Request]) -> Trace:
     """Trace every answer."""
     began = time.perf_counter()
-    segments = tuple(runtime.trace(TraceRequest(request)) for request in requests)
+    segments = tuple(runtime.trace(request) for request in requests)
     trace = Trace(requests[0].sampling, segments)
     print(f"a trace of {trace.tokens} tokens took {time.perf_counter() - began:.1f} s")
     return trace

@@ -86,9 +86,7 @@ def test_a_q_without_its_down_weighting_is_noticed(
     original: Drawn = proposer.Proposer._drawn
 
     def forgetful(self: Proposer, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
-        told = sampling.draft_distribution(
-            ids, logits, self._sampling, draft_temperature=1.0, saguaro_c=1.0, saguaro_top=0, history=()
-        )
+        told = sampling.draft_distribution(ids, logits, self._sampling, EngineSettings(saguaro_c=1.0), ())
         return original(self, ids, logits, guesses)._replace(q=told)
 
     monkeypatch.setattr(proposer.Proposer, "_drawn", forgetful)

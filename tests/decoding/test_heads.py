@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState
-from localspec.decoding.drafters.head_drafter import HeadDrafter
+from localspec.decoding.drafters.model_drafter import HeadDrafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows

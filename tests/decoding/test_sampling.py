@@ -15,10 +15,11 @@ from localspec.decoding.sampling import (
     one_point,
     probability,
     residual,
+    saguaro_top,
     top_candidates,
 )
 from localspec.errors import EngineError
-from localspec.types import Distribution, Sampling
+from localspec.types import Distribution, EngineSettings, Sampling
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 GREEDY = Sampling(temperature=0.0)
@@ -217,18 +218,19 @@ def draft(
     ids: NDArray[np.int64],
     logits: NDArray[np.float32],
     sampling: Sampling,
-    calibration: tuple[float, float, int] = (1.0, 1.0, 0),
+    tempered: float = 1.0,
+    saguaro: tuple[float, int] = (1.0, 2),  # by which factor, and how many tokens
     history: Sequence[int] = (),
 ) -> Distribution:
-    temperature, c, top = calibration
-    return draft_distribution(
-        ids, logits, sampling, draft_temperature=temperature, saguaro_c=c, saguaro_top=top, history=history
-    )
+    c, top = saguaro
+    settings = EngineSettings(draft_length=0, fan_out_budget=top - 1, draft_temperature=tempered, saguaro_c=c)
+    assert saguaro_top(settings) == top
+    return draft_distribution(ids, logits, sampling, settings, history)
 
 
 def test_draft_distribution_multiplies_the_temperatures() -> None:
     ids, logits = candidates([2.0, 1.0, 0.0])
-    q = draft(ids, logits, replace(OPEN, temperature=0.5), (4.0, 1.0, 0))
+    q = draft(ids, logits, replace(OPEN, temperature=0.5), 4.0)
     weights = np.exp(np.array([1.0, 0.5, 0.0]))
     assert as_dict(q) == pytest.approx(dict(zip((10, 11, 12), weights / weights.sum(), strict=True)))
 
@@ -236,24 +238,24 @@ def test_draft_distribution_multiplies_the_temperatures() -> None:
 @pytest.mark.parametrize(("sampling", "tempered"), [(GREEDY, 1.0), (OPEN, 0.0)])
 def test_draft_distribution_at_temperature_zero_is_one_point(sampling: Sampling, tempered: float) -> None:
     ids, logits = candidates([2.0, 1.0, 0.0])
-    assert as_dict(draft(ids, logits, sampling, (tempered, 0.5, 1))) == {10: 1.0}
+    assert as_dict(draft(ids, logits, sampling, tempered, (0.5, 2))) == {10: 1.0}
     penalised = replace(sampling, presence_penalty=1.5)
-    assert as_dict(draft(ids, logits, penalised, (tempered, 0.5, 1), [10, 99])) == {11: 1.0}
+    assert as_dict(draft(ids, logits, penalised, tempered, (0.5, 2), [10, 99])) == {11: 1.0}
 
 
 def test_draft_distribution_truncates_like_the_target() -> None:
     logits = random_row(16, seed=5, spread=2.0)
     order = logits.argsort()[::-1]
     for sampling in (Sampling(), ALL_PENALTIES, replace(OPEN, top_k=4), replace(OPEN, top_p=0.7)):
-        q = draft(order.astype(np.int64), logits[order], sampling, (1.0, 1.0, 0), [1, 2, 2, 3])
+        q = draft(order.astype(np.int64), logits[order], sampling, history=[1, 2, 2, 3])
         assert as_dict(q) == pytest.approx(as_dict(distribution(logits, sampling, [1, 2, 2, 3])), rel=1e-5)
 
 
 def test_saguaro_lowers_the_best_draft_tokens() -> None:
     ids, logits = candidates([2.0, 1.0, 0.0, -1.0])
-    plain = draft(ids, logits, OPEN, (1.0, 1.0, 2))
+    plain = draft(ids, logits, OPEN)
     weights = plain.probs * [0.5, 0.5, 1, 1]
-    lowered = draft(ids, logits, OPEN, (1.0, 0.5, 2))
+    lowered = draft(ids, logits, OPEN, saguaro=(0.5, 2))
     np.testing.assert_allclose(lowered.probs, weights / weights.sum())
     assert lowered.ids is not None
     assert lowered.ids.tolist() == ids.tolist()
@@ -263,11 +265,11 @@ def test_saguaro_that_would_leave_nothing_changes_nothing() -> None:
     ids, logits = candidates([2.0, 1.0, -9000.0])
     plain = draft(ids, logits, OPEN)
     for top in (2, 3, 16):
-        assert as_dict(draft(ids, logits, OPEN, (1.0, 0.0, top))) == as_dict(plain)
+        assert as_dict(draft(ids, logits, OPEN, saguaro=(0.0, top))) == as_dict(plain)
 
 
 def test_draft_distribution_leaves_its_input_alone() -> None:
     ids, logits = candidates([2.0, 1.0, 0.0])
-    draft(ids, logits, ALL_PENALTIES, (1.0, 0.5, 1), [10, 11])
+    draft(ids, logits, ALL_PENALTIES, saguaro=(0.5, 2), history=[10, 11])
     assert ids.tolist() == [10, 11, 12]
     assert logits.tolist() == [2.0, 1.0, 0.0]

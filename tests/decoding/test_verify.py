@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from localspec.decoding import verify as module
 from localspec.decoding.sampling import distribution, draft_distribution, draw, one_point, top_candidates
 from localspec.decoding.verify import verify, verify_greedily
-from localspec.types import Acceptance, Distribution, Draft, Sampling, VerifyOutcome
+from localspec.types import Acceptance, Distribution, Draft, EngineSettings, Sampling, VerifyOutcome
 from tests.chi_square import chi_square_p_value
 
 VOCABULARY = 5
@@ -48,12 +48,12 @@ def drawing(q_of: Callable[[tuple[int, ...]], Distribution]) -> Drafter:
     return draft
 
 
-def tempered(c: float = 1.0, top: int = 0, kept: int = VOCABULARY, model: int = 2) -> Drafter:
+def tempered(c: float = 1.0, kept: int = VOCABULARY, model: int = 2) -> Drafter:
+    settings = EngineSettings(draft_temperature=1.2, saguaro_c=c, fan_out_budget=1)  # two tokens are weighted
+
     def q_of(text: tuple[int, ...]) -> Distribution:
         ids, logits = top_candidates(logits_of(text, model)[None], kept)
-        return draft_distribution(
-            ids[0], logits[0], PLAIN, draft_temperature=1.2, saguaro_c=c, saguaro_top=top, history=text
-        )
+        return draft_distribution(ids[0], logits[0], PLAIN, settings, text)
 
     return drawing(q_of)
 
@@ -125,8 +125,8 @@ EXACT_DRAFTERS = {
     "q over everything": tempered(),
     "q truncated": tempered(kept=2),
     "q equal to p": drawing(target_of()),
-    "saguaro": tempered(c=0.3, top=2),
-    "saguaro at zero": tempered(c=0.0, top=2),
+    "saguaro": tempered(c=0.3),
+    "saguaro at zero": tempered(c=0.0),
     "one-hot": one_hot,
     "one-hot, chosen by lot": by_lot,
 }
@@ -169,7 +169,7 @@ def claiming_everything(drawn: Drafter) -> Drafter:
 WRONG_DRAFTERS = {
     "q scaled": scaled(0.85),
     "truncation forgotten": claiming_everything(tempered(kept=2)),
-    "down-weighting forgotten": claiming_everything(tempered(c=0.3, top=2)),
+    "down-weighting forgotten": claiming_everything(tempered(c=0.3)),
 }
 
 

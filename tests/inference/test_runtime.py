@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from localspec.decoding.measurements import TraceRequest
 from localspec.errors import Cancelled, ContextFullError, ModelFileError, PairingError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.llama.vocabulary import Vocabulary
@@ -180,8 +179,8 @@ def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
     said, penalised = (answer(alone, request)[0].split() for request in (asked, harsh))
     assert said[0] == penalised[0] == "of"
     assert said != penalised
-    first = alone.trace(TraceRequest(replace(harsh, max_tokens=1)))
-    assert first.tokens == alone.trace(TraceRequest(replace(asked, max_tokens=1))).tokens
+    first = alone.trace(replace(harsh, max_tokens=1))
+    assert first.tokens == alone.trace(replace(asked, max_tokens=1)).tokens
 
 
 @pytest.mark.parametrize(
@@ -215,7 +214,7 @@ def test_what_cannot_be_is_refused_by_name(alone: Runtime, change: dict[str, Any
             next(generate(request))
         assert str(caught.value) == words
     with pytest.raises(UserError):
-        alone.trace(TraceRequest(request))
+        alone.trace(request)
 
 
 @pytest.mark.parametrize("mode", MODES)

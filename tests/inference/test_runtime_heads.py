@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import localspec
-from localspec.decoding.measurements import TraceRequest
 from localspec.errors import PairingError
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Grammar, Message, ModelOptions, RoundDone, Sampling
@@ -92,7 +91,7 @@ def test_drafts_are_drawn_at_any_temperature(runtime: Runtime) -> None:
 
 
 def test_a_trace_tells_what_a_head_thinks_that_knows_its_targets_states(runtime: Runtime) -> None:
-    traced = runtime.trace(TraceRequest(greedy(OFF, max_tokens=80), candidates=8))
+    traced = runtime.trace(greedy(OFF, max_tokens=80))
     assert (traced.draft_ids[:, 0] == traced.tokens).mean() > 0.2
     assert answer(runtime, greedy(FORCED))[0] == answer(runtime, greedy(OFF))[0]
 

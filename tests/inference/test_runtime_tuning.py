@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.decoding.measurements import CostRequest, TraceRequest, TraceSegment
+from localspec.decoding.measurements import CostRequest, TraceSegment
 from localspec.decoding.sampling import distribution, probability, top_candidates
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.inference.interface import TunableModels
@@ -32,7 +32,7 @@ def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 
 
 def trace(models: TunableModels, request: Request) -> TraceSegment:
-    return models.trace(TraceRequest(request))
+    return models.trace(request)
 
 
 def held(runtime: Runtime) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Self, cast
 
 import numpy as np
 
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceRequest, TraceSegment
+from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.errors import EngineDied
 from localspec.inference.interface import TunableModels
 from localspec.tuning.plan import ReopenedModels
@@ -105,9 +105,9 @@ class FakeModels:
         step = tuple((width, self.step_s * (1 + 0.01 * width)) for width in wish.step_widths)
         return CallCosts(wish.depth, wish.together, verify, step)
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
+    def trace(self, request: Request) -> TraceSegment:
         self.traced += 1
-        random = np.random.default_rng(wish.request.seed or 0)
+        random = np.random.default_rng(request.seed or 0)
         n = TRACED
         target = random.dirichlet([0.2] * WIDTH, size=n)
         ids = np.tile(np.arange(WIDTH, dtype=np.int32), (n, 1))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from localspec.decoding.measurements import TraceRequest, TraceSegment
+from localspec.decoding.measurements import TraceSegment
 from localspec.errors import UserError
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
@@ -114,8 +114,8 @@ def test_two_runs_at_once_would_disturb_each_other(tmp_path: Path) -> None:
 class Curt(FakeModels):
     """Ends every answer at once."""
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
-        whole = super().trace(wish)
+    def trace(self, request: Request) -> TraceSegment:
+        whole = super().trace(request)
         arrays = {field.name: getattr(whole, field.name) for field in fields(TraceSegment)}
         first: dict[str, Any] = {
             name: array[:1] for name, array in arrays.items() if isinstance(array, np.ndarray)

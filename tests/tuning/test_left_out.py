@@ -9,7 +9,7 @@ from typing import Self
 
 import pytest
 
-from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceRequest, TraceSegment
+from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Trace, TraceSegment
 from localspec.errors import EngineDied, EngineError
 from localspec.tuning.events import StageProgress, TaskResult
 from localspec.tuning.simulator.simulator import Simulator
@@ -48,9 +48,9 @@ class Crashing(FakeModels):
         self._check(wish)
         return super().measure_costs(wish)
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
-        self._check(wish.request)
-        return super().trace(wish)
+    def trace(self, request: Request) -> TraceSegment:
+        self._check(request)
+        return super().trace(request)
 
     def _check(self, asked: Request | CostRequest) -> None:
         self.is_dead = self.is_dead or self.crashes(asked)
@@ -135,11 +135,11 @@ def test_the_line_of_the_costs_says_what_is_left_out(tmp_path: Path) -> None:
 class OnceTracing(Crashing):
     """Crash at the third trace."""
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
+    def trace(self, request: Request) -> TraceSegment:
         if self.traced == 2:
             self.traced += 1
             raise DIED
-        return super().trace(wish)
+        return super().trace(request)
 
 
 def test_a_prompt_that_crashes_is_left_out_of_the_trace_and_not_tried_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.decoding.measurements import TraceRequest, TraceSegment
+from localspec.decoding.measurements import TraceSegment
 from localspec.errors import ContextFullError, EngineDied
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import record, with_tokens
@@ -73,9 +73,9 @@ def test_a_damaged_answer_is_traced_again(tmp_path: Path, damage: bytes) -> None
 class Failing(FakeModels):
     """Trace an answer of as many tokens as the prompt says, and fail at other prompts."""
 
-    def trace(self, wish: TraceRequest) -> TraceSegment:
+    def trace(self, request: Request) -> TraceSegment:
         self.traced += 1
-        prompt = str(wish.request.prompt)
+        prompt = str(request.prompt)
         if prompt == "long":
             raise ContextFullError("too long")
         if prompt in {"bad", "worse"}:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding.measurements import TraceRequest, TraceSegment
+from localspec.decoding.measurements import TraceSegment
 from localspec.errors import EngineDied
 from localspec.gguf import STATE_DRAFT
 from localspec.storage import tuned_settings
@@ -35,7 +35,7 @@ from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.space import Space
 from localspec.tuning.study import Simulate, Tried, search
-from localspec.types import ModelOptions
+from localspec.types import ModelOptions, Request
 from tests.tuning.fake_models import FakeModels
 
 MACHINE = MachineFacts("a processor", 4, llama_cpp="1.0")
@@ -187,10 +187,10 @@ def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path)
 
 def test_models_that_die_again_and_again_end_the_run_and_lose_nothing(tmp_path: Path) -> None:
     class Dying(FakeModels):
-        def trace(self, wish: TraceRequest) -> TraceSegment:
+        def trace(self, request: Request) -> TraceSegment:
             if self.traced == 4:
                 raise EngineDied("the process ended by SIGABRT")
-            return super().trace(wish)
+            return super().trace(request)
 
     plan = planned(tmp_path)
     with pytest.raises(EngineDied):

@@ -1,4 +1,4 @@
-"""Draft with the draft model while the target waits: speculative decoding (SD)."""
+"""Draft with the draft model, or with a head, while the target waits: speculative decoding (SD)."""
 
 from __future__ import annotations
 
@@ -84,3 +84,21 @@ class ModelDrafter(Drafter):
             self._sent = written
             self._draft_state.take(copied, len(written))
         return draft_of(self._sent, DraftOrigin.FRESH, copied)
+
+
+class HeadDrafter(ModelDrafter):
+    """Draft as a draft model does; the first token of a draft is read with all that was accepted before."""
+
+    def begin(self, text: Sequence[int]) -> None:
+        """Take the prompt; the head reads it along with the target."""
+        super().begin(text)
+        self._draft_state.model.follow(on=True)
+
+    def commit(self, outcome: VerifyOutcome) -> None:
+        """Follow the verdict; nothing that was drafted behind it stays, for its cells are gone."""
+        super().commit(outcome)
+        self._draft_state.proposals = []
+
+    def end(self) -> None:
+        """Let the target work without the head."""
+        self._draft_state.model.follow(on=False)

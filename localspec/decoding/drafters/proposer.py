@@ -85,7 +85,6 @@ class Proposer:
         self._sharpness = 1.0 / self._sampling.temperature
         self._guesses = settings.mode == "ssd"
         self._settings = settings
-        self._weighted = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
         self._random = BufferedUniforms(random)
 
     def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
@@ -134,7 +133,7 @@ class Proposer:
         return Proposal(token, share, (), None)
 
     def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
-        q = self._q(ids, logits, ())
+        q = draft_distribution(ids, logits, self._sampling, self._settings, ())
         return Proposal(draw(q, self._random.random()), q.probs.item(0), guesses, q)
 
     def forced(self, text: Sequence[int]) -> list[Proposal]:
@@ -155,7 +154,8 @@ class Proposer:
             if not self.deterministic:
                 return self._drawn(ids, logits, guesses[:GUESSES])
             return Proposal(*guesses[0], guesses[:GUESSES], None)
-        q = self._q(ids, logits, text[max(self._answer_start, len(text) - self._window) :])
+        history = text[max(self._answer_start, len(text) - self._window) :]
+        q = draft_distribution(ids, logits, self._sampling, self._settings, history)
         assert q.ids is not None
         guesses = tuple(zip(q.ids[:GUESSES].tolist(), q.probs[:GUESSES].tolist(), strict=True))
         if self.deterministic:
@@ -172,14 +172,3 @@ class Proposer:
             return best_candidates(left if ids is None else row, CANDIDATES)
         places, logits = best_candidates(left, CANDIDATES)
         return ids[places].tolist(), logits
-
-    def _q(self, ids: list[int], logits: list[float], history: Sequence[int]) -> Distribution:
-        return draft_distribution(
-            ids,
-            logits,
-            self._sampling,
-            draft_temperature=self._settings.draft_temperature,
-            saguaro_c=self._settings.saguaro_c,
-            saguaro_top=self._weighted,
-            history=history,
-        )

@@ -18,7 +18,7 @@ import numpy as np
 
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises
+from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises, saguaro_top
 from localspec.types import EngineSettings, Sampling
 
 USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
@@ -41,12 +41,11 @@ class Shape:
         shape = cls(sampling.is_greedy or settings.acceptance == "match", settings.mode == "ssd")
         if shape.deterministic and not penalises(sampling):
             return shape
-        top = max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
         return replace(
             shape,
             draft_temperature=settings.draft_temperature,
             saguaro_c=settings.saguaro_c,
-            saguaro_top=top if settings.saguaro_c != 1 else 1,
+            saguaro_top=saguaro_top(settings) if settings.saguaro_c != 1 else 1,
         )
 
 

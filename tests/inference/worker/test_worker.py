@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.decoding.measurements import CostRequest, TraceRequest
+from localspec.decoding.measurements import CostRequest
 from localspec.errors import (
     Cancelled,
     ContextFullError,
@@ -78,13 +78,13 @@ def test_settings_are_chosen_and_plain_decoding_is_measured(worker: Worker) -> N
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_trace_is_that_of_the_runtime(worker: Worker, runtime: Runtime, temperature: float) -> None:
     models: TunableModels = worker
-    wish = TraceRequest(replace(greedy(), sampling=Sampling(temperature)), candidates=5)
+    wish = replace(greedy(), sampling=Sampling(temperature))
     expected, found = runtime.trace(wish), models.trace(wish)
     for name in ("tokens", "target_ids", "target_probs", "draft_ids", "draft_logits", "target_of_draft"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert (found.prompt, found.ended) == (expected.prompt, expected.ended)
     with pytest.raises(ContextFullError):
-        worker.trace(TraceRequest(greedy(prompt=LONG_STORY * 3)))
+        worker.trace(greedy(prompt=LONG_STORY * 3))
 
 
 def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -> None:
@@ -100,7 +100,7 @@ def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -
 
     for call in (
         lambda: worker.measure_costs(CostRequest(40, together=False, budget_s=600.0)),
-        lambda: worker.trace(TraceRequest(ENDLESS)),
+        lambda: worker.trace(ENDLESS),
     ):
         ended = threading.Event()
         thread = threading.Thread(target=cancel_until, args=(ended,))
