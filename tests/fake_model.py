@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.model import Rows, TokenCache
+from localspec.decoding.model import LanguageModel, Rows
 from localspec.errors import Cancelled, ContextFullError
 
 
@@ -50,7 +50,7 @@ class Hold:
             self.seconds += time.perf_counter() - before
 
 
-class FakeModel(TokenCache):
+class FakeModel(LanguageModel):
     """A Markov model of order two over a small vocabulary that checks its use.
 
     Two models with one `seed` agree the better the smaller the `noise` of the second is.

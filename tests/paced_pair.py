@@ -97,6 +97,7 @@ class PacedModel:
     def __init__(self, model: LanguageModel, cost: Callable[[int], float], chunk: int = 512) -> None:
         self._model = model
         self._hold = Hold(cost, chunk)
+        self.max_draft, self.rereads, self.is_head = model.max_draft, model.rereads, model.is_head
 
     @property
     def vocabulary_size(self) -> int:
@@ -112,21 +113,6 @@ class PacedModel:
     def max_sequences(self) -> int:
         """Return how many sequences there are."""
         return self._model.max_sequences
-
-    @property
-    def max_draft(self) -> int:
-        """Return how many tokens of the last call can be taken back."""
-        return self._model.max_draft
-
-    @property
-    def rereads(self) -> bool:
-        """Tell whether what is kept of a call that was taken back in part is read again."""
-        return self._model.rereads
-
-    @property
-    def is_head(self) -> bool:
-        """Tell whether it drafts from the hidden states of its target."""
-        return self._model.is_head
 
     def follow(self, *, on: bool, kept: int = 0) -> None:
         """Let a head take its target's hidden states, or no longer."""

@@ -102,14 +102,14 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     given = asdict(asked.sampling_under(profile, models))
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": "", **plain}
     default["context"] = models and models.target.context
-    kept = {"ignores_circles": known.ignores_circles or None, "context": known.context or None}
+    kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     flags = {
         "mode": asked.speculation.mode,
         "max_tokens": asked.answer.max_tokens,
         "seed": asked.answer.seed,
         "thinking": dict(asked.answer.template_variables).get(THINKING),
-        "ignores_circles": (asked.answer.ignores_circles and not known.ignores_circles) or None,
+        "ignores_circles": (asked.answer.ignores_circles and not known.ignore_circles) or None,
         "system_prompt": asked.system,
     }
     return (

@@ -34,7 +34,12 @@ class LanguageModel(Protocol):
     Sequence 0 is the main one, the others are branches. Positions are gap-free from 0, so a sequence is
     known by its length.
     One thread at a time; only `cancel` may be called from another.
+    What is answered here is so of a cache that holds every token: it goes back anywhere, at no cost.
     """
+
+    max_draft: int = 2**31 - 1  # tokens of the last call that can be taken back: the longest draft
+    rereads: bool = False  # whether what is kept of a call taken back in part is read again with the next
+    is_head: bool = False  # whether it drafts from the hidden states of its target, with which it reads along
 
     @property
     def vocabulary_size(self) -> int:
@@ -47,18 +52,6 @@ class LanguageModel(Protocol):
     @property
     def max_sequences(self) -> int:
         """Return how many sequences there are, sequence 0 included."""
-
-    @property
-    def max_draft(self) -> int:
-        """Return how many tokens of the last call can be taken back: the longest draft."""
-
-    @property
-    def rereads(self) -> bool:
-        """Tell whether what is kept of a call that was taken back in part is read again with the next."""
-
-    @property
-    def is_head(self) -> bool:
-        """Tell whether it drafts from the hidden states of its target, with which it reads along."""
 
     @property
     def busy_s(self) -> float:
@@ -83,6 +76,7 @@ class LanguageModel(Protocol):
         It is all of them for caches of tokens; a running state goes back into the last call, once, and to
         marks and checkpoints.
         """
+        return length
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on; a branch may become empty.
@@ -92,12 +86,15 @@ class LanguageModel(Protocol):
 
     def mark(self) -> None:
         """Let `truncate` come back to the end of sequence 0, and branches begin there, for some rounds."""
+        return
 
     def checkpoint(self) -> None:
         """Let `truncate` come back to the end of sequence 0 for long."""
+        return
 
     def branchable(self, end: int) -> bool:
         """Tell whether a branch can share sequence 0 up to position `end` now."""
+        return True
 
     def share(self, source: int, target: int, end: int) -> None:
         """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
@@ -107,44 +104,18 @@ class LanguageModel(Protocol):
 
         It may lack the last tokens, which a running state has to read again; branches may become empty.
         """
+        return None
 
-    def follow(self, *, on: bool, kept: int = ...) -> None:
+    def follow(self, *, on: bool, kept: int = 0) -> None:
         """Let a head take its target's hidden states from the next call on, or no longer.
 
         So many of them are kept before the head reads them without being asked. It drops what it has read of
         its own drafts as soon as the target has read on, whose states for the accepted tokens are better.
         """
+        return
 
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
 
     def resume(self) -> None:
         """Take back a `cancel` that no call has noticed."""
-
-
-class TokenCache:
-    """What a `LanguageModel` says of going back whose cache holds every token: anywhere, at no cost."""
-
-    rereads = is_head = False
-    max_draft = 2**31 - 1
-
-    def rewindable(self, length: int) -> int:
-        """Return `length`."""
-        return length
-
-    def mark(self) -> None:
-        """Do nothing: `truncate` can come back to here anyway."""
-
-    def checkpoint(self) -> None:
-        """Do nothing: `truncate` can come back to here anyway."""
-
-    def branchable(self, end: int) -> bool:
-        """Say yes."""
-        return True
-
-    def follow(self, *, on: bool, kept: int = 0) -> None:
-        """Do nothing: it is no head."""
-
-    def save(self, room: Callable[[int], bool]) -> SavedState | None:
-        """Say that there is no memory for it."""
-        return None

@@ -20,7 +20,7 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
-from localspec.decoding.model import Rows, TokenCache
+from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
@@ -113,16 +113,16 @@ class Box:
         return not self._items
 
 
-class PlacedModel(TokenCache):
+class PlacedModel(LanguageModel):
     """A model whose logits depend on nothing but the place, and whose calls take virtual time."""
+
+    vocabulary_size, context_size, max_sequences = 0, 4096, 32
+    busy_s = 0.0
 
     def __init__(self, rows: NDArray[np.float32], stage: Stage, actor: int, cost: Cost) -> None:
         self._rows, self._stage, self._actor, self._cost = rows, stage, actor, cost
         self._lengths = [0] * 32
-        self.busy_s = 0.0
         self.vocabulary_size = rows.shape[1]
-        self.context_size = 4096
-        self.max_sequences = 32
 
     def length(self, sequence: int = 0) -> int:
         return self._lengths[sequence]

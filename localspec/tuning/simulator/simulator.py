@@ -20,7 +20,7 @@ from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.drafters.ssd import CopiedTokens, DraftReply, DraftWorker, SSDDrafter, VerifyResult
 from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
-from localspec.decoding.model import Rows, TokenCache
+from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
@@ -77,14 +77,14 @@ class VirtualClock:
         self._reply, self._due = reply, self.now + delay_s
 
 
-class ReplayedModel(TokenCache):
+class ReplayedModel(LanguageModel):
     """A draft model that only knows places in a traced answer, and whose calls take their time.
 
     Its rows are the proposals of the places that they belong to; behind the answer's end, that of the last.
     """
 
-    vocabulary_size = _ANY_TOKEN
-    context_size = _ANY_TOKEN
+    vocabulary_size = context_size = _ANY_TOKEN
+    max_sequences, busy_s = 1, 0.0
 
     def __init__(self, clock: VirtualClock, sequences: int) -> None:
         self.clock = clock
@@ -93,7 +93,6 @@ class ReplayedModel(TokenCache):
         self._text: list[int] = []
         self._prompt = 0
         self.max_sequences = sequences
-        self.busy_s = 0.0
 
     def begin(self, replay: Replay, script: Script, times: CallTimes) -> None:
         """Read another answer; `DraftState.begin` must follow."""
