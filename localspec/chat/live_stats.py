@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from localspec import units
 from localspec.chat.messages import AnswerRecord
+from localspec.chat.timeline import History
 from localspec.decoding.tally import HitCounter
 from localspec.types import Mode, ModeChanged, PlainRate, RoundDone, Summary
 from localspec.units import MODE_NAMES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
+ROUNDING_S = 1e-6  # by which sums of times may be off
 NEAR_TOKENS = 256  # a single measurement speaks for depths this near,
 NEAR_SHARE = 0.25  # or within this share of its own depth
 SAME_DEPTH = 32  # tokens within which a new measurement replaces an old one
@@ -57,9 +58,8 @@ class PlainRates:
 
     def learn(self, record: AnswerRecord) -> None:
         """Take in an answer that was itself written by plain decoding; others tell nothing."""
-        speed = _speed(record.summary)
-        if record.mode == "off" and not record.changes and record.summary.tokens > ENOUGH_TOKENS and speed:
-            self.add(PlainRate(depth(record.summary), speed))
+        if record.summary.tokens > ENOUGH_TOKENS and (rate := own_rate(record)):
+            self.add(rate)
 
     def at(self, depth: int) -> float | None:
         """Return the tokens per second at a depth: between two measurements or near one, else None."""
@@ -91,44 +91,34 @@ class LiveStats:
         self._mode = mode
         self._note = ""
         self._prompt_tokens = prompt_tokens
-        self._window: deque[tuple[float, int]] = deque()
-        self._tokens = self._rounds = self._drafted = self._accepted = 0
+        self._rounds = History()
+        self._mode_began = 0  # with this round
         self._hits = HitCounter(mode)
 
-    def add(self, rounds: Iterable[RoundDone]) -> None:
+    def add(self, rounds: Sequence[RoundDone]) -> None:
         """Take in rounds in the order in which they ended."""
-        window = self._window
+        self._rounds.add(rounds)
         for mark in rounds:
-            stats, reads_prompt = mark.stats, not self._tokens
-            self._tokens += mark.tokens
-            self._hits.add(stats.origin)
-            if reads_prompt:
-                continue
-            self._rounds += 1
-            self._drafted += stats.drafted
-            self._accepted += stats.accepted
-            window.append((stats.seconds, mark.tokens))
-            total_s = sum(one_s for one_s, _ in window)
-            while total_s - window[0][0] >= WINDOW_S:
-                total_s -= window.popleft()[0]
+            self._hits.add(mark.stats.origin)
 
     def changed(self, change: ModeChanged) -> None:
         """Go on in another mode; the live speed is then that of the new mode alone."""
         self._mode, self._note = change.mode, change.reason
         self._hits.change(change.mode)
-        self._window.clear()
+        self._mode_began = len(self._rounds)
 
     def figures(self) -> Figures:
         """Return the figures as of the last round."""
-        work_s = sum(one_s for one_s, _ in self._window)
-        speed = _share(sum(tokens for _, tokens in self._window), work_s)
-        at = None if self._prompt_tokens is None else self._prompt_tokens + self._tokens
+        rounds, prompt_tokens = self._rounds, self._prompt_tokens
+        recent = rounds.round_at(rounds.seconds - WINDOW_S + ROUNDING_S)
+        speed = rounds.speed(max(self._mode_began, recent)) or None
+        plain = None if prompt_tokens is None else self._plain.at(prompt_tokens + 1 + rounds.tokens)
         return Figures(
             MODE_NAMES[self._mode],
             speed,
-            _ratio(self._mode, speed, None if at is None else self._plain.at(at)),
-            _share(self._accepted, self._drafted),
-            _share(max(0, self._tokens - 1), self._rounds) if self._drafted else None,
+            _ratio(self._mode, speed, plain),
+            _share(rounds.accepted, rounds.drafted),
+            rounds.length() if rounds.drafted else None,
             _share(self._hits.hits, self._hits.hits + self._hits.misses),
             self._note,
         )
@@ -224,8 +214,8 @@ def own_rate(record: AnswerRecord) -> PlainRate | None:
 
 def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
     """Return the tokens per second of the plain answer, None if there is none that was plain throughout."""
-    plain = (each for each in answers if each.mode == "off" and each.complete and not each.record.changes)
-    return next((of_record(each.record).tokens_per_s for each in plain), None)
+    rates = (own_rate(each.record) for each in answers if each.complete)
+    return next((rate.tokens_per_s for rate in rates if rate), None)
 
 
 def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:

@@ -91,6 +91,11 @@ class History:
         return len(self.rounds)
 
     @property
+    def tokens(self) -> int:
+        """Return how many tokens they gave."""
+        return self._tokens[-1]
+
+    @property
     def seconds(self) -> float:
         """Return all of their time."""
         return self._seconds[-1]
