@@ -53,7 +53,6 @@ def test_such_a_word_would_be_noticed() -> None:
 def test_the_status_line_and_the_line_under_an_answer(mode: str) -> None:
     parts = speed_parts(replace(ALL, mode=mode), "measured")
     meter = context_part(5234, 32768, estimated=True)
-    assert meter is not None
     assert not unexplained("  ".join([*(part.text for part in (*parts, meter)), *in_words(ALL).values()]))
     assert all(part.explanation for part in (*parts, meter))
 

@@ -29,6 +29,7 @@ LOADING_BAR = 12
 FILLING, FULL = 0.80, 0.95
 SPARE = 8  # ranks from here take what the others leave, a reason in full included
 LAST = 99
+_MEANING = "meaning"
 ASKED_FOR = "asked for"  # goes without saying
 SHORTEST_NOTE = 20  # columns of a reason that are worth showing
 READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
@@ -64,14 +65,10 @@ class Part:
         words = [meaning for _, meaning in explained(self.text)] if self.least is None else []
         return "\n".join(filter(None, (*words[-1:], self.meaning)))
 
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """A part in its place."""
-
-    column: int
-    text: str
-    part: Part
+    def within(self, columns: int) -> Content:
+        """Return the text in so many columns, with what `meaning_at` tells of it."""
+        style = Style.from_meta({_MEANING: self.explanation})
+        return Content.styled(shortened(self.text, columns), self.style).stylize(style)
 
 
 def speed_parts(figures: Figures, reason: str = "") -> tuple[Part, ...]:
@@ -111,10 +108,8 @@ _ROUTE = "The profile that fits your message; /profile NAME stays with one, /pro
 _REASON = "Why it is decoded this way"
 
 
-def context_part(used: int | None, size: int | None, *, estimated: bool) -> Part | None:
-    """Return the context meter, None where it is not known."""
-    if used is None or not size:
-        return None
+def context_part(used: int, size: int, *, estimated: bool) -> Part:
+    """Return the context meter."""
     share = min(1.0, used / size)
     filled = max(1 if used else 0, round(BAR * share))
     bar = "▓" * filled + "░" * (BAR - filled)
@@ -178,8 +173,8 @@ def thousands(tokens: int) -> str:
     return f"{tokens / 1024:.1f}".removesuffix(".0") + "k"
 
 
-def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
-    """Return the parts that fit, in their order, those on the right at the right edge."""
+def lay_out(width: int, parts: Sequence[Part]) -> Content:
+    """Return a row of the parts that fit, in their order, those on the right at the right edge."""
     columns: dict[int, int] = {}
 
     def room() -> int:
@@ -196,18 +191,13 @@ def lay_out(width: int, parts: Sequence[Part]) -> tuple[Placed, ...]:
                 columns[index] = wanted
         for index, least in list(columns.items()):
             columns[index] += min(room() + GAP, parts[index].width - least)
-    return _placed(width, [(parts[index], columns[index]) for index in sorted(columns)])
-
-
-def _placed(width: int, chosen: Sequence[tuple[Part, int]]) -> tuple[Placed, ...]:
-    placed = []
-    for side in ("left", "right"):
-        those = [(part, columns) for part, columns in chosen if part.side == side]
-        column = 0 if side == "left" else width - sum(columns + GAP for _, columns in those) + GAP
-        for part, columns in those:
-            placed.append(Placed(column, shortened(part.text, columns), part))
-            column += columns + GAP
-    return tuple(placed)
+    left, right = (
+        Content(" " * GAP).join(
+            [parts[index].within(columns[index]) for index in sorted(columns) if parts[index].side == side]
+        )
+        for side in ("left", "right")
+    )
+    return left.pad_right(width - left.cell_length - right.cell_length) + right if right else left
 
 
 def shortened(text: str, columns: int) -> str:
@@ -228,43 +218,20 @@ class StatusLine(Explained):
     A sentence takes their place; one that is longer than the row stands in rows of its own above them.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._answer = Figures("")
-        self._choice: tuple[Part, ...] = ()
-        self._reason = ""
-        self._meter: Part | None = None
-        self._memory: tuple[Part, ...] = ()
-        self.said = ""  # at present
-        self._read_at = 0.0  # when a person will have read it
-        self._is_error = False
-        self._loading: float | None = None
-
-    def show(self, figures: Figures) -> None:
-        """Show the figures of an answer."""
-        self._answer = figures
-        self.refresh()
-
-    def show_choice(self, route: str, reason: str) -> None:
-        """Show which profile `auto` followed, if it did, and why the answer is decoded as it is."""
-        self._choice, self._reason = choice_parts(route, reason), reason
-        self.refresh()
-
-    def show_context(self, used: int | None, size: int | None, estimated: bool) -> None:
-        """Show how full the context is; None leaves the meter out."""
-        self._meter = context_part(used, size, estimated=estimated)
-        self._fit()
-
-    def show_memory(self, memory: Sequence[DeviceMemory]) -> None:
-        """Show the memory in use on each device."""
-        self._memory = memory_parts(memory)
-        self.refresh()
+    figures = reactive(Figures(""))  # of an answer
+    route = reactive("")  # by which `auto` came to its profile, if it did
+    reason = reactive("")  # why the answer is decoded as it is
+    meter: reactive[tuple[Part, ...]] = reactive(())  # how full the context is, once that is known
+    memory: reactive[tuple[DeviceMemory, ...]] = reactive(())
+    loaded: reactive[float | None] = reactive(None)  # share of the models; None when they are or will not be
+    said = reactive("")  # at present
+    _read_at = 0.0  # when a person will have read it
+    _is_error = False
 
     def say(self, text: str, *, is_error: bool = False) -> None:
         """Say something in place of the figures until it is replaced; an empty text clears it."""
         self.said, self._is_error = text, is_error
         self._read_at = monotonic() + (READING_S + len(text) / CHARACTERS_PER_S if text else 0)
-        self._fit()
 
     @property
     def is_read(self) -> bool:
@@ -275,21 +242,17 @@ class StatusLine(Explained):
         """Say what is soon replaced, or nothing, where that takes nothing from whoever still reads."""
         if self.is_read:
             self.said, self._is_error = text, False
-            self._fit()
 
     def forgive(self) -> None:
         """Clear what went wrong before: something has succeeded."""
         if self._is_error:
             self.say("")
 
-    def show_loading(self, fraction: float | None) -> None:
-        """Show how far the models are loaded, None when they are or will not be."""
-        self._loading = fraction
-        self._fit()
-
     def _fit(self) -> None:
         rows = len(self._sentence(self.content_size.width)) + 1
         self.refresh(layout=rows != self.content_size.height)
+
+    _watch_said = _watch_meter = _watch_loaded = _fit
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the rows of figures and of what is said above them."""
@@ -298,47 +261,32 @@ class StatusLine(Explained):
     def render(self) -> Content:
         """Return what fits, each part in its style."""
         sentence = [line.stylize("bold") for line in self._sentence(self.content_size.width)]
-        return Content("\n").join([*sentence, self._figures()])
-
-    def _figures(self) -> Content:
-        row = Content("")
-        for placed in self._layout():
-            row = row.pad_right(placed.column - row.cell_length) + Content.styled(
-                placed.text, placed.part.style
-            )
-        return row
+        return Content("\n").join([*sentence, lay_out(self.content_size.width, self._parts())])
 
     def meaning_at(self, event: events.MouseMove) -> str:
         """Return what the figure under the pointer means."""
-        offset, row = event.get_content_offset(self), len(self._sentence(self.content_size.width))
-        is_over = offset is not None and offset.y == row
-        parts = [placed for placed in self._layout() if is_over and offset and _covers(placed, offset.x)]
-        return parts[0].part.explanation if parts else ""
+        return str(event.style.meta.get(_MEANING, ""))
 
     def _sentence(self, width: int) -> Sequence[Content]:
         """Return the lines of what is said where it is too long to stand beside the meter."""
         said = said_part(self.said)
-        room = width - (self._meter.width + GAP if self._meter else 0)
+        room = width - sum(meter.width + GAP for meter in self.meter)
         is_shown = width > 0  # a line that is not laid out has nowhere to wrap
-        if self._loading is not None or said.width <= room or not is_shown:
+        if self.loaded is not None or said.width <= room or not is_shown:
             return ()
         lines = Content(said.text).wrap(width)
         if len(lines) <= MOST_ROWS:
             return lines
         return (*lines[: MOST_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
 
-    def _layout(self) -> tuple[Placed, ...]:
-        said = None if self._loading is None else loading_part(self._loading)
-        if said is None and self.said.strip() and not self._sentence(self.content_size.width):
-            said = said_part(self.said)
-        parts = [*speed_parts(self._answer, self._reason), *self._choice, *self._memory]
-        if said is not None:
-            parts.insert(0, said)
-        if self._meter is not None:  # stays beside what is said, however long that is
-            parts.insert(
-                len(parts) - len(self._memory), replace(self._meter, rank=-2) if said else self._meter
-            )
-        return lay_out(self.content_size.width, parts)
+    def _parts(self) -> list[Part]:
+        said = [] if self.loaded is None else [loading_part(self.loaded)]
+        if not said and self.said.strip() and not self._sentence(self.content_size.width):
+            said = [said_part(self.said)]
+        # the meter stays beside what is said, however long that is
+        meter = [replace(meter, rank=-2) if said else meter for meter in self.meter]
+        answer = (*speed_parts(self.figures, self.reason), *choice_parts(self.route, self.reason))
+        return [*said, *answer, *meter, *memory_parts(self.memory)]
 
 
 class FigureRow(Explained):
@@ -351,11 +299,7 @@ class FigureRow(Explained):
         items = self.text.split("  ")
         ranks = (SPARE if item.startswith("first after") else rank for rank, item in enumerate(items))
         parts = [Part(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
-        return Content("  ".join(placed.text for placed in lay_out(self.content_size.width, parts)))
-
-
-def _covers(placed: Placed, column: int) -> bool:
-    return placed.column <= column < placed.column + Content(placed.text).cell_length
+        return lay_out(self.content_size.width, parts)
 
 
 LEAST_TITLE = 12  # columns that a title keeps beside long names of models

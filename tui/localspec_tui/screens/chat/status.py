@@ -17,7 +17,7 @@ from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
-from localspec_tui.widgets.status import StatusLine, in_words
+from localspec_tui.widgets.status import StatusLine, context_part, in_words
 
 UNOPENED = "no models are open; the next prompt opens them"
 NOTICE_S = 12.0
@@ -67,8 +67,8 @@ class ChatStatus(StatusLine):
             self._written += sum(mark.tokens for mark in update.rounds)
             self._held = max(self._held, self._prompt_tokens + self._written)
             self._is_estimate = True
-            self._show_use(self._held + self._typed, estimated=True)
-            self.show(self._live_stats.figures())
+            self._show_use()
+            self.figures = self._live_stats.figures()
         if update.saved is not None and update.saved.record is not None:
             self._show_record(update.saved.record)
 
@@ -83,12 +83,10 @@ class ChatStatus(StatusLine):
         for notice in self._session.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
         options = self._session.in_use
-        if options is not None:
-            self.show_choice(self._session.route_shown(options.profile), options.reason)
+        assert options is not None  # it is being used
+        self.route, self.reason = self._session.route_shown(options.profile), options.reason
         self._prompt_tokens, self._written = estimate(self._session.chat.prompt()), 0
-        self._live_stats.start(
-            "off" if options is None else options.request.settings.mode, self._prompt_tokens
-        )
+        self._live_stats.start(options.request.settings.mode, self._prompt_tokens)
         self._count_prompt(started)
 
     @work(group="count", exclusive=True, exit_on_error=False)
@@ -101,8 +99,8 @@ class ChatStatus(StatusLine):
             self._prompt_tokens = await asyncio.to_thread(models.count_tokens, prompt)
 
     def _show_record(self, record: AnswerRecord) -> None:
-        self.show(live_stats.of_record(record))
-        self.show_choice(self._session.route_shown(record.profile), record.reason)
+        self.figures = live_stats.of_record(record)
+        self.route, self.reason = self._session.route_shown(record.profile), record.reason
         self._weigh(record)
 
     # --- the open chat ---
@@ -118,8 +116,8 @@ class ChatStatus(StatusLine):
                 self.count_anew()
             return
         if not answering:
-            self.show(Figures(""))
-            self.show_choice("", "")
+            self.figures = Figures("")
+            self.route = self.reason = ""
         self._weigh(None)
 
     @work(group="count", exclusive=True, exit_on_error=False)
@@ -155,26 +153,27 @@ class ChatStatus(StatusLine):
         self._show_context()
 
     def _show_context(self) -> None:
-        line = self._show_use(self._held + self._typed, estimated=self._is_estimate or self._typed > 0)
+        line = self._show_use()
         if self._warned and self.said == self._warned:
             self.say("")
         if line is not None:
             self.mention(line)
         self._warned = line
 
-    def _show_use(self, used: int, *, estimated: bool) -> str | None:
+    def _show_use(self) -> str | None:
         """Show how full the context is, and return what a person should know of that."""
-        models = self._loader.ready
+        models, used = self._loader.ready, self._held + self._typed
         if models is None:
             return None
-        self.show_context(used, models.target.context, estimated)
+        estimated = self._is_estimate or self._typed > 0
+        self.meter = (context_part(used, models.target.context, estimated=estimated),)
         return warning(used, models.target.context, estimated=estimated, is_new=self._is_new)
 
     # --- the models ---
 
     async def show_state(self, state: LoadState) -> None:
         """Show how the models are coming along."""
-        self.show_loading(state.fraction if isinstance(state, Loading) else None)
+        self.loaded = state.fraction if isinstance(state, Loading) else None
         if self.said == UNOPENED:
             self.say("")
         match state:
@@ -194,4 +193,4 @@ class ChatStatus(StatusLine):
         """Show how full the devices are."""
         if (models := self._loader.ready) is not None:
             with suppress(EngineError):  # whoever next asks them for something is told
-                self.show_memory(await asyncio.to_thread(models.memory))
+                self.memory = await asyncio.to_thread(models.memory)
