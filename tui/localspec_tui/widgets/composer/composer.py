@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
@@ -64,33 +64,21 @@ class PromptHistory:
         self._draft = ""
         self._place: int | None = None  # None: at the draft
 
-    def older(self, current: str) -> str | None:
-        """Return the prompt before the one shown, None if there is none; `current` is what is shown."""
-        self._notice_edits(current)
-        return self._visit(range(0 if self._place is None else self._place + 1, len(self.prompts)), current)
-
-    def newer(self, current: str) -> str | None:
-        """Return the prompt after the one shown, in the end the draft; None if that is shown already."""
-        self._notice_edits(current)
-        if self._place is None:
-            return None
-        found = self._visit(range(self._place - 1, -1, -1), current)
-        if found is None:
-            self._place = None
-            return self._draft
-        return found
-
-    def _notice_edits(self, current: str) -> None:
+    def walk(self, step: int, current: str) -> str | None:
+        """Return the prompt before (-1) or after (1) the `current` one, in the end the draft; None beyond."""
         if self._place is None or self.prompts[self._place] != current:
             self._place, self._draft = None, current
-
-    def _visit(self, places: Iterable[int], current: str) -> str | None:
+        here = -1 if self._place is None else self._place
+        places = range(here + 1, len(self.prompts)) if step < 0 else range(here - 1, -1, -1)
         for place in places:
             prompt = self.prompts[place]
             if prompt.startswith(self._draft) and prompt != current:
                 self._place = place
                 return prompt
-        return None
+        if step < 0 or self._place is None:
+            return None
+        self._place = None
+        return self._draft
 
 
 class QueueStrip(OptionList):
@@ -229,11 +217,6 @@ class Composer(Widget):
         self.prompt.replace_all(text, cursor_at_top=cursor_at_top)
         self._remember_placed()
 
-    def type_in(self, text: str) -> None:
-        """Take what was typed elsewhere."""
-        self.focus()
-        self.prompt.insert(text)
-
     def set_history(self, prompts: Sequence[str]) -> None:
         """Take the earlier prompts, newest first."""
         self._history = PromptHistory(prompts)
@@ -366,8 +349,7 @@ class Composer(Widget):
         if self._completions.is_open:
             self._completions.move(step)
             return
-        text = self._history.older(self.text) if step < 0 else self._history.newer(self.text)
-        if text is not None:
+        if (text := self._history.walk(step, self.text)) is not None:
             self.put(text, cursor_at_top=step < 0)
 
     def _remember_placed(self) -> None:

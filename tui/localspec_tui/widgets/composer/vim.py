@@ -11,10 +11,8 @@ from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import TextArea
 
-_FIRST, _LAST = (
-    r"(?<!\w)(?=\w)|(?<![^\w\s])(?=[^\w\s])",
-    r"(?=\w(?!\w)|[^\w\s](?![^\w\s]))",
-)  # letter of a word
+_FIRST = r"(?<!\w)(?=\w)|(?<![^\w\s])(?=[^\w\s])"  # letter of a word
+_LAST = r"(?=\w(?!\w)|[^\w\s](?![^\w\s]))"
 _MOTIONS = {  # where to look for the next place: -1 in what is before, 0 from here, 1 in what follows
     "h": (r"^|.", -1),
     "l": (r"$|.", 0),
@@ -23,7 +21,7 @@ _MOTIONS = {  # where to look for the next place: -1 in what is before, 0 from h
     "$": (r"$", 0),
     "w": (_FIRST, 1),
     "b": (_FIRST, -1),
-    "e": (r"(?=\w(?!\w)|[^\w\s](?![^\w\s]))", 1),
+    "e": (_LAST, 1),
     "gg": (r"\A", -1),
     "G": (r"\Z", 0),
 }
