@@ -88,7 +88,7 @@ def fill(store: Store, messages: int, characters: int) -> int:
 async def opened(pilot: Pilot[int], app: LocalSpecApp, chat: int, name: str) -> None:
     """Print how long it takes to open a chat, until it is drawn."""
     started = time.perf_counter()
-    await app.chat_screen.open_chat(chat)
+    await app.chat_screen.pane.open_chat(chat)
     await pilot.pause()
     print(f"opening a chat of {name}: {time.perf_counter() - started:.2f} s")
 

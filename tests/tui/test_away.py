@@ -10,7 +10,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import AppBlur, AppFocus
 
 from localspec.storage.config import Config
-from localspec_tui.screens.chat import conversation
+from localspec_tui.screens.chat import pane
 from localspec_tui.widgets.composer.composer import PromptEntered
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Script, says, talks_on
@@ -53,12 +53,12 @@ async def test_long_answer_is_told_to_who_looks_elsewhere(
 ) -> None:
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
-    monkeypatch.setattr(conversation, "WAITING_S", 0.0)
+    monkeypatch.setattr(pane, "WAITING_S", 0.0)
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("VTE_VERSION", raising=False)
     async with desktop(tmp_path, Script("one"), config=Config(sidebar=False, notify=notify)) as screen:
         for number, (is_away, waiting_s) in enumerate([(False, 0.0), (True, 0.0), (True, 60.0)], 1):
-            monkeypatch.setattr(conversation, "WAITING_S", waiting_s)
+            monkeypatch.setattr(pane, "WAITING_S", waiting_s)
             screen.app.post_message(AppBlur() if is_away else AppFocus())
             screen.chat.pane.post_message(PromptEntered("a question"))  # a key would bring the focus
             await screen.until(partial(ended, screen, 2 * number))

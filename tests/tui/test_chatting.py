@@ -342,7 +342,7 @@ async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         await desk.until(lambda: "tokens/s" not in desk.status())
-        await desk.chat.open_chat(first)
+        await desk.chat.pane.open_chat(first)
         assert "tokens/s" in desk.status()
 
 

@@ -43,8 +43,8 @@ class Host(App[None]):
     def seen(self) -> list[str]:
         return [str(option.prompt) for option in self.query_one(OptionList).options]
 
-    def on_filtered_list_chosen(self, event: FilteredList.Chosen) -> None:
-        self.told.append(event.key)
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.told.append(str(event.option_id))
 
     def action_leave(self) -> None:
         self.told.append("left")

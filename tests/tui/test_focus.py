@@ -155,7 +155,7 @@ async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
         await desk.press("ctrl+n", *"a draft")
         await settled(desk.pilot)
         left = desk.chat.session.chat.info.id
-        going = asyncio.create_task(desk.chat.open_chat(chats[0]))
+        going = asyncio.create_task(desk.chat.pane.open_chat(chats[0]))
         await asyncio.sleep(0)
         await burst(desk, "done")
         await going

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec.storage.config import Config
-from localspec_tui.widgets.footer import KeyFooter
-from localspec_tui.widgets.footer import _words as footer_words
+from localspec_tui.keys import KeyFooter
+from localspec_tui.keys import _words as footer_words
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.test_help import KEYS

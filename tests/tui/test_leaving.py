@@ -48,7 +48,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
         assert desk.composer.text == ""
         await desk.answered("something else")
         assert desk.texts == ["something else", "fine"]
-        await desk.chat.open_chat(story)
+        await desk.chat.pane.open_chat(story)
         assert desk.composer.text == "go on\n\nand th"
 
 
@@ -59,7 +59,7 @@ async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> 
         desk.composer.text = "half a thou"
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
-        await desk.chat.open_chat(first)
+        await desk.chat.pane.open_chat(first)
         assert desk.composer.text == "half a thou"
 
 
@@ -70,7 +70,7 @@ async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Pa
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         desk.composer.text = "half a thou"
-        await desk.chat.open_chat(first)
+        await desk.chat.pane.open_chat(first)
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         assert desk.composer.text == "half a thou"

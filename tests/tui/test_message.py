@@ -8,8 +8,7 @@ import pytest
 from textual.widgets import Static
 
 from localspec.chat.messages import Attachment, Shown, State
-from localspec_tui.widgets.transcript.message import Action, MessageView
-from localspec_tui.widgets.transcript.message_body import ThinkingView
+from localspec_tui.widgets.transcript.message import Action, MessageView, ThinkingView
 from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
 CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"

@@ -103,14 +103,15 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
     asked, go_on = threading.Event(), threading.Event()
 
     def slow(text: str, folder: Path, limit: int) -> object:
-        asked.set()
-        go_on.wait(10)
+        if text == "second":  # what is being written is looked at, too
+            asked.set()
+            go_on.wait(10)
         return attach(text, folder, limit)
 
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
         first = desk.chat.session.chat.info.id
-        monkeypatch.setattr("localspec_tui.screens.chat.pane.attach", slow)
+        monkeypatch.setattr("localspec_tui.screens.chat.unsent.attach", slow)
         desk.chat.pane.post_message(PromptEntered("second"))
         await asyncio.to_thread(asked.wait, 10)
         leaving = asyncio.create_task(desk.chat.run_command(Command("new")))
@@ -285,7 +286,7 @@ async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_pat
         for count in range(100):
             role: Role = "assistant" if count % 2 else "user"
             parent = desk.store.add(number, parent, role, f"message {count}\n\n" * 9).id
-        await desk.chat.open_chat(number)
+        await desk.chat.pane.open_chat(number)
         await desk.press("ctrl+up", "g")
         await desk.until(lambda: selected(desk.transcript) == desk.path[0].id)
         desk.transcript.focus_last()

@@ -13,9 +13,8 @@ from textual.selection import Selection
 from localspec.chat.messages import Shown
 from localspec.types import Provenance, TextPiece
 from localspec_tui.widgets.markdown.prose import Prose
-from localspec_tui.widgets.transcript import message_body
-from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.message_body import Prepared, prepare
+from localspec_tui.widgets.transcript import message
+from localspec_tui.widgets.transcript.message import MessageView, Prepared, prepare
 from tests.tui.settled import settled
 from tests.tui.transcripts import Host, chat, shown, until
 
@@ -73,7 +72,7 @@ async def test_text_that_comes_while_an_answer_is_shown_in_another_way_is_shown_
         host.transcript.stream("alpha ", [TextPiece("alpha ", Provenance.TARGET)])
         host.transcript.origins = True
         await until(pilot, ["alpha", "bonus"])
-        monkeypatch.setattr(message_body, "prepare", slow)
+        monkeypatch.setattr(message, "prepare", slow)
         host.transcript.origins = False
         await asyncio.to_thread(asked.wait, 10)
         host.transcript.stream("beta", [TextPiece("beta", Provenance.TARGET)])

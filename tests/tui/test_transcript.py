@@ -12,8 +12,7 @@ from textual.pilot import Pilot
 
 from localspec.chat.messages import Shown
 from localspec.storage.config import Config
-from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.message_body import Looks, prepare
+from localspec_tui.widgets.transcript.message import Looks, MessageView, prepare
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.scripted import Script
 from tests.tui.desktop import desktop

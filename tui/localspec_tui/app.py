@@ -37,7 +37,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
-from localspec_tui.screens.chat.conversation import AnswerReady, Log
+from localspec_tui.screens.chat.pane import AnswerReady, Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 

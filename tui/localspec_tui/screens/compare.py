@@ -20,10 +20,10 @@ from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.chat.messages import Shown
 from localspec.types import Mode
+from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.chat.answering import STUCK, STUCK_S
 from localspec_tui.widgets.explained import ExplainedText
-from localspec_tui.widgets.footer import KeyFooter
-from localspec_tui.widgets.transcript.message_body import Looks, MessageBody, prepare
+from localspec_tui.widgets.transcript.message import Looks, MessageBody, prepare
 
 TICKS_PER_S = 12
 
@@ -44,7 +44,6 @@ class AnswerColumn(Vertical, can_focus=True):
         self.live = LiveAnswer()
         self.answer: ComparedAnswer | None = None
         self._message_id: int | None = None
-        self._written = ""
         self._body: MessageBody | None = None  # once the answer has begun
         self._complete = False
         self.border_title = Content(f"{mode_name(mode)}  waits")
@@ -68,7 +67,6 @@ class AnswerColumn(Vertical, can_focus=True):
             self.query_one(VerticalScroll).mount(self._body)
             self._entitle("reads the question")
         if update.text and self._body is not None:
-            self._written += update.text
             self._body.append(update.text, update.pieces)
             self._entitle("writes")
         if update.finished is not None:
@@ -76,15 +74,14 @@ class AnswerColumn(Vertical, can_focus=True):
         if update.error is not None:
             self._entitle("failed")
             self.show_figures([str(update.error) or type(update.error).__name__])
-        if update.saved is None:
+        if update.saved is None or self._body is None:
             return False
-        self._message_id = update.saved.message.id
-        if self._body is not None:
-            message = replace(update.saved.message, content=self._written)
-            self.run_worker(self._body.finish(Shown(message)), group="finish", exclusive=True)
+        written = self._body.text
+        message = replace(update.saved.message, content=written)
+        self.run_worker(self._body.finish(Shown(message)), group="finish", exclusive=True)
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
-            self.answer = ComparedAnswer(self.mode, self._written, update.saved.record, self._complete)
+            self.answer = ComparedAnswer(self.mode, written, update.saved.record, self._complete)
         self.query_one(".answer-column--keep", Static).update("Enter keeps this answer")
         return True
 
@@ -133,11 +130,10 @@ class CompareScreen(ModalScreen[int | None]):
     ) -> None:
         """Compare; `end_engine` is for one that does not react to `cancel`, and may take a second."""
         super().__init__()
-        self._modes = tuple(modes)
         self._answer = run
         self._cancel_answer = cancel
         self._end_engine = end_engine
-        self._columns = tuple(AnswerColumn(mode, self._leave) for mode in self._modes)
+        self._columns = tuple(AnswerColumn(mode, self._leave) for mode in modes)
         self._stopped_s: float | None = None
         self._at = 0  # the mode that runs
         self._busy = True
@@ -147,7 +143,7 @@ class CompareScreen(ModalScreen[int | None]):
     def compose(self) -> ComposeResult:
         """Return progress, columns and verdict."""
         yield Static(id="compare-progress", markup=False)
-        yield Tabs(*(Tab(mode_name(mode), id=f"tab-{mode}") for mode in self._modes))
+        yield Tabs(*(Tab(mode_name(each.mode), id=f"tab-{each.mode}") for each in self._columns))
         with Horizontal():
             yield from self._columns
         yield Static(id="compare-verdict", markup=False)
@@ -156,7 +152,7 @@ class CompareScreen(ModalScreen[int | None]):
     def on_mount(self) -> None:
         """Begin with the first mode."""
         self.query_one(Tabs).can_focus = False
-        self._go_to(0)
+        self._go_to(self._columns[0])
         self._tell()
         self.set_interval(1 / TICKS_PER_S, self._look)
         self.run_worker(self._answer_all(), name="compare")
@@ -195,7 +191,7 @@ class CompareScreen(ModalScreen[int | None]):
         if self._busy:
             self._tell()
             if not self._chosen and self._columns[self._at] is not self.focused:
-                self._go_to(self._at)
+                self._go_to(self._columns[self._at])
 
     def _weigh(self) -> None:
         """Show figures and verdict; a ratio appears as soon as the plain answer is there to compare with."""
@@ -212,14 +208,11 @@ class CompareScreen(ModalScreen[int | None]):
         elif self._stopped_s is not None:
             text = STUCK if self._is_stuck else "Stopping; what came is kept"
         else:
-            name = mode_name(self._modes[self._at])
-            text = (
-                f"Answering in {name}: {self._at + 1} of {len(self._modes)}, one after the other.  Esc stops"
-            )
+            name, which = mode_name(self._columns[self._at].mode), f"{self._at + 1} of {len(self._columns)}"
+            text = f"Answering in {name}: {which}, one after the other.  Esc stops"
         self.query_one("#compare-progress", Static).update(Content(text))
 
-    def _go_to(self, index: int) -> None:
-        column = self._columns[index % len(self._columns)]
+    def _go_to(self, column: AnswerColumn) -> None:
         for other in self._columns:
             other.set_class(other is column, "-shown")
         self.query_one(Tabs).active = f"tab-{column.mode}"
@@ -229,14 +222,14 @@ class CompareScreen(ModalScreen[int | None]):
         """Go to the next column, or the one before."""
         self._chosen = True
         at = next((index for index, column in enumerate(self._columns) if column is self.focused), 0)
-        self._go_to(at + step)
+        self._go_to(self._columns[(at + step) % len(self._columns)])
 
     @on(Tabs.TabActivated)
     def _tab_chosen(self, event: Tabs.TabActivated) -> None:
-        index = [f"tab-{mode}" for mode in self._modes].index(event.tab.id or "")
-        if not self._columns[index].has_class("-shown"):
+        column = next(each for each in self._columns if event.tab.id == f"tab-{each.mode}")
+        if not column.has_class("-shown"):
             self._chosen = True
-            self._go_to(index)
+            self._go_to(column)
 
     def action_leave(self) -> None:
         """Stop what runs, and close."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Container, Sequence
+from itertools import chain
 from typing import ClassVar, TypeVar
 
 from rich.segment import Segment
@@ -15,10 +17,9 @@ from textual.strip import Strip
 from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
-from localspec.chat.prompting import Exchange, Room
-from localspec_tui.keys import key_of, take_key
+from localspec.chat.prompting import Room
+from localspec_tui.keys import KeyFooter, key_of, take_key
 from localspec_tui.widgets.explained import ExplainedText
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.markdown.blocks import clean
 
 
@@ -125,10 +126,6 @@ class EditScreen(ModalScreen[str | None]):
             self._warned = False
             self._show_hint()
 
-    def on_paste(self, event: events.Paste) -> None:
-        """Keep what the text area has taken to itself."""
-        event.stop()
-
     def action_save(self) -> None:
         """Return the text."""
         self.dismiss(self._area.text)
@@ -146,7 +143,20 @@ Ticked = TypeVar("Ticked")
 
 
 class TickList(SelectionList[Ticked]):
-    """Rows to tick; a box that is off is empty, which needs no colours to be seen."""
+    """Rows to tick; a box that is off is empty, and `line` says in words what it says by colour."""
+
+    def __init__(
+        self, line: Callable[[Ticked, bool], Content], values: Sequence[Ticked], ticked: Container[Ticked]
+    ) -> None:
+        rows = ((value, value in ticked) for value in values)
+        super().__init__(*(Selection(line(value, on), value, on) for value, on in rows))
+        self._describe = line
+
+    @on(SelectionList.SelectedChanged)
+    def _tell(self) -> None:
+        for index in range(self.option_count):
+            value = self.get_option_at_index(index).value
+            self.replace_option_prompt_at_index(index, self._describe(value, value in self.selected))
 
     def render_line(self, y: int) -> Strip:
         """Render a row."""
@@ -171,22 +181,16 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
     def __init__(self, room: Room) -> None:
         super().__init__()
         self._room = room
-        self._exchanges = room.exchanges
 
     def compose(self) -> ComposeResult:
         """Return the list, what it comes to, and the two ways out."""
-        room, chosen = self._room, self._room.proposed()
+        room = self._room
         taken, excess = room.taken(room.dropped), room.excess(room.dropped)
         now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
         with Vertical(id="make-room") as box:
             box.border_title = "Make room in the context"
             yield Static(f"{now}Ticked exchanges are not sent to the model any more.")
-            yield TickList[int](
-                *(
-                    Selection(_line(exchange, out=index in chosen), index, index in chosen)
-                    for index, exchange in enumerate(self._exchanges)
-                )
-            )
+            yield TickList[int](self._described, range(len(room.exchanges)), room.proposed())
             yield Static(id="make-room-sum")
             yield Static(
                 "What is left out stays visible in the chat, and can come back at any time.",
@@ -216,9 +220,6 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
 
     @on(SelectionList.SelectedChanged)
     def _add_up(self) -> None:
-        exchanges = self.query_one(SelectionList)
-        for index, exchange in enumerate(self._exchanges):
-            exchanges.replace_option_prompt_at_index(index, _line(exchange, out=index in self._out))
         room, stay = self._room, self._room.taken(self._out)
         freed = room.taken(room.dropped) - stay
         verb = "Frees" if freed >= 0 else "Takes back"
@@ -237,15 +238,15 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         if isinstance(self.focused, Button) and self.focused.id == "make-room-leave":
             self.dismiss(None)
         elif self._suffices:
-            self.dismiss(tuple(id_ for index in sorted(self._out) for id_ in self._exchanges[index].ids))
+            ids = (self._room.exchanges[index].ids for index in sorted(self._out))
+            self.dismiss(tuple(chain.from_iterable(ids)))
 
-
-def _line(exchange: Exchange, *, out: bool) -> Content:
-    """Return an exchange in one line; words say what the check mark says by colour."""
-    question = " ".join(clean(exchange.question).strip().partition("\n")[0].split()) or "(no text)"
-    word = "stays out" if out and exchange.dropped else "leave out" if out else "stays"
-    return Content.assemble(
-        (f"{'comes back' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),
-        f"{exchange.tokens:>7,} tokens  ",
-        Content(question).truncate(60, ellipsis=True),
-    )
+    def _described(self, index: int, out: bool) -> Content:
+        exchange = self._room.exchanges[index]
+        question = " ".join(clean(exchange.question).strip().partition("\n")[0].split()) or "(no text)"
+        word = "stays out" if out and exchange.dropped else "leave out" if out else "stays"
+        return Content.assemble(
+            (f"{'comes back' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),
+            f"{exchange.tokens:>7,} tokens  ",
+            Content(question).truncate(60, ellipsis=True),
+        )

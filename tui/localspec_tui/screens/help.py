@@ -19,10 +19,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.commands import COMMANDS, CommandSpec
-from localspec_tui.keys import HelpEntry
+from localspec_tui.keys import HelpEntry, KeyFooter
 from localspec_tui.widgets.explained import glossary
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
-from localspec_tui.widgets.footer import KeyFooter
 
 _KEYS_WIDTH = 30
 _Line = tuple[str, str] | tuple[str, str, str]

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 from textual.worker import get_current_worker
 
 from localspec import units
@@ -23,8 +23,8 @@ from localspec.app.recommendation import LocalTarget, Partner, Ranked, choices
 from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.candidates import Placement
+from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 _LOOKS_S = 0.3  # at downloads
@@ -109,10 +109,10 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
     def _draft(self, target: LocalTarget) -> Partner | None:
         return target.drafts[self._drafts.get(target.key, 0)] if target.drafts else None
 
-    @on(FilteredList.Highlighted)
-    def _come_to_row(self, event: FilteredList.Highlighted) -> None:
-        if event.key != self._at:
-            self._at, self._said = event.key, ""
+    @on(OptionList.OptionHighlighted)
+    def _come_to_row(self, event: OptionList.OptionHighlighted) -> None:
+        if event.option_id != self._at:
+            self._at, self._said = event.option_id, ""
         self._explain()
 
     def _explain(self) -> None:
@@ -129,10 +129,10 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         """Remember what the mouse finds: its first press on a row shows that, the next one takes it."""
         self._pressed = self._list.highlighted if "option" in event.style.meta else None
 
-    @on(FilteredList.Chosen)
-    def _choose(self, event: FilteredList.Chosen) -> None:
+    @on(OptionList.OptionSelected)
+    def _choose(self, event: OptionList.OptionSelected) -> None:
         pressed, self._pressed = self._pressed, None
-        if pressed in (None, event.key):
+        if pressed in (None, event.option_id):
             self.action_act(keeps=False)
 
     def action_draft(self) -> None:

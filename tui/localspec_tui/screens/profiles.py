@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import OptionList, Static
 
 from localspec.app.editor import edit_profile
 from localspec.chat.answer_settings import AUTO, is_auto
@@ -21,9 +21,9 @@ from localspec.errors import LocalSpecError, UserError
 from localspec.storage.config import keep, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles, shipped_files
+from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 
@@ -73,7 +73,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     def _is_own(self, profile: Profile) -> bool:
         return profile.path.parent == self._folder
 
-    @on(FilteredList.Chosen)
+    @on(OptionList.OptionSelected)
     def action_choose(self, to_settings: object = False) -> None:
         """Take the profile under the cursor."""
         if self._list.highlighted is not None:

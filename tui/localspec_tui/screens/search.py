@@ -16,8 +16,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.messages import SearchHit
-from localspec_tui.keys import take_key
-from localspec_tui.widgets.footer import KeyFooter
+from localspec_tui.keys import KeyFooter, take_key
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
@@ -41,12 +40,12 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "move(-1)", "Hit above", id="search.up"),
-        Binding("down", "move(1)", "Hit below", id="search.down"),
-        Binding("pageup", "page(-1)", "A page up", id="search.page_up"),
-        Binding("pagedown", "page(1)", "A page down", id="search.page_down"),
+        Binding("up", "walk('cursor_up')", "Hit above", id="search.up"),
+        Binding("down", "walk('cursor_down')", "Hit below", id="search.down"),
+        Binding("pageup", "walk('page_up')", "A page up", id="search.page_up"),
+        Binding("pagedown", "walk('page_down')", "A page down", id="search.page_down"),
         Binding("enter", "open", "Open the hit", id="search.open"),
-        Binding("escape,ctrl+k", "leave", "Close the search", id="search.leave"),
+        Binding("escape,ctrl+k", "dismiss(None)", "Close the search", id="search.leave"),
     ]
 
     def __init__(self, search: Search, words: str = "", *, today: Callable[[], date] = date.today) -> None:
@@ -89,7 +88,7 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         self._list.highlighted = 0 if hits else None
         self.set_class(bool(hits), "-found")
         self._note.update(f"Nothing found for “{words}”." if words else "Type to search titles and messages.")
-        if self._open_for == words and hits:
+        if self._open_for == words and hits and self.is_current:
             self.action_open()
 
     def _show_failure(self, words: str, error: Exception) -> None:
@@ -111,21 +110,9 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         elif self._list.highlighted is not None:
             self._open(self._found[self._list.highlighted])
 
-    def action_move(self, step: int) -> None:
-        """Go to the next hit in a direction."""
-        if self._list.highlighted is not None:
-            self._list.highlighted = (self._list.highlighted + step) % len(self._found)
-
-    def action_page(self, step: int) -> None:
-        """Go a page in a direction."""
-        shown = max(1, self._list.size.height // 2)
-        if self._list.highlighted is not None:
-            self._list.highlighted += step * shown
-
-    def action_leave(self) -> None:
-        """Return nothing."""
-        self._open_for = None
-        self.dismiss(None)
+    async def action_walk(self, way: str) -> None:
+        """Go to another hit, as the list itself would."""
+        await self.app.run_action(way, self._list)
 
 
 def _described(hit: SearchHit, today: date, width: int) -> Content:

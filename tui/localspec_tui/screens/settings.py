@@ -16,9 +16,9 @@ from textual.widgets import Button, Input, Static
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep
 from localspec.errors import LocalSpecError, UserError
+from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import Words
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 
@@ -105,8 +105,10 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         Binding("f2", "keep('profile')", "Keep in the profile", id="settings.profile"),
         Binding("f3", "keep('config')", "Keep in config.toml", id="settings.config"),
         Binding("ctrl+r", "reset", "Reset", id="settings.reset"),
-        Binding("up,shift+tab", "move(-1)", "Row above", id="settings.up", show=False, priority=True),
-        Binding("down,tab", "move(1)", "Row below", id="settings.down", show=False, priority=True),
+        Binding(
+            "up,shift+tab", "app.focus_previous", "Row above", id="settings.up", show=False, priority=True
+        ),
+        Binding("down,tab", "app.focus_next", "Row below", id="settings.down", show=False, priority=True),
         Binding("escape", "leave", "Leave", id="settings.leave"),
     ]
 
@@ -135,10 +137,6 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         """Say what the row means."""
         if isinstance(row := event.widget.parent, SettingRow):
             self._hint.update(f"{row.setting.title}: {row.setting.words}.")
-
-    def action_move(self, step: int) -> None:
-        """Go to another row at once: what is typed behind the key is meant for that one."""
-        (self.focus_next if step > 0 else self.focus_previous)()
 
     def action_reset(self) -> None:
         """Let a row follow what lies below."""

@@ -11,17 +11,15 @@ from datetime import UTC, datetime
 from textwrap import wrap
 from typing import ClassVar, get_args
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
-from textual.widgets.selection_list import Selection
 
 from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
-from localspec.chat.answer_settings import PairKnowledge, nothing_known
+from localspec.chat.answer_settings import PairKnowledge
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.storage.tuned_settings import TunedTask
@@ -46,9 +44,9 @@ from localspec.tuning.words import (
 )
 from localspec.types import EngineSettings, Interval, TaskType
 from localspec.units import ago, duration
+from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import TickList
 from localspec_tui.widgets.explained import ExplainedText
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.status import in_words
 
 TICKS_PER_S = 8
@@ -175,9 +173,9 @@ class TuneScreen(ModalScreen[None]):
         tuner: Tuner,
         loader: ModelLoader,
         models: str,
-        tasks: Sequence[TaskType] = (),
-        known: PairKnowledge = nothing_known,
-        was_stopped: Callable[[], bool] = lambda: False,
+        tasks: Sequence[TaskType],
+        known: PairKnowledge,
+        was_stopped: Callable[[], bool],
     ) -> None:
         """Choose tasks; `known` and `was_stopped`, asked in a thread, tell of earlier runs."""
         super().__init__()
@@ -200,12 +198,7 @@ class TuneScreen(ModalScreen[None]):
             with VerticalScroll(id="tune-choice"):
                 yield ExplainedText(id="tune-last")
                 yield Static("Measure this machine and find the fastest settings for:")
-                yield TickList[TaskType](
-                    *(
-                        Selection(_line(task, chosen=task in self._tasks), task, task in self._tasks)
-                        for task in TASKS
-                    )
-                )
+                yield TickList[TaskType](_line, TASKS, self._tasks)
                 yield Static(
                     "It takes a few minutes, and less when quick. The chat waits; its models are closed "
                     "meanwhile. What does not beat plain decoding is switched off.",
@@ -275,12 +268,6 @@ class TuneScreen(ModalScreen[None]):
             self._draw()
         else:
             self.dismiss(None)
-
-    @on(SelectionList.SelectedChanged)
-    def _mark(self, event: SelectionList.SelectedChanged[TaskType]) -> None:
-        chosen = set(event.selection_list.selected)
-        for index, task in enumerate(TASKS):
-            event.selection_list.replace_option_prompt_at_index(index, _line(task, chosen=task in chosen))
 
     # --- the run ---
 
@@ -361,6 +348,6 @@ def _recalled(last: Sequence[TunedTask], width: int) -> Content:
     return Content("\n").join([*lines, Content("")])
 
 
-def _line(task: TaskType, *, chosen: bool) -> Content:
-    """Return a task in a line; a word says what the check mark says by colour."""
+def _line(task: TaskType, chosen: bool) -> Content:
+    """Return a task in a line."""
     return Content.assemble((f"{'tune' if chosen else '':<5}", "bold"), f"{task:<10} {_WORDS[task]}")

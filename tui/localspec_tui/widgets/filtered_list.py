@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from textual import events, on
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
-from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
@@ -101,32 +100,19 @@ class FilterLine(Input):
 class FilteredList(Vertical):
     """Rows that narrow while one types; the line keeps the focus, the arrow keys move the cursor below.
 
-    Posts `Highlighted` when the cursor comes to another row, and `Chosen` for Enter or a click.
+    What the options below post comes from here, too: the id of an option is the key of its row.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", "Choose the row", id="list.choose"),
     ]
 
-    @dataclass
-    class Highlighted(Message):
-        """The cursor is on this row, None on no row."""
-
-        key: str | None
-
-    @dataclass
-    class Chosen(Message):
-        """This row was chosen."""
-
-        key: str
-
-    def __init__(self, placeholder: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's own name
-        super().__init__(id=id)
+    def __init__(self, placeholder: str) -> None:
+        super().__init__()
         self._list = OptionList(markup=False)
         self._line = FilterLine(placeholder, lambda: self.show(self._rows), self._list)
         self._list.can_focus = False  # the line keeps it
         self._rows: tuple[ListRow, ...] = ()
-        self._shown: list[ListRow] = []
 
     def compose(self) -> ComposeResult:
         """Stack the line and the rows."""
@@ -140,28 +126,18 @@ class FilteredList(Vertical):
     @property
     def highlighted(self) -> str | None:
         """The key of the row under the cursor."""
-        at = self._list.highlighted
-        return None if at is None else self._shown[at].key
+        option = self._list.highlighted_option
+        return None if option is None else option.id
 
     def show(self, rows: Iterable[ListRow], highlighted: str | None = None) -> None:
         """Show these rows; the cursor stays on its row, or goes to the one that is named."""
         wanted = highlighted or self.highlighted
         self._rows = tuple(rows)
-        self._shown = narrowed(self._rows, self._line.value)
-        self._list.set_options(Option(row.look, disabled=not row.key) for row in self._shown)
-        keys = [row.key for row in self._shown]
+        shown = narrowed(self._rows, self._line.value)
+        self._list.set_options(Option(row.look, row.key or None, disabled=not row.key) for row in shown)
+        keys = [row.key for row in shown]
         first = next((at for at, key in enumerate(keys) if key), None)
         self._list.highlighted = keys.index(wanted) if wanted and wanted in keys else first
-
-    @on(OptionList.OptionHighlighted)
-    def _tell_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        event.stop()
-        self.post_message(self.Highlighted(self.highlighted))
-
-    @on(OptionList.OptionSelected)
-    def _tell_chosen(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.post_message(self.Chosen(self._shown[event.option_index].key))
 
     def action_choose(self) -> None:
         """Choose the row under the cursor."""

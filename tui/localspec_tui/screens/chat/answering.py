@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
-from textual.message import Message
+from textual.worker import Worker
 
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.loading import ModelLoader
@@ -18,14 +17,6 @@ STUCK = "the engine does not react; Esc again ends it, and opens the models anew
 Job = Callable[[OpenModels], Iterator[AnswerEvent]]
 
 
-@dataclass
-class AnswerEnded(Message):
-    """The thread is done; everything that it said is in `answer.live`."""
-
-    answer: Answering
-    error: BaseException | None
-
-
 class Answering:
     """The running answer. `run` belongs to a worker thread, everything else to the screen's."""
 
@@ -34,14 +25,14 @@ class Answering:
         self.job = job
         self.continues = continues  # an answer that is there already
         self.began_s = time.monotonic()
+        self.work: Worker[BaseException | None]  # that does `run`
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None
         self.live = LiveAnswer()
         self.saved = False  # what is still measured after the answer may be interrupted for the next prompt
 
-    def run(self, post: Callable[[AnswerEnded], object]) -> None:
-        """Do the job from its first to its last event, then post `AnswerEnded`."""
-        error: BaseException | None = None
+    def run(self) -> BaseException | None:
+        """Do the job from its first to its last event, and return what went wrong, if anything did."""
         try:
             self._loader.start()  # again, if it was stopped or failed
             self.models = models = self._loader.models(wait=True)
@@ -50,9 +41,8 @@ class Answering:
                 if self._stopped_s is not None:  # asked while the models were not yet at work
                     models.cancel()
         except BaseException as failure:  # noqa: BLE001 - the screen tells it
-            error = failure
-        finally:
-            post(AnswerEnded(self, error))
+            return failure
+        return None
 
     @property
     def is_stuck(self) -> bool:

@@ -16,7 +16,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Button, Input, TextArea
+from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.app.options import ModelChoice
@@ -31,14 +31,12 @@ from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import introduction, name_of
 from localspec.storage.config import Config
 from localspec.types import Mode
-from localspec_tui.keys import key_of
-from localspec_tui.screens.chat.conversation import ChatsChanged, Log
-from localspec_tui.screens.chat.pane import ChatPane
+from localspec_tui.keys import KeyFooter, key_of
+from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.slash_commands import COMMANDS
 from localspec_tui.screens.dialogs import AskScreen
-from localspec_tui.widgets.footer import KeyFooter
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
-from localspec_tui.widgets.status import TitleBar, in_words
+from localspec_tui.widgets.status import in_words
 
 if TYPE_CHECKING:
     from localspec_tui.screens.tune import Tuner
@@ -91,7 +89,6 @@ class ChatScreen(Screen[int]):
         self.fetches = PairFetches()
         self.looks_for_better = False  # pairs than the one included
         self._offers: dict[str, Offer] = {}  # as they were last shown
-        self._title_bar = TitleBar()
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
@@ -100,7 +97,7 @@ class ChatScreen(Screen[int]):
 
     def compose(self) -> ComposeResult:
         """Return the parts of the screen."""
-        yield self._title_bar
+        yield self.pane.title_bar
         with Horizontal():
             yield self._sidebar
             yield self.pane
@@ -140,7 +137,7 @@ class ChatScreen(Screen[int]):
             target, draft = state.models.target, state.models.draft
             names = name_of(target) + (f" + {name_of(draft)}" if draft is not None else "")
             more = introduction(target)
-            self._title_bar.models = names
+            self.pane.title_bar.models = names
             self.pane.welcome.introduce(f"{names}: {more}" if more else names)
             if self.looks_for_better:
                 self.fetches.look()
@@ -163,7 +160,7 @@ class ChatScreen(Screen[int]):
         self._offers = dict(self.fetches.offers)
         on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
         on_the_way += [best] if best is not None and best.stage == "paused" else []
-        self._title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
+        self.pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
         self.pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
         for name, offer in self._offers.items():
             is_new, is_best = name not in before, offer is best
@@ -234,10 +231,6 @@ class ChatScreen(Screen[int]):
         else:
             self._sidebar.show(chats, self.session.chat.info.id)
 
-    async def open_chat(self, chat_id: int) -> None:
-        """Leave the open chat for another; an answer under way there is ended and kept."""
-        await self.pane.open_chat(chat_id)
-
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
         await self.pane.status.attempt(self.pane.open_chat(event.chat_id, event.message_id))
@@ -285,7 +278,7 @@ class ChatScreen(Screen[int]):
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
         await asyncio.to_thread(self.session.store.restore, chat.id)
         self._deleted = [each for each in self._deleted if each[0].id != chat.id]
-        await (self.open_chat(chat.id) if opens else self._list_chats())
+        await (self.pane.open_chat(chat.id) if opens else self._list_chats())
         self.say(f"“{chat.title or 'New chat'}” is back")
 
     # --- slash commands ---
@@ -318,7 +311,7 @@ class ChatScreen(Screen[int]):
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         await self.pane.until_free()
-        known, models = self.session.experience, self._title_bar.models
+        known, models = self.session.experience, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
     # --- keys ---
@@ -331,12 +324,6 @@ class ChatScreen(Screen[int]):
     def _is_stopping(self) -> bool:
         """Tell whether Escape stops something."""
         return self.pane.answering or isinstance(self._loader.state, Loading)
-
-    def on_key(self, event: events.Key) -> None:
-        """Give letters that mean nothing where the focus is to the prompt."""
-        if event.is_printable and event.character and isinstance(self.focused, Button | None):
-            event.stop()
-            self.pane.composer.type_in(event.character)
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""

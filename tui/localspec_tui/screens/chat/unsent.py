@@ -15,6 +15,7 @@ from localspec.app.editor import edit_text, editor_command
 from localspec.chat.attachments import attach, complete_input, describe
 from localspec.chat.commands import Completion
 from localspec.chat.loading import ModelLoader
+from localspec.chat.messages import Attachment
 from localspec.chat.prompt_templates import own_templates
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.session import ChatSession
@@ -115,7 +116,7 @@ class ChatComposer(Composer):
         models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
-            question, files = attach(text, self._folder, self._attachment_bytes)
+            question, files = self.attached(text)
             counts: list[int | None] = [None] * len(files)
             if models is not None and text.strip():
                 count = models.count_tokens
@@ -125,6 +126,10 @@ class ChatComposer(Composer):
         except LocalSpecError as error:
             return in_words(error), tokens
         return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True)), tokens
+
+    def attached(self, text: str) -> tuple[str, tuple[Attachment, ...]]:
+        """Read the files that a prompt names; raises `UserError` as `attach` does."""
+        return attach(text, self._folder, self._attachment_bytes)
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""

@@ -1,30 +1,289 @@
-"""One message of the transcript: who says what, how it came about, and what can be done with it."""
+"""A message of the transcript: what it says, as widgets, who says it, and what can be done with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import ClassVar, Final, Literal
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Size
 from textual.message import Message
-from textual.reactive import Reactive
+from textual.reactive import Reactive, reactive
 from textual.style import Style
+from textual.widget import Widget
 from textual.widgets import Static
 
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
-from localspec_tui.widgets.markdown.blocks import clean
-from localspec_tui.widgets.markdown.parse import code_blocks
-from localspec_tui.widgets.markdown.prose import AnswerText
+from localspec.chat.thinking import Part, split
+from localspec.types import TextPiece
+from localspec_tui.widgets.markdown.blocks import Block, clean
+from localspec_tui.widgets.markdown.parse import build, code_blocks
+from localspec_tui.widgets.markdown.prose import AnswerText, Prose
+from localspec_tui.widgets.origins import OriginText
 from localspec_tui.widgets.sidebar import written_moment
 from localspec_tui.widgets.status import FigureRow
-from localspec_tui.widgets.transcript.message_body import Folded, Looks, MessageBody, Prepared
+
+LONG_LINES, LONG_CHARACTERS = 20, 2_000  # of a question, which is folded from there on
+
+
+class FoldHead(Static):
+    """The line that stays when a text is folded."""
+
+    ALLOW_SELECT = False
+
+
+class Folded(Vertical, can_focus=True):
+    """A text that is folded unless somebody wants to read it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,space", "toggle('unfolded')", "Unfold the text", id="thinking.toggle", show=False)
+    ]
+
+    unfolded: reactive[bool] = reactive(False, init=False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._head = FoldHead()
+
+    def watch_unfolded(self) -> None:
+        """Show or hide the text."""
+        self.set_class(self.unfolded, "-unfolded")
+        self._refresh()
+
+    def on_click(self, event: events.Click) -> None:
+        """Fold or unfold on a click on the line."""
+        if event.get_content_offset(self._head) is not None:
+            self.unfolded = not self.unfolded
+
+    def _refresh(self) -> None:
+        """Show what is to be seen now."""
+
+    def _tell(self, what: str, text: str) -> None:
+        words = len(text.split())
+        count = f"{words:,} {'word' if words == 1 else 'words'}"
+        self._head.update(Content(f"{what}, {count}  {'▾' if self.unfolded else '▸'}"))
+
+
+class LongQuestion(Folded):
+    """A question of which only the beginning is shown."""
+
+    def __init__(self, text: str, lines: Sequence[Block]) -> None:
+        super().__init__()
+        self._text = text
+        self._lines = lines
+        few = "\n".join(text.split("\n")[: LONG_LINES // 4])[: LONG_CHARACTERS // 4]
+        self._beginning = [Block(Content(line)) for line in clean(few).split("\n")]
+        self._prose = Prose(self._beginning)
+        self._refresh()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the text and the line."""
+        yield self._prose
+        yield self._head
+
+    def _refresh(self) -> None:
+        self._prose.set_blocks(self._lines if self.unfolded else self._beginning)
+        self._tell("Question" if self.unfolded else "Folded question", self._text)
+
+
+class ThinkingView(Folded):
+    """A thinking block."""
+
+    def __init__(self, text: str = "", *, closed: bool = True, unfolded: bool = False) -> None:
+        super().__init__()
+        self._prose = AnswerText()
+        self.text = ""  # the whole of the thinking
+        self._complete = closed
+        self.append(text)
+        self.unfolded = unfolded
+
+    def compose(self) -> ComposeResult:
+        """Lay out the line and the text."""
+        yield self._head
+        yield self._prose
+
+    def append(self, text: str) -> None:
+        """Take more of it; of a folded text only the words are counted."""
+        self.text += text
+        self._refresh()
+
+    def close(self) -> None:
+        """Take note that it came to its end."""
+        self._complete = True
+        self._refresh()
+
+    async def finish(self, text: str) -> None:
+        """Take the whole of it: no more comes."""
+        self.text, self._complete = text, True
+        if self._prose.text:
+            await self._prose.finish(text)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self.unfolded and self._prose.text != self.text:
+            self._prose.append(self.text[len(self._prose.text) :])
+        self._tell("Thinking" if self._complete else "Thinking ...", self.text)
+
+
+_MARKS = "<["
+"""With one of these a tag may begin that parts thinking from answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """How answers are to be shown."""
+
+    origins: bool = False
+    thinking: bool = False
+
+
+Prepared = Sequence[tuple[Part, Sequence[Block]]]
+"""A message read as Markdown; needs no widget, so that it can be done in a thread."""
+
+
+def prepare(item: Shown) -> Prepared:
+    """Read the text of a message."""
+    message = item.message
+    if message.role == "user":
+        lines = [Block(Content(line)) for line in clean(message.content).split("\n")]
+        return [(Part("answer", message.content), lines)]
+    parts = split(message.content, streaming=message.state == "writing")
+    return [(part, build(part.text) if part.kind == "answer" else ()) for part in parts]
+
+
+class MessageBody(Vertical):
+    """The text of one message, which may be growing."""
+
+    ALLOW_MAXIMIZE: ClassVar[bool | None] = False
+
+    # Textual makes a second layout whenever this changes; nothing here depends on it.
+    virtual_size: Reactive[Size] = Reactive(Size(0, 0))
+
+    def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
+        super().__init__()
+        self._item = item
+        self._looks = looks
+        self.text = item.message.content  # with its tags
+        self._pieces: list[TextPiece] = pieces_of(self.text, item.spans)
+        self._bodies: list[AnswerText | ThinkingView] = []
+        self._origins: OriginText | None = None
+        self._first = self._widgets(prepared)
+        self._is_composed = False
+
+    def compose(self) -> ComposeResult:
+        """Lay out what there is, with what has come since it was made."""
+        self._is_composed = True
+        yield from self._bodies or self._first
+
+    def append(self, text: str, pieces: Sequence[TextPiece]) -> None:
+        """Add to the end."""
+        before, self.text = self.text, self.text + text
+        self._pieces += pieces
+        if self._origins is not None:
+            self._origins.append(pieces)
+        elif self._looks.origins and pieces:
+            self.run_worker(self.look(self._looks), exclusive=True)
+        elif self._is_plainly_more(before, text):
+            last = self._bodies[-1]
+            last.append(self.text[self._parts[-1].start + len(last.text) :])
+        else:
+            self._grow(split(self.text, streaming=True))
+
+    async def finish(self, item: Shown) -> None:
+        """Show the whole message as it was saved: no more comes."""
+        self._item, text = item, item.message.content
+        is_other = text != self.text
+        self.text = text
+        self._pieces = pieces_of(text, item.spans) if item.spans or is_other else self._pieces
+        if self._origins is not None or item.message.role == "user":
+            if is_other:
+                await self._show_anew()
+            return
+        self._grow(split(text))
+        for body, part in zip(self._bodies, self._parts, strict=True):
+            await body.finish(part.text)
+
+    async def look(self, looks: Looks) -> None:
+        """Show the text in another way."""
+        self._looks = looks
+        if looks.origins or self._origins is not None:
+            await self._show_anew()
+            return
+        for body in self._bodies:
+            if isinstance(body, ThinkingView):
+                body.unfolded = looks.thinking
+
+    async def _show_anew(self) -> None:
+        item = replace(self._item, message=replace(self._item.message, content=self.text))
+        prepared = await asyncio.to_thread(prepare, item)
+        before = list(self.children)
+        self._bodies, self._origins = [], None
+        with self.app.batch_update():
+            mounted = self.mount_all(self._widgets(prepared))
+            if self._bodies and self.text != item.message.content:
+                self._grow(split(self.text, streaming=True))  # more has come meanwhile
+            for child in before:
+                await child.remove()
+            await mounted
+
+    def _shows_origins(self) -> bool:
+        known = bool(self._item.spans) or (self._item.message.state == "writing" and bool(self._pieces))
+        return self._looks.origins and self._item.message.role == "assistant" and known
+
+    def _widgets(self, prepared: Prepared) -> Sequence[Widget]:
+        self._parts = tuple(part for part, _ in prepared)
+        if self._shows_origins():
+            self._origins = OriginText(self._pieces)
+            return [self._origins]
+        if self._item.message.role == "user":
+            _, lines = prepared[0]
+            is_long = len(lines) > LONG_LINES or len(self.text) > LONG_CHARACTERS
+            return [LongQuestion(self.text, lines) if is_long else Prose(lines)]
+        self._bodies = [self._body(*pair) for pair in prepared]
+        return self._bodies
+
+    def _body(self, part: Part, blocks: Sequence[Block] = ()) -> AnswerText | ThinkingView:
+        if part.kind == "thinking":
+            return ThinkingView(part.text, closed=part.closed, unfolded=self._looks.thinking)
+        return AnswerText(part.text, blocks or None)
+
+    def _is_plainly_more(self, before: str, text: str) -> bool:
+        """Tell whether new text can only belong to the last part: reading all of it again is spared."""
+        if not self._parts or self._parts[-1].kind != "answer":
+            return False
+        line = before[before.rfind("\n") + 1 :] + text
+        return not any(mark in line for mark in _MARKS)
+
+    def _grow(self, parts: tuple[Part, ...]) -> None:
+        """Let the widgets follow the parts, keeping those that only grew."""
+        kept = list(takewhile(_grew, zip(self._bodies, parts, strict=False)))
+        for body, part in kept:
+            body.append(part.text[len(body.text) :])
+            if isinstance(body, ThinkingView) and part.closed:
+                body.close()
+        for stale in self._bodies[len(kept) :]:
+            stale.remove()
+        fresh = [self._body(part) for part in parts[len(kept) :]]
+        self._bodies[len(kept) :] = fresh
+        if fresh and self._is_composed:
+            self.mount_all(fresh)
+        self._parts = parts
+
+
+def _grew(pair: tuple[AnswerText | ThinkingView, Part]) -> bool:
+    body, part = pair
+    is_thinking = isinstance(body, ThinkingView)
+    return is_thinking == (part.kind == "thinking") and part.text.startswith(body.text.rstrip())
+
 
 Action = Literal[
     "copy", "copy-code", "edit", "regenerate", "continue", "previous", "next", "timeline", "compare"
@@ -63,13 +322,9 @@ class ActionLine(Static):
 
     ALLOW_SELECT = False
 
-    def __init__(self, act: Callable[[Action], None], classes: str) -> None:
-        super().__init__(classes=classes)
-        self._act = act
-
     def action_act(self, action: Action) -> None:
         """Do what was clicked."""
-        self._act(action)
+        self.query_ancestor(MessageView).action_act(action)
 
 
 class MessageView(Vertical, can_focus=True):
@@ -95,10 +350,10 @@ class MessageView(Vertical, can_focus=True):
         super().__init__()
         self.item = item
         self._is_last = is_last
-        self._heading = ActionLine(self.action_act, "name")
-        self._state = ActionLine(self.action_act, "state")
+        self._heading = ActionLine(classes="name")
+        self._state = ActionLine(classes="state")
         self._label = FigureRow(classes="label")
-        self._actions = ActionLine(self.action_act, "actions")
+        self._actions = ActionLine(classes="actions")
         self.body = MessageBody(item, prepared, looks)
         self._tell()
 

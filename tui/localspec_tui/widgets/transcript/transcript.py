@@ -21,8 +21,7 @@ from textual.widgets import Static
 from localspec.chat.messages import Shown, Span
 from localspec.types import TextPiece
 from localspec_tui.widgets.origins import OriginLegend
-from localspec_tui.widgets.transcript.message import MessageView
-from localspec_tui.widgets.transcript.message_body import Looks, prepare
+from localspec_tui.widgets.transcript.message import Looks, MessageView, prepare
 
 _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
@@ -226,9 +225,7 @@ class Transcript(VerticalScroll, can_focus=False):
         """Go to the very first message."""
         self.run_worker(self._go_to(0, focus=self.has_focus_within), group="go", exclusive=True)
 
-    def action_scroll_end(self) -> None:
-        """Go to the very last line."""
-        self.follow()
+    action_scroll_end = follow
 
     def on_click(self, event: events.Click) -> None:
         """Show more messages, or the end, where the reader asks for them."""
