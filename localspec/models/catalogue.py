@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from localspec.models.hub import RemoteFile
 from localspec.models.names import Reference, looks_like_reference
-from localspec.models.packages import PackagedFile, packaged
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
+
+if TYPE_CHECKING:
+    from localspec.models.packages import PackagedFile
 
 SCHEMA = 1
 _PAIR_FIELDS = ("target", "draft", "memory_gb", "score", "good_at", "tip")
@@ -58,6 +59,9 @@ class CatalogueModel:
     @property
     def in_packages(self) -> PackagedFile | None:
         """Return the packages that carry the file, None where none do."""
+        from localspec.models.hub import RemoteFile  # urllib and what that takes: 50 ms
+        from localspec.models.packages import packaged
+
         return packaged(self.source, RemoteFile(self.file, self.bytes, self.sha256), self.packages)
 
     @property
