@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from localspec.errors import Cancelled, EngineError
+from localspec.inference.interface import OpenModels
 from localspec.storage.json_file import JsonFile
 from localspec.types import EngineSettings, Finished, Message, Request, RoundDone, Sampling, Summary
-
-if TYPE_CHECKING:
-    from localspec.inference.interface import OpenModels
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
 FEWEST_PROMPTS = 3  # below it nothing can be told

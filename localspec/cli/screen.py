@@ -17,6 +17,7 @@ from localspec.cli.shared.arguments import KEY_VARIABLE, SERVER_PORT, Parser, ad
 from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
 from localspec.inference.interface import OpenModels
+from localspec.inference.worker.wire import LogLine
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
 from localspec.models.verified import verify
@@ -100,7 +101,6 @@ class _Models:
         self, choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
     ) -> OpenModels:
         """Open the models that were chosen, None for the usual ones; raises LocalSpecError."""
-        from localspec.inference.worker.wire import LogLine
 
         def tell(line: str) -> None:
             on_log(LogLine(logging.INFO, "plan", line))
@@ -153,7 +153,6 @@ class _Served:
         """Open the models there, or find them open; raises LocalSpecError."""
         from localspec.inference.attached import AttachedModels, Server
         from localspec.inference.remote import RemoteModels
-        from localspec.inference.worker.wire import LogLine
 
         def tell(line: str) -> None:
             on_log(LogLine(logging.INFO, self._host, line))

@@ -143,11 +143,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def time_left(passed_s: float, done: float) -> str:
-    """Return how long the rest should take after some time and a share of the work."""
-    return f"about {clock(passed_s / done - passed_s)} left"
-
-
 _RESULT_HEAD = (
     "task", "mode", "K", "fan-out", "temp", "C", "tok/s (95%)", "of plain (95%)", "llama.cpp", "simulated",
 )  # fmt: skip

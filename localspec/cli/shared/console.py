@@ -267,9 +267,10 @@ class ProgressLine(StatusLine):
         """Return in words how long the rest should take after a share of the work, if that can be told."""
         if not done:
             return ""
-        from localspec.tuning.words import time_left  # 20 ms
+        from localspec.tuning.words import clock  # 20 ms
 
-        return f", {time_left(self._now() - self._began_s, done)}"
+        passed_s = self._now() - self._began_s
+        return f", about {clock(passed_s / done - passed_s)} left"
 
 
 def results_width() -> int:
