@@ -148,10 +148,10 @@ def forget(stream: TextIO) -> None:
         os.close(nowhere)
 
 
-def read_utf8(stream: TextIO, most: int = -1) -> str:
+def read_utf8(stream: TextIO, most: int) -> str:
     """Read a stream to its end; raises UserError where it is no UTF-8 text, or more than so many bytes."""
-    data = stream.buffer.read(most if most < 0 else most + 1)
-    if 0 <= most < len(data):
+    data = stream.buffer.read(most + 1)
+    if len(data) > most:
         raise UserError(f"standard input holds more than {most >> 20} MiB", "pipe a part of it")
     return decode_utf8(data)
 

@@ -97,7 +97,7 @@ def note(text: str) -> None:
     say(f"note: {text}")
 
 
-def _devices(via: Ask | None = None) -> tuple[BackendDevice, ...]:
+def _devices(via: Ask) -> tuple[BackendDevice, ...]:
     from localspec.hardware.devices import look
 
     return look(via=via).found.devices
