@@ -8,15 +8,13 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
 from localspec import units
-from localspec.chat.commands import Choices, CommandSpec, Completion, complete, word_at_end
 from localspec.chat.messages import Attachment
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
@@ -34,6 +32,16 @@ _FILE_ENDINGS = frozenset(  # with these, a name that does not exist is a slip a
 )
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _AS_TEXT = "a \\ before the @ keeps it as text"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One way to go on: `insert` takes the place of the text from `start` to the cursor."""
+
+    insert: str
+    label: str
+    description: str = ""
+    start: int = 0
 
 
 def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tuple[Attachment, ...]]:
@@ -199,18 +207,3 @@ def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
     if " " in path:
         path = f'"{path}' if is_folder else f'"{path}"'  # in a folder the name goes on
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)
-
-
-def complete_input(
-    text: str, choices: Choices, folder: Path, own: Sequence[CommandSpec] = ()
-) -> tuple[Completion, ...]:
-    """Return how a text can go on at the cursor, where it ends; reads the folders that it names.
-
-    `own` are the commands that the person has made.
-    """
-    word = word_at_end(text) if text.startswith("/") else None
-    at = word[1] if word is not None and word[0] == "file" else None
-    if at is None and (commands := complete(text, choices, own)):
-        return commands
-    at = reference_at_end(text) if at is None else at
-    return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))

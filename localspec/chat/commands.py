@@ -1,6 +1,9 @@
 """The slash commands of the screen: what they are called, what follows them, and how Tab completes them.
 
-Owns their grammar; what they do is up to the screen.
+Owns their grammar; what they do is up to the screen, but for prompts that a person keeps as files:
+`commands/NAME.md` beside config.toml is the command `/NAME`. Its text is the prompt; `$ARGUMENTS` in it
+becomes what follows the command, which else stands at its end. A heading in the first line (`# ...`)
+describes the command and is not sent.
 """
 
 from __future__ import annotations
@@ -8,14 +11,16 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from localspec.chat.attachments import Completion, complete_path, read_attachment, reference_at_end
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
 from localspec.storage.json_file import checked
+from localspec.storage.paths import config_dir
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import Mode, TaskType
 
@@ -33,6 +38,8 @@ _CHOICES["task"] = dict.fromkeys(get_args(TaskType), "")
 _TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names that may hold spaces
 _MODE_ALIASES = {"ar": "off"}
 _NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
+_ARGUMENTS = "$ARGUMENTS"
+_SHOWN = 60  # characters of a prompt that nobody described
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +70,6 @@ class CommandSpec:
     def usage(self) -> str:
         """Return the command with its argument, as a help page lists it."""
         return f"/{self.name} {self.argument_hint}".rstrip()
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One way to go on: `insert` takes the place of the text from `start` to the cursor."""
-
-    insert: str
-    label: str
-    description: str = ""
-    start: int = 0
 
 
 COMMANDS = checked(tuple[CommandSpec, ...], _DATA["commands"], "commands")
@@ -232,6 +229,81 @@ def _names(typed: str, own: Sequence[CommandSpec]) -> Iterator[Completion]:
                     spec.description,
                 )
                 break  # an alias is offered only to who types it
+
+
+def complete_input(
+    text: str, choices: Choices, folder: Path, own: Sequence[CommandSpec] = ()
+) -> tuple[Completion, ...]:
+    """Return how a text can go on at the cursor, where it ends; reads the folders that it names.
+
+    `own` are the commands that the person has made.
+    """
+    word = word_at_end(text) if text.startswith("/") else None
+    at = word[1] if word is not None and word[0] == "file" else None
+    if at is None and (commands := complete(text, choices, own)):
+        return commands
+    at = reference_at_end(text) if at is None else at
+    return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """Prompts by the names of their commands, how these are listed, and a line for each file that is none."""
+
+    prompts: dict[str, str] = field(default_factory=dict)
+    specs: list[CommandSpec] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def filled_in(self, text: str) -> str:
+        """Return the prompt that a text stands for, or the text itself."""
+        found = _NAME.match(text)
+        prompt = self.prompts.get(found[1].lower()) if found else None
+        if found is None or prompt is None:
+            return text
+        prompt = prompt if _ARGUMENTS in prompt else f"{prompt}\n\n{_ARGUMENTS}"
+        prompt = prompt.replace(_ARGUMENTS, text[found.end() :].strip())
+        return f"/{prompt}".rstrip() if prompt.startswith("/") else prompt.rstrip()  # which is no command
+
+
+def may_be_own(text: str) -> bool:
+    """Tell whether a text begins with a command that LocalSpec does not have."""
+    found = _NAME.match(text)
+    return found is not None and found[1].lower() not in NAMES
+
+
+def own_templates() -> Templates:
+    """Read the person's templates."""
+    folder, found = config_dir() / "commands", Templates()
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".md")
+    except FileNotFoundError:  # most people have none
+        return found
+    except OSError as error:
+        found.problems.append(f"cannot read the folder of commands {folder}: {error.strerror}")
+        return found
+    for path in files:
+        try:
+            name, description, prompt = _read(path)
+        except UserError as error:
+            found.problems.append(f"commands/{path.name} is not used: {error.message}")
+        else:
+            found.prompts[name] = prompt
+            found.specs.append(CommandSpec(name, description, "[TEXT]"))
+    return found
+
+
+def _read(path: Path) -> tuple[str, str, str]:
+    """Return the name of a command, what describes it, and its prompt; raises UserError."""
+    name = path.stem.lower()
+    if name in NAMES:
+        raise UserError(f"/{name} is a command already")
+    if not _NAME.fullmatch(f"/{name}"):
+        raise UserError("its name may hold nothing but letters and dashes")
+    text = read_attachment(str(path), path.parent).text.strip()
+    first, _, rest = text.partition("\n")
+    if first.startswith("# "):
+        first, text = first[2:], rest.strip()
+    return name, first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1].rstrip()}…", text
 
 
 _CHECKS: dict[str, Callable[[str], object]] = {

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from localspec.chat import commands
-from localspec.chat.commands import COMMANDS, Command, Completion, complete, parse
+from localspec.chat.attachments import Completion
+from localspec.chat.commands import COMMANDS, Command, complete, parse
 from localspec.errors import UserError
 
 NAMES = {"profile": ("coding", "general", "my own"), "theme": ("nord", "gruvbox")}

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import attachments
-from localspec.chat.attachments import MOST_COMPLETIONS, complete_input, complete_path
+from localspec.chat.attachments import MOST_COMPLETIONS, complete_path
+from localspec.chat.commands import complete_input
 
 
 @pytest.fixture

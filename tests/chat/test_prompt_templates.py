@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.commands import complete
-from localspec.chat.prompt_templates import own_templates
+from localspec.chat.commands import complete, own_templates
 from localspec.storage.paths import config_dir
 
 

@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widgets import Button, Static, TextArea
 
-from localspec.chat.commands import Completion, complete
+from localspec.chat.attachments import Completion
+from localspec.chat.commands import complete
 from localspec_tui.widgets.composer.composer import (
     Composer,
     PromptEntered,

@@ -7,7 +7,8 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.widgets import Button, Static
 
-from localspec.chat.commands import Completion, complete
+from localspec.chat.attachments import Completion
+from localspec.chat.commands import complete
 from localspec.errors import UserError
 from localspec_tui.widgets.composer.composer import Completions, Composer, PromptEntered
 from localspec_tui.widgets.composer.prompt_area import PromptArea

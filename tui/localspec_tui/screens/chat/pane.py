@@ -23,11 +23,18 @@ from textual.worker import Worker, WorkerState
 
 from localspec.app import figures
 from localspec.chat.answering import AnswerEvent, Saved
-from localspec.chat.commands import Command, CommandSpec, as_message, parse
+from localspec.chat.commands import (
+    Command,
+    CommandSpec,
+    Templates,
+    as_message,
+    may_be_own,
+    own_templates,
+    parse,
+)
 from localspec.chat.live_stats import mode_name, own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, Role, StoredMessage
-from localspec.chat.prompt_templates import Templates, may_be_own, own_templates
 from localspec.chat.prompting import check_alone, never_fits, room_of
 from localspec.chat.session import ChatSession
 from localspec.errors import (

@@ -12,11 +12,10 @@ from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
-from localspec.chat.attachments import attach, complete_input, describe
-from localspec.chat.commands import Completion
+from localspec.chat.attachments import Completion, attach, describe
+from localspec.chat.commands import complete_input, own_templates
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
-from localspec.chat.prompt_templates import own_templates
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError

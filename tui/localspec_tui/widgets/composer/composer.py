@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import OptionList, TextArea
 from textual.widgets.option_list import Option
 
-from localspec.chat.commands import Completion
+from localspec.chat.attachments import Completion
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
