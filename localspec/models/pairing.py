@@ -21,12 +21,26 @@ _FIRST_COMPARED = 5
 
 
 @dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """The first token that means something else to the draft model."""
+
+    token: int
+    target: str
+    draft: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        return f"token {self.token} is {self.target!r} in the target, {self.draft!r} in the draft"
+
+
+@dataclass(frozen=True, slots=True)
 class PairingVerdict:
     """Whether a draft model may serve a target, and why in a plain sentence."""
 
     fits: bool
     reason: str
     size_ratio: float  # so many times more parameters the target has
+    difference: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +60,10 @@ def may_serve(target: Path, draft: Path) -> PairingVerdict:
     one, other = map(read_model, (target, draft))
     ratio = one.parameters / max(1, other.parameters)
     terms = _terms_of_file(one), _terms_of_file(other)
-    mismatch = _mismatch(*terms)
-    return PairingVerdict(not mismatch, mismatch or _agreement(terms[0].size, terms[1].size), ratio)
+    found = _mismatch(*terms)
+    difference = found if isinstance(found, TokenDifference) else None
+    reason = str(found) if found else _agreement(terms[0].size, terms[1].size)
+    return PairingVerdict(not found, reason, ratio, difference)
 
 
 def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
@@ -56,10 +72,10 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
     Sizes may differ by some padding; then only the ids that both have can be drafted.
     """
     if reason := _mismatch(_terms_of_open(target), _terms_of_open(draft)):
-        raise PairingError(reason, "choose a draft model of the target's own family")
+        raise PairingError(str(reason), "choose a draft model of the target's own family")
 
 
-def _mismatch(target: _Terms, draft: _Terms) -> str:
+def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
     """Return why a draft's tokens do not mean its target's; nothing where they do."""
     if target.kind != draft.kind:
         return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
@@ -69,17 +85,17 @@ def _mismatch(target: _Terms, draft: _Terms) -> str:
     if abs(target.size - draft.size) > PADDING_ALLOWED:
         return f"the target has {target.size:,} tokens, the draft {draft.size:,}"
     if target.digest and target.digest == draft.digest:  # reading both takes 0.1 s
-        return ""
+        return None
     return first_difference(target.texts(), draft.texts())
 
 
-def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> str:
-    """Return in words the first token that two vocabularies spell differently; the first five may."""
+def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDifference | None:
+    """Return the first token that two vocabularies spell differently; the first five may."""
     for token, (one, other) in enumerate(zip(target, draft, strict=False)):
         if token >= _FIRST_COMPARED and one != other and _text(one, token) != _text(other, token):
-            of_target, of_draft = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
-            return f"token {token} is {of_target!r} in the target, {of_draft!r} in the draft"
-    return ""
+            shown = (_text(raw, token).decode("utf-8", "replace") for raw in (one, other))
+            return TokenDifference(token, *shown)
+    return None
 
 
 def remark(ratio: float) -> str:

@@ -159,12 +159,13 @@ def test_a_broken_file_is_told(target: Path, tmp_path: Path) -> None:
 
 def test_tokens_are_compared_as_llama_cpp_sees_them() -> None:
     five = [b"x"] * 5
-    assert pairing.first_difference([*five, b"ab\0c"], [*five, b"ab"]) == ""
-    assert pairing.first_difference([*five, b""], [*five, b"[EMPTY_5]"]) == ""
+    assert pairing.first_difference([*five, b"ab\0c"], [*five, b"ab"]) is None
+    assert pairing.first_difference([*five, b""], [*five, b"[EMPTY_5]"]) is None
     found = pairing.first_difference([*five, b"", b""], [*five, b"", b"q"])
-    assert found == "token 6 is '[EMPTY_6]' in the target, 'q' in the draft"
-    assert pairing.first_difference([*five, b"\xff"], [*five, b"\xfe"]).startswith("token 5 is ")
-    assert pairing.first_difference([b"a"], [b"b"]) == ""
+    assert found == pairing.TokenDifference(6, "[EMPTY_6]", "q")
+    assert str(found) == "token 6 is '[EMPTY_6]' in the target, 'q' in the draft"
+    assert pairing.first_difference([*five, b"\xff"], [*five, b"\xfe"]) is not None
+    assert pairing.first_difference([b"a"], [b"b"]) is None
 
 
 def test_ratios_in_words() -> None:
