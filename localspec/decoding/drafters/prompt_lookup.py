@@ -248,8 +248,9 @@ class PromptLookup:
         chances = [self._lookup_stats.repeated.chance(confidence) for confidence in confidences]
         if start:
             chances = list(map(self._lookup_stats.behind.chance, confidences, chances))
-        length, value_s = most_worth(self._policy, ((chance, 0.0) for chance in chances), start, reach)
-        return LookupDraft(start, tokens, tuple(confidences), length, value_s)
+        values = values_of(self._policy, ((chance, 0.0) for chance in chances), start, reach)
+        most = max(values)
+        return LookupDraft(start, tokens, tuple(confidences), values.index(most), most)
 
     def beaten(
         self, found: LookupDraft, length: int, ready: Sequence[Proposal] = (), delay_s: float = 0.0
@@ -271,7 +272,7 @@ class PromptLookup:
         further = [(chance, 0.0) for chance in chances]
         further += [(usual, policy.step(1))] * (length - len(further))
         reading_s = policy.step(found.length + 1) if ready else 0.0  # for the draft model to catch up
-        return most_worth(policy, further)[1] + reading_s - delay_s >= found.value_s
+        return max(values_of(policy, further)) + reading_s - delay_s >= found.value_s
 
     def continuation(self, written: Sequence[Proposal], sent: int, limit: int) -> tuple[int, ...]:
         """Return what to send behind all that the model wrote, of which it would send so many tokens alone.
@@ -302,15 +303,6 @@ class PromptLookup:
             self._beside.observe(self._found[0].confidences[:1] * written, outcome.accepted)
         self._found = []
         self._index.extend(new)
-
-
-def most_worth(
-    policy: SpeculationPolicy, further: Iterable[tuple[float, float]], start: int = 0, reach: float = 1.0
-) -> tuple[int, float]:
-    """Return how many further tokens of a draft are worth most, and how many seconds they save."""
-    values = values_of(policy, further, start, reach)
-    most = max(values)
-    return values.index(most), most
 
 
 def values_of(
