@@ -27,14 +27,7 @@ from localspec.decoding.policy import (
     SpeculationPolicy,
     is_plausible,
 )
-from localspec.decoding.sampling import (
-    Floats,
-    Ids,
-    distribution,
-    probabilities,
-    probability,
-    top_candidates,
-)
+from localspec.decoding.sampling import Floats, Ids, distribution, probabilities, probability, top_candidates
 from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome

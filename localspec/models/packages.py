@@ -21,18 +21,8 @@ from tempfile import TemporaryFile
 from zipfile import BadZipFile, ZipFile
 
 from localspec.errors import UnavailableError, UserError
+from localspec.models import hub
 from localspec.models.caches import hub_cache, repository_folder
-from localspec.models.hub import (
-    Meter,
-    OnProgress,
-    RemoteFile,
-    check_space,
-    is_here,
-    link,
-    only_one,
-    open_part,
-    pointer_of,
-)
 from localspec.models.hub_session import disk_trouble
 from localspec.models.verified import is_verified, remember
 
@@ -49,7 +39,7 @@ class PackagedFile:
     """A model file in numbered packages, each with one `data/part*.bin`; `repository` has it on the hub."""
 
     repository: str
-    file: RemoteFile
+    file: hub.RemoteFile
     package: str  # without its number
     count: int
     version: str
@@ -60,7 +50,7 @@ class PackagedFile:
         return tuple(f"{self.package}{number}=={self.version}" for number in range(1, self.count + 1))
 
 
-def packaged(repository: str, file: RemoteFile, name: str) -> PackagedFile | None:
+def packaged(repository: str, file: hub.RemoteFile, name: str) -> PackagedFile | None:
     """Return the packages that a name like `model-part{1..22}==0.2.0` means; None where it means none."""
     found = _NAME.fullmatch(name)
     if found is None:
@@ -69,7 +59,7 @@ def packaged(repository: str, file: RemoteFile, name: str) -> PackagedFile | Non
 
 
 def pull_packages(
-    model: PackagedFile, *, on_progress: OnProgress | None = None, cache: Path | None = None
+    model: PackagedFile, *, on_progress: hub.OnProgress | None = None, cache: Path | None = None
 ) -> Path:
     """Fetch a file from its packages, or what is missing of it, into the hub's cache, and return it there.
 
@@ -80,25 +70,28 @@ def pull_packages(
     blob, commit = folder / "blobs" / file.blob, re.sub(r"\W", "-", f"{model.package}-{model.version}")
     try:
         blob.parent.mkdir(parents=True, exist_ok=True)
-        if not is_here(file, blob, pointer_of(folder, commit, file), told=on_progress):
-            with only_one(blob):
+        if not hub.is_here(file, blob, hub.pointer_of(folder, commit, file), told=on_progress):
+            with hub.only_one(blob):
                 _join(model, blob, on_progress)
-        link(folder, commit, file)
+        hub.link(folder, commit, file)
     except OSError as error:
         raise disk_trouble(error, folder) from error
-    return pointer_of(folder, commit, file)
+    return hub.pointer_of(folder, commit, file)
 
 
-def _join(model: PackagedFile, blob: Path, on_progress: OnProgress | None) -> None:
+def _join(model: PackagedFile, blob: Path, on_progress: hub.OnProgress | None) -> None:
     """Append the parts that are missing to those that are here, and make them `blob` once they are right."""
     file, (joined, done) = model.file, _begun(blob)
     size = joined.stat().st_size
     # the archive of a part lies beside what is joined; the largest known is a fifth of its file
-    check_space(file.name, blob.parent.parent, file.bytes - size + file.bytes // 5)
-    meter = Meter(file.bytes, size, on_progress)
+    hub.check_space(file.name, blob.parent.parent, file.bytes - size + file.bytes // 5)
+    meter = hub.Meter(file.bytes, size, on_progress)
     for number, requirement in enumerate(model.requirements[done:], done + 1):
         meter.tell(file.name)
-        with _fetched(requirement, blob.with_suffix(".wheels"), meter) as archive, open_part(joined) as out:
+        with (
+            _fetched(requirement, blob.with_suffix(".wheels"), meter) as archive,
+            hub.open_part(joined) as out,
+        ):
             for piece in _part_of(archive, requirement):
                 out.write(piece)
                 meter.add(file.name, len(piece))
@@ -119,16 +112,16 @@ def _begun(blob: Path) -> tuple[Path, int]:
     """Return what was joined so far, cut back to whole parts, and how many they are."""
     for found in blob.parent.glob(f"{blob.name}.parts-*-*"):
         number, size = found.name.rpartition(".parts-")[2].split("-")
-        with open_part(found) as out:
+        with hub.open_part(found) as out:
             out.truncate(int(size))
         return found, int(number)
     begun = blob.with_suffix(".parts-0-0")
-    open_part(begun).close()
+    hub.open_part(begun).close()
     return begun, 0
 
 
 @contextmanager
-def _fetched(requirement: str, folder: Path, meter: Meter) -> Iterator[Path]:
+def _fetched(requirement: str, folder: Path, meter: hub.Meter) -> Iterator[Path]:
     """Let pip fetch one package into a folder, which is empty before and gone afterwards."""
     if find_spec("pip") is None:
         raise UserError(
