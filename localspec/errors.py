@@ -9,6 +9,7 @@ LocalSpecError
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
 │   └── EngineDied         the process that holds the models has ended; it can be started again
+│       └── ServerLost         for that another machine, or the line to it, is gone or silent
 ├── StoreError         the conversations cannot be read or written: disk full, no permission, damaged file
 └── Cancelled          somebody asked to stop; not a failure
 """
@@ -64,6 +65,10 @@ class EngineError(LocalSpecError):
 
 class EngineDied(EngineError):
     """The process that holds the models has ended; what it wrote so far stands."""
+
+
+class ServerLost(EngineDied):
+    """Another machine that computes for these models is gone, or falls silent."""
 
 
 class StoreError(LocalSpecError):

@@ -395,6 +395,11 @@ class ModelInfo:
     vocabulary: int
     devices: tuple[str, ...]  # where the weights sit, in words
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Return the addresses of the RPC servers among its devices."""
+        return tuple(name.partition(" (RPC")[0] for name in self.devices if " (RPC" in name)
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:

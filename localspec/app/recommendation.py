@@ -312,6 +312,8 @@ def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[Loc
     from localspec.hardware.machine import known_machine
     from localspec.models.catalogue import shipped
 
+    if any(model.servers for model in open_now):  # as it was seen before these were opened
+        return known_machine(may_measure=False, again=False), on_this_computer(), shipped()
     return without(known_machine(may_measure=False), open_now), on_this_computer(), shipped()
 
 

@@ -86,11 +86,11 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
 
 
 def _use_servers(servers: str | None) -> None:
-    """Let every process of this program use the devices of other machines; raises UserError."""
+    """Let every process of this program use the devices of other machines, or of `none`; raises UserError."""
     if servers is not None:
         from localspec.llama import rpc
 
-        os.environ[rpc.VARIABLE] = ",".join(map(str, rpc.endpoints(servers)))
+        os.environ[rpc.VARIABLE] = "" if servers == "none" else ",".join(map(str, rpc.endpoints(servers)))
 
 
 def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:

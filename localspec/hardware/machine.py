@@ -18,6 +18,7 @@ from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
 
 SCHEMA = 1
+_last: list[Machine] = []  # that was asked for here
 _PATIENCE_S = 2 * PATIENCE_S  # a card may have to make its programs, and then compute with them
 Progress = Callable[[float], bool]
 """Is told how much is done, 0 to 1; its False stops the work."""
@@ -45,16 +46,21 @@ def known_machine(
     *,
     may_measure: bool = True,
     via: Ask | None = None,
+    again: bool = True,
 ) -> Machine:
     """Return this machine with its rates: those kept from an earlier time, or measured now and kept.
 
     `fresh` measures in any case; without `may_measure` rates that were not kept stay unknown; `via` asks
-    for the devices as in `devices.look`.
+    for the devices as in `devices.look`. Not `again`, it is as it was the last time: a server that this
+    program uses would answer nobody else.
     """
+    if _last and not again:
+        return _last[0]
     sight = devices.look(via=via)
     kept = None if fresh else recall(sight)
     if kept is not None or not may_measure:
-        return _judged(kept or sight.machine)
+        _last[:] = [_judged(kept or sight.machine)]
+        return _last[0]
     measured = measure_rates(sight.machine, on_progress=on_progress)
     if measured.rates:
         with suppress(StoreError, UserError):  # a full disk costs the measuring next time, nothing else

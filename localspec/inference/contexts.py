@@ -145,6 +145,10 @@ class Contexts:
         """Return for how long the longest native call under way has lasted."""
         return max(context.call_s() for context in (self.target, self.draft) if context is not None)
 
+    def longest_call_s(self) -> float:
+        """Return how long a native call may well last, by those so far."""
+        return max(context.longest_call_s() for context in (self.target, self.draft) if context is not None)
+
     def _resume(self) -> None:
         """Take back a cancel that nobody has noticed."""
         for context in (self.target, self.draft):

@@ -95,6 +95,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._grammars = Grammars(target.vocabulary)
         self.notes, self.modes, self.first_call_s = contexts.notes, contexts.modes, contexts.first_call_s
         self.uses_cards, self.call_s = contexts.on_card, contexts.call_s
+        self.longest_call_s = contexts.longest_call_s
         self.target = target.info(contexts.target.context_size)
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:

@@ -6,7 +6,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from operator import add
 from typing import Literal
@@ -99,6 +99,24 @@ def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
         *(DeviceMemory(card.name, card.memory_total - card.memory_free, card.memory_total) for card in cards),
         DeviceMemory("CPU", psutil.Process().memory_info().rss, psutil.virtual_memory().total),
     )
+
+
+def waiting_for(context: int, names: Collection[str]) -> Callable[[], None]:
+    """Return what waits until the devices of a native context have computed all that it was told to.
+
+    For an RPC server `llama_synchronize` waits until all is sent; its answer to a question comes after that.
+    """
+    synchronize = native().llama_synchronize
+    servers = [device_handles()[name] for name in names if name.startswith("RPC")]
+    free, total, size = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.POINTER(ctypes.c_size_t)
+    ask = function("ggml_backend_dev_memory", None, ctypes.c_void_p, size, size)
+
+    def wait() -> None:
+        synchronize(context)
+        for server in servers:
+            ask(server, free, total)
+
+    return wait
 
 
 def device_array(names: tuple[str, ...]) -> Native:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
 from localspec.gguf import Header, kv_types
-from localspec.llama import library
+from localspec.llama import backends, library
 from localspec.llama.backends import function
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
@@ -110,7 +110,7 @@ class Context:
         self._free = weakref.finalize(self, _free, pointer, model, self._flag)
         model.close_before(self.close)
         self._memory = api.llama_get_memory(pointer)
-        self._decode, self._synchronize = api.llama_decode, api.llama_synchronize
+        self._decode, self._settle = api.llama_decode, backends.waiting_for(pointer, model.cards)
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
         self.vocabulary_size = model.vocabulary.size
@@ -288,6 +288,10 @@ class Context:
         since = self._since
         return 0.0 if since is None else perf_counter() - since
 
+    def longest_call_s(self) -> float:
+        """Return how long the slowest size of call took the last time; from any thread."""
+        return max(self._sizes.copy().values(), default=0.0)
+
     def cancel(self) -> None:
         """Stop the running or the next call with `Cancelled`; callable from any thread."""
         self._flag[0] = _SET
@@ -356,7 +360,7 @@ class Context:
         if code == _OK and rows:
             self._address = self._logits(self._pointer)  # which waits until all is computed
         elif code == _OK:
-            self._synchronize(self._pointer)
+            self._settle()
         seconds = perf_counter() - start
         self.busy_s += seconds
         self._sizes[count] = 0.0 if is_new else seconds

@@ -6,6 +6,7 @@ import atexit
 import ctypes
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -193,6 +194,8 @@ logger.addHandler(logging.NullHandler())
 # ggml.h, enum ggml_log_level; the table in llama-cpp-python's own logger is out of date.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
+# what follows GGML_STATUS_ABORTED, which our abort callback alone brings about
+_STOPPED = re.compile(r"(?:failed with error|compute status:) 1$|failed to decode, ret = 2$")
 
 
 class _Stream(threading.local):
@@ -226,10 +229,11 @@ def _emit(line: str) -> None:
     line = line.rstrip()
     if not line:
         return
-    if _stream.level >= logging.WARNING:
+    level = logging.DEBUG if _STOPPED.search(line) else _stream.level
+    if level >= logging.WARNING:
         for problems in _stream.listeners:
             problems.append(line)
-    logger.log(_stream.level, "%s", line)
+    logger.log(level, "%s", line)
 
 
 @contextmanager

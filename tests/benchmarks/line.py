@@ -145,8 +145,10 @@ def sharing() -> Iterator[int]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         process.stderr.readline()
-        yield port
-        process.terminate()
+        try:
+            yield port
+        finally:
+            process.terminate()
 
 
 def report(args: argparse.Namespace, line: Line, name: str) -> None:

@@ -103,6 +103,26 @@ def test_bytes_that_are_no_text_do_no_harm(heard: pytest.LogCaptureFixture) -> N
     assert [record.getMessage() for record in heard.records] == ["bad \ufffd"]
 
 
+@pytest.mark.parametrize(
+    ("line", "level"),
+    [
+        ("graph_compute: ggml_backend_sched_graph_compute_async failed with error 1", logging.DEBUG),
+        ("process_ubatch: failed to compute graph, compute status: 1", logging.DEBUG),
+        ("llama_decode: failed to decode, ret = 2", logging.DEBUG),
+        ("graph_compute: ggml_backend_sched_graph_compute_async failed with error -1", logging.ERROR),
+        ("llama_decode: failed to decode, ret = -3", logging.ERROR),
+    ],
+)
+def test_a_call_that_was_stopped_is_no_problem(
+    line: str, level: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "localspec.llama.cpp")
+    with library.problems_of_this_thread() as problems:
+        library.receive(4, f"{line}\n".encode())
+    assert [(record.levelno, record.message) for record in caplog.records] == [(level, line)]
+    assert problems == [line] * (level > logging.DEBUG)
+
+
 def test_problems_are_collected_for_their_own_thread() -> None:
     with library.problems_of_this_thread() as outer, library.problems_of_this_thread() as inner:
         library.receive(2, b"fine\n")

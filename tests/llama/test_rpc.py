@@ -10,21 +10,28 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from threading import Timer
 
 import psutil
 import pytest
 
+from localspec.app.recommendation import surroundings
 from localspec.child_process import values_of
 from localspec.cli import main as command_line
-from localspec.errors import EngineDied, UserError
+from localspec.errors import Cancelled, ServerLost, UserError
 from localspec.hardware import devices
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
+from localspec.hardware.machine import known_machine
+from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
+from localspec.llama.context import Context
 from localspec.llama.library import ADDED_BACKEND
+from localspec.llama.model import Model
 from localspec.llama.rpc import Endpoint, endpoints, peek
 from localspec.models.shape import read_shape
 from localspec.types import (
@@ -34,9 +41,11 @@ from localspec.types import (
     ModelOptions,
     Request,
     Sampling,
+    TextDelta,
 )
 from tests.benchmarks.line import Line
 from tests.inference.runtimes import text_of
+from tests.inference.worker.processes import ENDLESS
 
 PATIENCE_S = 60.0
 ADDED = os.environ.get(ADDED_BACKEND)  # which a build without the RPC backend may be given; tests forget it
@@ -48,6 +57,9 @@ SETTINGS = (
     EngineSettings(mode="ssd", draft_length=4, fan_out_budget=6, min_confidence=0.0),
 )
 TOKENS = 40
+PATIENT_CHILD = (
+    "from localspec.inference.worker import child; child._SILENCE_S = 1.0; child.main(tells_log={})"
+)
 PROMPTS = ("Write a function that adds two numbers.",)
 
 
@@ -114,6 +126,13 @@ def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[byte
 def test_servers_can_be_named_to_every_verb(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main([*verb, "--rpc", "tower:"]) == 2
     assert "`tower:` is no server" in capsys.readouterr().err
+
+
+def test_none_does_without_the_servers_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(rpc.VARIABLE, "nowhere.invalid")
+    assert command_line.main(["devices", "--no-measure"]) == 2
+    assert command_line.main(["devices", "--no-measure", "--rpc", "none"]) == 0
+    assert rpc.named() == ()
 
 
 def test_nobody_there_is_told() -> None:
@@ -236,11 +255,120 @@ def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_t
     with Worker.open(options) as models:
         used = (each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port)
         psutil.Process(next(each.pid for each in used if each.pid)).kill()
-        with pytest.raises(EngineDied, match="the machine that computes for us is gone"):
+        with pytest.raises(ServerLost, match="the machine that computes for us is gone"):
             text(models, "Hello, who are you?", SETTINGS[0])
     wait_for(servers)
     with Worker.open(options) as models:  # it was started again
         assert text(models, "Hello, who are you?", SETTINGS[0])
+
+
+@contextmanager
+def asleep(address: str) -> Iterator[None]:
+    """Stop the server that listens there, and let it go on."""
+    port = int(address.partition(":")[2])
+    used = (each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port)
+    server = psutil.Process(next(each.pid for each in used if each.pid and each.status == "LISTEN"))
+    server.suspend()
+    try:
+        yield
+    finally:
+        server.resume()
+
+
+def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_comes(
+    servers: str, demo_target: Path
+) -> None:
+    options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
+    with Worker.open(options) as models:
+        events, texts = models.generate(ENDLESS), list[str]()
+        texts += [event.text for event in islice(events, 20) if isinstance(event, TextDelta)]
+        with asleep(servers):
+            Timer(0.2, models.cancel).start()
+            began_s = time.monotonic()
+            with pytest.raises(ServerLost, match=rf"^{servers} has not answered for \d s$"):
+                texts += [event.text for event in events if isinstance(event, TextDelta)]
+            assert time.monotonic() - began_s < 10.0  # it would be a minute
+        assert texts
+    wait_for(servers)
+    with Worker.open(options) as models:
+        assert text(models, "Hello, who are you?", SETTINGS[0])
+
+
+@contextmanager
+def line_to(address: str, one_way_s: float, rate: float) -> Iterator[str]:
+    """Lead to a server by a slow line, in a process of its own, whose end closes what it holds."""
+    made = f"Line({address.partition(':')[2]}, {one_way_s}, {rate})"
+    code = (
+        f"from tests.benchmarks.line import Line; line = {made}; line.start(); print(line.port, flush=True)"
+    )
+    command = [sys.executable, "-c", f"{code}; input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield f"127.0.0.1:{int(process.stdout.readline())}"
+        process.kill()
+
+
+@pytest.fixture
+def slow(servers: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Lead to the server by a line on which loading takes a while."""
+    monkeypatch.setattr(worker, "_CODE", PATIENT_CHILD)
+    with line_to(servers, 0.0, 4e6) as address:
+        monkeypatch.setenv(rpc.VARIABLE, address)
+        yield address
+
+
+def test_a_server_that_falls_asleep_while_models_open_there_is_given_up(
+    servers: str, slow: str, demo_target: Path
+) -> None:
+    options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
+    seen = list[float]()
+    with ExitStack() as sleeping:
+
+        def on_progress(fraction: float) -> bool:
+            if fraction > 0.2 and not seen:
+                sleeping.enter_context(asleep(servers))
+                seen.append(fraction)
+            return True
+
+        with pytest.raises(ServerLost, match=rf"^{slow} has not answered for \d s$"):
+            Worker.open(options, on_progress=on_progress)
+    assert seen[0] < 1.0
+
+
+@pytest.mark.usefixtures("slow")
+def test_opening_at_a_server_that_sleeps_stops_at_once(servers: str, demo_target: Path) -> None:
+    options, stopped = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",)), list[float]()
+    with ExitStack() as sleeping:
+
+        def on_progress(fraction: float) -> bool:
+            if fraction > 0.2 and not stopped:
+                sleeping.enter_context(asleep(servers))
+                stopped.append(time.monotonic())
+            return not stopped
+
+        with pytest.raises(Cancelled):
+            Worker.open(options, on_progress=on_progress)
+        assert time.monotonic() - stopped[0] < 3.0
+
+
+def reading(path: Path) -> Iterator[float]:
+    """Yield how long a text takes of which nobody wants to know how it could go on."""
+    with closing(Model.open(ModelOptions(path, context=512, threads=1, devices=("RPC0",)))) as model:
+        context = Context(model, model.options)
+        context.evaluate(range(100, 116), 1)
+        started = time.perf_counter()
+        context.evaluate(range(100, 164), 0)
+        yield time.perf_counter() - started
+
+
+def test_a_prompt_counts_as_read_once_the_server_has_read_it(
+    servers: str, demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_way_s = 0.02
+    with line_to(servers, one_way_s, 0.0) as address:
+        monkeypatch.setenv(rpc.VARIABLE, address)
+        (seconds,) = values_of(reading, PATIENCE_S, demo_target)
+    assert seconds >= 2 * one_way_s
 
 
 def wait_for(address: str) -> None:
@@ -268,3 +396,13 @@ def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
             peek(endpoints(servers)[0], 0.3)
         with pytest.raises(UserError, match="serves somebody else"):
             list(values_of(devices.ask, PATIENCE_S))
+
+
+def test_what_else_could_be_opened_is_told_while_this_program_uses_the_server(
+    servers: str, demo_target: Path
+) -> None:
+    known_machine(may_measure=False)  # as opening does
+    with Worker.open(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",))) as models:
+        assert models.target.servers == (servers,)
+        machine, _, _ = surroundings((models.target,))
+    assert "RPC0" in [device.id for device in machine.devices]

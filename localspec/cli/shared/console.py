@@ -16,7 +16,7 @@ from itertools import count
 from types import FrameType
 from typing import Any, Self, TextIO, cast
 
-from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
+from localspec.errors import Cancelled, EngineDied, LocalSpecError, ServerLost, UserError
 from localspec.safe_text import safe_line, safe_text
 
 _WIDE = 200  # columns
@@ -290,13 +290,10 @@ def _columns() -> int | None:
 def tell(error: LocalSpecError) -> None:
     """Print an error, and below it what to do about it."""
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
-    if isinstance(error, EngineDied):
-        from localspec.llama import rpc
-
-        cause = "the model's file may be damaged, or memory too short"
-        if rpc.named():
-            cause = "see whether that machine is on, and `localspec share` runs there"
-        hint = f"{cause}; -v shows what llama.cpp says"
+    if isinstance(error, ServerLost):
+        hint = "start again once `localspec share` runs there, or with --rpc none to compute here"
+    elif isinstance(error, EngineDied):
+        hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
     say(f"error: {message}")
     if hint:
         say(f"  hint: {hint}")

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
@@ -52,6 +52,8 @@ _AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is 
 _STEP = 0.005  # of the progress: finer is not worth a message
 _URGENT_S = 0.1
 _SILENCE_S = 60.0  # of a server that computes for us: far more than any call of it takes
+_STOPPING_S = 1.5  # of such a server, once its call is not wanted any more
+_SLOWEST = 2e6  # bytes per second of a line; while loading, nothing is heard until a tensor has crossed it
 _WATCH_S = 0.5  # between two looks whether a card makes programs
 
 
@@ -159,6 +161,8 @@ class _Job:
         self.call = call
         self.cancelled = self.pauses = False
         self.ended = threading.Event()
+        self.heard_s = time.monotonic()  # when it last got on
+        self.patience_s = _SILENCE_S
 
 
 class Service:
@@ -188,6 +192,8 @@ class Service:
             return
         with self._lock:
             self._jobs[request.number] = job
+        if request.method in ("look", "open"):
+            threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
         self._work.put(job)
 
     def stop(self, patience_s: float) -> None:
@@ -214,12 +220,16 @@ class Service:
                 self._runtime.pause()
 
     def _insist(self, job: _Job) -> None:
+        began_s = time.monotonic()
         while True:
             with self._lock:
-                if self._runtime is not None and next(iter(self._jobs.values()), None) is job:
-                    self._runtime.cancel()
+                runtime = self._runtime if next(iter(self._jobs.values()), None) is job else None
+                if runtime is not None:
+                    runtime.cancel()
             if job.ended.wait(_AGAIN_S):
                 return
+            if runtime is not None and time.monotonic() - began_s > _STOPPING_S:
+                self._check_servers(runtime, max(_STOPPING_S, 2 * runtime.longest_call_s()))
 
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
         if queue is self._work:
@@ -282,10 +292,13 @@ class Service:
             if not told <= fraction < min(1.0, told + _STEP):
                 told = fraction
                 self._outbox.put(Event(job.call.number, fraction))
+            job.heard_s = time.monotonic()
             return not job.cancelled
 
         headers, *models = job.call.arguments
         known.update(headers)
+        largest = max((tensor.bytes for header in known.values() for tensor in header.tensors), default=0)
+        job.patience_s = _SILENCE_S + largest / _SLOWEST
         self._runtime = runtime = Runtime.open(*models, on_progress=on_progress, **job.call.options)
         threading.Thread(target=self._watch, args=(runtime,), name="localspec-watch", daemon=True).start()
         return runtime.target, runtime.draft, runtime.notes, runtime.modes
@@ -295,22 +308,33 @@ class Service:
         told = False
         while runtime.uses_cards:
             time.sleep(_WATCH_S)
-            if rpc.looks and runtime.call_s() > _SILENCE_S:
-                self._give_up()
+            self._check_servers(runtime, _SILENCE_S)
             seconds = runtime.first_call_s()
             if (seconds is not None) is not told:
                 told = not told
                 self._outbox.put(FirstCall(seconds))
 
-    def _give_up(self) -> None:
-        """End: llama.cpp waits for ever for a server that is asleep, or whose cable is pulled."""
-        servers = " or ".join(rpc.looks)
-        sys.stderr.write(f"{SILENT}{servers} has not answered for {_SILENCE_S:.0f} s\n")
-        sys.stderr.flush()
-        os._exit(1)
+    def _check_servers(self, runtime: Runtime, patience_s: float) -> None:
+        """End if servers have not answered a call for so long."""
+        if rpc.looks and (seconds := runtime.call_s()) > patience_s:
+            parts = [each for each in (runtime.target, runtime.draft) if each is not None]
+            _give_up(dict.fromkeys(server for part in parts for server in part.servers), seconds)
+
+    def _watch_open(self, job: _Job) -> None:
+        """End if servers fall silent while they are looked at, or models open there."""
+        while not job.ended.wait(_WATCH_S):
+            if (seconds := time.monotonic() - job.heard_s) > job.patience_s:
+                _give_up(rpc.looks, seconds)
 
     def _tell(self, job: _Job, *words: object) -> None:
         """Tell how far a task is; raises `Cancelled` if it is not wanted any more."""
         if job.cancelled:
             raise Cancelled("it was stopped")
         self._outbox.put(Event(job.call.number, words))
+
+
+def _give_up(servers: Iterable[str], silent_s: float) -> None:
+    """End, if there are servers: llama.cpp waits for ever for one that sleeps, or whose cable is pulled."""
+    if names := " or ".join(servers):
+        os.write(2, f"{SILENT}{names} has not answered for {silent_s:.0f} s\n".encode())
+        os._exit(1)

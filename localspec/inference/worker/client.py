@@ -22,7 +22,14 @@ from queue import Empty, SimpleQueue
 from typing import IO, TYPE_CHECKING, Concatenate, ParamSpec, TypeVar, cast
 
 from localspec.child_process import exit_words, printed_before
-from localspec.errors import Cancelled, EngineDied, EngineError, LocalSpecError, ModelFileError
+from localspec.errors import (
+    Cancelled,
+    EngineDied,
+    EngineError,
+    LocalSpecError,
+    ModelFileError,
+    ServerLost,
+)
 from localspec.inference.interface import OpenModels, SharedModels, TunableModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
@@ -138,6 +145,8 @@ class Worker(AbstractContextManager["Worker"]):
                 headers = known.copy()  # other threads may read one meanwhile
                 pending = self._process.call("open", headers, target, draft, **sizes)
                 opened = cast(Opened, _watched(pending, on_progress))
+        except ServerLost:
+            raise
         except EngineDied as died:
             files = " with ".join(str(options.path) for options in (target, draft) if options is not None)
             if _ASSERTION not in str(died):
@@ -408,9 +417,9 @@ class EngineProcess:
         self.first_call_since = None
         died = EngineDied("the engine was ended")
         if self._end is None:
-            self._end = died = EngineDied(explain(self._process.returncode or 0, self._output.last_lines))
+            self._end = died = explain(self._process.returncode or 0, self._output.last_lines)
         for pending in list(self._pending.values()):
-            pending.replies.put(Failure(pending.number, EngineDied(*died.args)))
+            pending.replies.put(Failure(pending.number, type(died)(*died.args)))
         self._output.end()
 
 
@@ -436,19 +445,19 @@ _FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built
 _TELLING = re.compile(r"^no reply|assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
 
 
-def explain(code: int, output: Iterable[str]) -> str:
-    """Return one line that says what an exit code means; `output` is what the process printed last."""
+def explain(code: int, output: Iterable[str]) -> EngineDied:
+    """Return the error, of one line, that an exit code means; `output` is what the process printed last."""
     name = _WINDOWS_NAMES.get(code % 2**32, "") if code >= 0 else exit_words(code)
     line = _telling_line(output)
     if line.startswith(SILENT):
-        return line.removeprefix(SILENT)
+        return ServerLost(line.removeprefix(SILENT))
     if name == "SIGABRT" and _SERVER in line:
-        return "the machine that computes for us is gone, or its server has ended"
+        return ServerLost("the machine that computes for us is gone, or its server has ended")
     if name == "SIGABRT":
-        return f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)"
+        return EngineDied(f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)")
     if name:
-        return f"the engine {_MEANINGS.get(name, 'was ended')} ({name})"
-    return f"the engine ended with exit code {code}" + (f": {line}" if line else "")
+        return EngineDied(f"the engine {_MEANINGS.get(name, 'was ended')} ({name})")
+    return EngineDied(f"the engine ended with exit code {code}" + (f": {line}" if line else ""))
 
 
 def _telling_line(output: Iterable[str]) -> str:

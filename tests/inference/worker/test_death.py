@@ -140,4 +140,4 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
     ],
 )
 def test_an_end_is_told_in_plain_words(code: int, output: list[str], expected: str) -> None:
-    assert expected in explain(code, output)
+    assert expected in str(explain(code, output))
