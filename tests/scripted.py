@@ -288,7 +288,7 @@ class ScriptedModels:
     def _check_alive(self) -> None:
         assert not self.closed, "the models are closed"
         if self._died is not None:
-            raise EngineDied(*self._died.args)
+            raise type(self._died)(*self._died.args)
 
     def cancel(self) -> None:
         """End the running answer, also one that waits at a gate."""

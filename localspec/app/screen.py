@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,10 @@ from localspec.inference.interface import OpenModels
 from localspec.inference.worker.wire import LogLine
 from localspec.storage.config import Config
 from localspec.storage.profiles import Profiles
+from localspec.types import ModelInfo
 
 if TYPE_CHECKING:
+    from localspec.app.recommendation import LocalTarget, Ranked  # likewise
     from localspec.app.tuning import Stop, TuneChoice  # 0.1 s that the start does without
     from localspec.tuning.events import TuneEvent
 
@@ -24,8 +26,10 @@ OnLog = Callable[[LogLine], None]
 class ScreenRequest:
     """What to show at first, and how models are opened and tuned; `profile` is that of new chats.
 
-    Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here;
-    `takes_others` if they can be. A run tunes those that are open, and `was_stopped` tells of the last one.
+    Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here:
+    of the `choices` beside those that are open, on another machine if `host` names one. `go_home` lets them
+    open on this one from then on, None where they do. A run tunes those that are open, and `was_stopped`
+    tells of the last one.
     """
 
     config: Config
@@ -35,7 +39,9 @@ class ScreenRequest:
     session: SessionRequest
     knowledge: PairKnowledge
     opens_default_pair: bool
-    takes_others: bool
+    choices: Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | Ranked]] | None
+    host: str
+    go_home: Callable[[], None] | None
     open_models: Callable[[ModelChoice | None, Callable[[float], bool], OnLog], OpenModels]
     tune: Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]
     was_stopped: Callable[[], bool]

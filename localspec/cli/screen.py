@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,17 @@ from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker.wire import LogLine
+from localspec.llama import rpc
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
 from localspec.models.verified import verify
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
-from localspec.types import TaskType
+from localspec.types import ModelInfo, TaskType
 
 if TYPE_CHECKING:
+    from localspec.app.recommendation import LocalTarget, Ranked
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
     from localspec.inference.attached import AttachedModels
@@ -50,11 +52,12 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     args = parser().parse_args(argv)
     config = read_config(paths.config_dir() / "config.toml")
     host = config.host if args.host is None else args.host
+    found = profiles(paths.config_dir() / "profiles")
     served: _Served | None = None
     opens_default_pair = False
     if args.attach is not None or host not in ("", "none"):
         words = argv[: argv.index("--host")] if "--host" in argv else argv
-        served = _Served(args, host, words, config.remote_program)
+        served = _Served(args, found, host, words, config.remote_program)
     if served is None:
         pair = pair_options(args)
         check_model_file(pair.target.path)
@@ -64,7 +67,6 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(
             "--attach takes the models of a server, and others are named", "leave one of them out"
         )
-    found = profiles(paths.config_dir() / "profiles")
     try:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)
     except UserError as error:
@@ -80,7 +82,9 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         session=session_request(args),
         knowledge=models.recall,
         opens_default_pair=opens_default_pair,
-        takes_others=served is None,
+        choices=models.choices if args.attach is None else None,
+        host=host if served else "",
+        go_home=None if args.attach is not None or not (served or rpc.named()) else models.go_home,
         open_models=models.open,
         tune=models.tune,
         was_stopped=models.was_stopped,
@@ -95,6 +99,7 @@ class _Models:
         args = argparse.Namespace(**vars(args) | {"check": verify})  # which draws nothing on the terminal
         self._usual = self._args = args
         self._profiles = found
+        self._is_home = False  # though flags name other machines
         self._known = KnownPair(args, via=None)
 
     def open(
@@ -120,6 +125,19 @@ class _Models:
             tell(note)
         return placing.open_in_worker(self._known.place(pair, tell), on_progress, on_log)
 
+    def go_home(self) -> None:
+        """Open models without other machines from now on."""
+        self._is_home, os.environ[rpc.VARIABLE] = True, ""
+        for name in ("devices", "draft_devices"):
+            if any(device.startswith("RPC") for device in getattr(self._usual, name) or ()):
+                setattr(self._usual, name, None)
+
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+        """Yield what could be opened; raises LocalSpecError."""
+        from localspec.app.recommendation import choices
+
+        return choices(open_now)
+
     def recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task with the models that are open."""
         return self._known.experience(task)
@@ -139,18 +157,23 @@ class _Models:
         return bool(stopped_profiles(self._profiles, pair_options(self._args)))
 
 
-class _Served:
+class _Served(_Models):
     """The models of a server: of one that runs already, or of one that `--host` starts on its machine."""
 
-    def __init__(self, args: argparse.Namespace, host: str, words: Sequence[str], program: str) -> None:
+    def __init__(
+        self, args: argparse.Namespace, found: Profiles, host: str, words: Sequence[str], program: str
+    ) -> None:
+        super().__init__(args, found)
         self._address: str | None = args.attach
         self._host, self._words, self._program = host, words, program
         self._models: AttachedModels | None = None
 
     def open(
-        self, _choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
+        self, choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
     ) -> OpenModels:
         """Open the models there, or find them open; raises LocalSpecError."""
+        if self._is_home:
+            return super().open(choice, on_progress, on_log)
         from localspec.inference.attached import AttachedModels, Server
         from localspec.inference.remote import RemoteModels
 
@@ -160,16 +183,30 @@ class _Served:
         if self._address is not None:
             self._models = AttachedModels(Server(self._address, os.environ.get(KEY_VARIABLE)))
         else:
-            self._models = RemoteModels(self._host, self._words, self._program, on_progress, tell)
+            files = () if choice is None else ("-m", str(choice.target), "-md", str(choice.draft or ""))
+            words = [*self._words, *files]
+            self._models = RemoteModels(self._host, words, self._program, on_progress, tell)
         return self._models
+
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+        """Return what could be opened there."""
+        if self._is_home:
+            return super().choices(open_now)
+        from localspec.app.recommendation import LocalTarget
+
+        return () if self._models is None else self._models.choices(tuple[LocalTarget, ...])
 
     def recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned there for a task."""
+        if self._is_home:
+            return super().recall(task)
         found = None if self._models is None else self._models.recall(task)
         return None if found is None else TunedChoice(found.settings, found.reason)
 
-    def tune(self, _choice: TuneChoice, _stop: Stop, _on_log: OnLog) -> Iterator[TuneEvent]:
+    def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
         """Refuse: the models are not here."""
+        if self._is_home:
+            return super().tune(choice, stop, on_log)
         there = (
             "on the machine of the server"
             if self._address
@@ -179,4 +216,4 @@ class _Served:
 
     def was_stopped(self) -> bool:
         """Tell that no run can go on: the models are not here."""
-        return False
+        return self._is_home and super().was_stopped()

@@ -20,7 +20,7 @@ from cattrs import BaseValidationError
 from cattrs.preconf.json import JsonConverter, make_converter
 from cattrs.strategies import configure_tagged_union
 
-from localspec.errors import ContextFullError, EngineDied, EngineError, UserError
+from localspec.errors import ContextFullError, EngineDied, EngineError, ServerLost, UserError
 from localspec.inference.interface import Choice
 from localspec.types import (
     DeviceMemory,
@@ -82,10 +82,9 @@ class Server:
                     if response.status >= 400:
                         raise _refused(response.status, response.read())
                     yield response
-        except IncompleteRead as error:
-            raise EngineDied(f"{self.name} is gone: the connection has broken off") from error
         except (OSError, HTTPException, ValueError) as error:
-            raise EngineDied(f"{self.name} is gone: {error}") from error
+            how = "the connection has broken off" if isinstance(error, IncompleteRead) else error
+            raise ServerLost(f"{self.name} is gone: {how}") from error
 
 
 class AttachedModels:
@@ -131,6 +130,10 @@ class AttachedModels:
         """Return what is tuned there for a task, if anything is."""
         found = self._server.call("recall", tuple[Choice, ...], task)
         return found[0] if found else None
+
+    def choices(self, kind: type[T]) -> T:
+        """Return what could be opened there: rows of a list of `choices` in `app/recommendation.py`."""
+        return self._server.call("choices", kind, None, _LONGEST_TURN_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""

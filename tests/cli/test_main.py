@@ -108,7 +108,7 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
     with pytest.raises(UserError, match=r"the server at 127\.0\.0\.1:9 does not answer"):
         opened[0].open_models(None, lambda _fraction: True, lambda _line: None)
     assert not opened[0].opens_default_pair
-    assert not opened[0].takes_others
+    assert opened[0].choices is None
     assert not opened[0].was_stopped()
 
 

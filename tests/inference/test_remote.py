@@ -6,16 +6,19 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from localspec.app.options import ModelChoice
+from localspec.app.recommendation import LocalTarget
 from localspec.app.screen import ScreenRequest
 from localspec.app.tuning import Stop, TuneChoice
 from localspec.cli import main as command_line
 from localspec.cli import screen
-from localspec.errors import Cancelled, EngineDied, LocalSpecError, UserError
+from localspec.errors import Cancelled, LocalSpecError, ServerLost, UserError
 from localspec.inference import remote
 from localspec.inference.remote import RemoteModels, run_there
 from localspec.inference.runtime import Runtime
@@ -93,7 +96,7 @@ def test_a_line_that_is_cut_ends_the_answer_in_one_sentence_and_the_server_there
     running = servers()
     assert running
     request = Request((Message("user", "Hi!"),), Sampling(0.0), EngineSettings(mode="off"), 24)
-    with pytest.raises(EngineDied, match=r"^cut is gone: the connection has broken off$"):
+    with pytest.raises(ServerLost, match=r"^cut is gone: the connection has broken off$"):
         list(models.generate(request))
     models.close()
     psutil.wait_procs(running, PATIENCE_S)
@@ -171,13 +174,25 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
     words = ["-m", str(demo_target), "-c", "300", "--host", "tower"]
     assert screen.main(words, show) == 0
     (request,) = asked
-    assert not request.takes_others
     models = request.open_models(None, lambda _fraction: True, lambda _line: None)
-    assert models.target.context == 300
+    assert (models.target.context, request.host) == (300, "tower")
+    assert request.choices is not None
+    rows = [row for row in request.choices(()) if isinstance(row, LocalTarget)]
+    included = next(row for row in rows if row.model.path.name == demo_target.name)
+    assert included.drafts
     assert request.knowledge("coding") is None  # nothing is tuned
     with pytest.raises(UserError, match="on another machine"):
         list(request.tune(TuneChoice(()), Stop(), lambda _line: None))
     models.close()
+    choice = ModelChoice(included.model.path, None)
+    with closing(request.open_models(choice, lambda _fraction: True, lambda _line: None)) as others:
+        assert (others.target.path, others.draft) == (included.model.path, None)
+        assert servers()
+    assert request.go_home is not None
+    request.go_home()
+    with closing(request.open_models(None, lambda _fraction: True, lambda _line: None)) as here:
+        assert here.target.context == 300
+        assert not servers()
 
 
 def test_the_server_there_ends_with_this_side(demo_target: Path) -> None:

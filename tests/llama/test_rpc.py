@@ -24,8 +24,8 @@ from localspec.child_process import values_of
 from localspec.cli import main as command_line
 from localspec.errors import Cancelled, ServerLost, UserError
 from localspec.hardware import devices
-from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.hardware.machine import known_machine
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc

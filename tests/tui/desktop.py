@@ -14,6 +14,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from localspec.app.options import ModelChoice
+from localspec.app.recommendation import choices
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.messages import StoredMessage
@@ -163,6 +164,7 @@ async def desktop(
         session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
         app = LocalSpecApp(session, loader, config, folder, deque())
         app.chat_screen.looks_for_better, app.chat_screen.opener = looks_for_better, opener
+        app.chat_screen.choices = choices
         try:
             async with app.run_test(size=size) as pilot:
                 desktop = Desktop(pilot, store, loader, opened)

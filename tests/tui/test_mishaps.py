@@ -13,7 +13,7 @@ from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.messages import Role
-from localspec.errors import EngineDied, StoreError
+from localspec.errors import EngineDied, ServerLost, StoreError, UserError
 from localspec.types import DeviceMemory, PlainRate, TaskType
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
@@ -61,6 +61,48 @@ async def test_earlier_answer_is_back_when_the_models_cannot_write_another(tmp_p
         await desk.press("ctrl+r")
         await desk.shows("signal 6", "first answer")
         assert desk.texts == ["question", "first answer"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "goes_home"), [("y", True), ("n", False), ("escape", False), ("#yes", True), ("#no", False)]
+)
+async def test_models_of_a_server_that_is_lost_open_here_or_there_as_one_likes(
+    answer: str, goes_home: bool, tmp_path: Path
+) -> None:
+    went = list[bool]()
+    async with desktop(tmp_path, says("so far ", ServerLost("tower:50052 has not answered for 2 s"))) as desk:
+        desk.chat.pane.go_home = lambda: went.append(True)
+        await desk.enter("go")
+        await desk.shows("tower:50052 has not answered for 2 s", "Open here", "Open there again", "so far")
+        assert len(desk.opened) == 1
+        await (desk.pilot.click(answer) if answer.startswith("#") else desk.press(answer))
+        await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is not None)
+        assert went == [True] * goes_home
+        assert desk.path[-1].content.strip() == "so far"
+
+
+async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -> None:
+    opened, went = list[ScriptedModels](), list[bool]()
+
+    def models() -> ScriptedModels:
+        if opened and not went:
+            raise UserError("nobody listens at tower:50052", "start one there")
+        opened.append(ScriptedModels(says("from here")))
+        return opened[-1]
+
+    async with desktop(tmp_path, models=models) as desk:
+        desk.chat.pane.go_home = lambda: went.append(True)
+        desk.loader.release()
+        await desk.enter("go")
+        await desk.shows("nobody listens at tower:50052")
+        await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+        await desk.press("n")
+        await desk.until(lambda: not isinstance(desk.app.screen, AskScreen))
+        assert desk.loader.ready is None
+        await desk.enter("/regen")
+        await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
+        await desk.press("y")
+        await desk.until(lambda: desk.loader.ready is not None)
 
 
 async def test_chat_can_be_deleted_while_something_is_measured_after_its_answer(tmp_path: Path) -> None:

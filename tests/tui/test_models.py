@@ -12,6 +12,7 @@ import pytest
 from textual.widgets import OptionList
 
 from localspec.app.options import ModelChoice
+from localspec.app.recommendation import LocalTarget, choices
 from localspec.chat.export import chat_text
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
@@ -237,7 +238,7 @@ async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
         await screen.shows("other-Q8_0")
         await screen.enter("/model nobody-knows-it")
         await screen.shows("no model `nobody-knows-it` is on this computer")
-        screen.chat.opener = None
+        screen.chat.choices = None
         await screen.press("f8")
         await screen.shows("a server holds these models")
     assert len(screen.opened) == 2
@@ -255,3 +256,20 @@ async def test_an_answer_under_way_is_not_cut_off(tmp_path: Path) -> None:
         gate.open()
         await screen.until(lambda: screen.texts == ["Hi", "Hello."])
     assert len(screen.opened) == 1
+
+
+async def test_models_of_another_machine_are_listed_and_opened_there(tmp_path: Path, other: Path) -> None:
+    there = [row for row in choices(()) if isinstance(row, LocalTarget)]
+    opened: list[ModelChoice] = []
+    async with desktop(tmp_path, models=included, on_choice=opened.append) as screen:
+        screen.chat.host, screen.chat.pane.go_home = "tower", lambda: None
+        screen.chat.choices = lambda _open_now: there
+        await screen.press("f8")
+        await screen.shows("On tower", "other-Q8_0")
+        assert "To fetch" not in screen.screen_text()
+        await screen.press("ctrl+d")
+        await screen.shows("these are on tower")
+        assert read_config(config_dir() / "config.toml").target is None
+        await screen.press(*"other", "enter")
+        await screen.until(lambda: opened)
+    assert opened == [ModelChoice(other, None)]

@@ -204,7 +204,9 @@ def launch(request: ScreenRequest) -> int:
         app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
         try:
             app.chat_screen.looks_for_better = request.opens_default_pair
-            app.chat_screen.opener = opener if request.takes_others else None
+            app.chat_screen.opener, app.chat_screen.choices = opener, request.choices
+            app.chat_screen.host = request.host
+            app.chat_screen.pane.go_home = request.go_home
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             app.chat_screen.run_was_stopped = request.was_stopped
             for problem in request.profiles.problems:

@@ -1,9 +1,9 @@
-"""Choose the models to talk to: of those on this machine, and of those that can be fetched."""
+"""Choose the models to talk to: of those on the machine that opens them, and of those that can be fetched."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from os.path import realpath
 from typing import ClassVar
 
@@ -19,14 +19,16 @@ from textual.worker import get_current_worker
 from localspec import units
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.app.options import ModelChoice
-from localspec.app.recommendation import LocalTarget, Partner, Ranked, choices
+from localspec.app.recommendation import LocalTarget, Partner, Ranked
 from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.candidates import Placement
+from localspec.types import ModelInfo
 from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import in_words
 
+FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | Ranked]]
 _LOOKS_S = 0.3  # at downloads
 _SIZE, _STATE = 9, 14  # columns
 _DOES = {"offered": "fetches", "fetching": "pauses", "paused": "goes on fetching", "here": "opens"}
@@ -41,10 +43,13 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         Binding("escape,f8", "dismiss(None)", "Close", id="models.leave"),
     ]
 
-    def __init__(self, fetches: PairFetches, loader: ModelLoader, *, to_fetch: bool = False) -> None:
-        """Prepare; `to_fetch` begins with what is not here yet."""
+    def __init__(
+        self, fetches: PairFetches, loader: ModelLoader, choices: FindModels, host: str, *, to_fetch: bool
+    ) -> None:
+        """Prepare to show `choices`, of another machine `host` if given; `to_fetch` begins with others."""
         super().__init__()
         self._fetches, self._loader, self._to_fetch = fetches, loader, to_fetch
+        self._choices, self._host = choices, host
         self._found: dict[str, LocalTarget | Ranked] = {}
         self._drafts: dict[str, int] = {}  # that were chosen, by target
         self._rows: list[ListRow] = []
@@ -71,7 +76,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         """Find files and plan where they would sit, which takes a while, in a thread."""
         worker, problem = get_current_worker(), ""
         try:
-            for row in choices(self._loader.open_now):
+            for row in self._choices(self._loader.open_now):
                 if isinstance(row, Ranked):
                     self._fetches.consider(row)
                 if worker.is_cancelled:
@@ -93,7 +98,8 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
     def _show(self) -> None:
         width = self._list.container_size.width - 4
         open_now = [realpath(model.path) for model in self._loader.open_now[:1]]
-        here, pairs = [ListRow("", "On this machine")], [ListRow("", f"To fetch{self._looking}")]
+        here = [ListRow("", f"On {self._host}{self._looking}" if self._host else "On this machine")]
+        pairs = [] if self._host else [ListRow("", f"To fetch{self._looking}")]
         for key, row in self._found.items():
             if isinstance(row, Ranked):
                 pairs.append(_pair_row(self._fetches.consider(row), width))
@@ -147,6 +153,8 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         """Open the models of the row, or at every start; those that are not here are fetched, or pause."""
         row = self._found.get(self._list.highlighted or "")
         try:
+            if keeps and self._host:
+                raise UserError(f"these are on {self._host}", "`localspec setup --host` chooses there")
             if isinstance(row, Ranked) and self._fetches.consider(row).stage != "here" and not keeps:
                 self._fetches.turn(row.pair.name)
             elif row is not None:

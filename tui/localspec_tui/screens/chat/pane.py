@@ -43,6 +43,7 @@ from localspec.errors import (
     EngineDied,
     EngineError,
     LocalSpecError,
+    ServerLost,
     StoreError,
     UserError,
 )
@@ -54,7 +55,7 @@ from localspec_tui.screens.chat.answering import STUCK, Answering, Job
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.dialogs import EditScreen, MakeRoomScreen, NoteScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import TitleBar, in_words
@@ -109,6 +110,7 @@ class ChatPane(Vertical):
         self._answer: Answering | None = None
         self._ticks: Timer
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
+        self.go_home: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands: Sequence[CommandSpec] = ()  # the person's, as they were read last
         self._told: set[str] = set()  # of what is wrong with them
 
@@ -415,11 +417,28 @@ class ChatPane(Vertical):
                 self.status.say("stopped", is_error=True)
             case ContextFullError():
                 await self.status.attempt(self.make_room(answer))
+            case ServerLost() if self.go_home is not None and answer.models is not None:
+                await asyncio.to_thread(self.loader.release)
+                self.offer_home(f"{error}. What was written is kept.", otherwise="Open there again")
             case EngineDied():
                 self.status.say(f"{error}; what was written is kept", is_error=True)
                 self.loader.reopen(answer.models)
             case _:
                 self.status.say(in_words(error), is_error=True)
+
+    def offer_home(self, problem: str, otherwise: str = "") -> None:
+        """Ask whether to open the models on this machine instead, or do `otherwise`, if anything, at once."""
+
+        async def take(is_wanted: bool | None) -> None:
+            if is_wanted and self.go_home is not None:
+                self.go_home()
+                self.go_home = None
+            if is_wanted or otherwise:
+                self.loader.start()
+
+        question = f"{problem} Open the models on this machine instead?"
+        if self.go_home is not None and not isinstance(self.app.screen, AskScreen):
+            self.ask(AskScreen(question, yes="Open here", no=otherwise or "Not now"), take)
 
     # --- messages ---
 

@@ -23,7 +23,7 @@ from localspec.app.options import ModelChoice
 from localspec.chat import commands
 from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.commands import Command
-from localspec.chat.loading import Loading, LoadState, ModelLoader, Opener, Ready
+from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Opener, Ready
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
@@ -39,6 +39,7 @@ from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
 from localspec_tui.widgets.status import in_words
 
 if TYPE_CHECKING:
+    from localspec_tui.screens.models import FindModels
     from localspec_tui.screens.tune import Tuner
 
 QUIT_WITHIN_S = 2.0
@@ -85,7 +86,9 @@ class ChatScreen(Screen[int]):
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
         self._loader = loader
-        self.opener: Callable[[ModelChoice], Opener] | None = None  # where others can be opened
+        self.opener: Callable[[ModelChoice], Opener] | None = None
+        self.choices: FindModels | None = None  # where others can be opened
+        self.host = ""  # of another machine that opens them
         self.fetches = PairFetches()
         self.looks_for_better = False  # pairs than the one included
         self._offers: dict[str, Offer] = {}  # as they were last shown
@@ -143,6 +146,8 @@ class ChatScreen(Screen[int]):
                 self.fetches.look()
             self._show_fetches()
         await self.pane.status.show_state(state)
+        if isinstance(state, Failed):
+            self.pane.offer_home(f"{in_words(state.error)}.")
         self.refresh_bindings()
 
     # --- other models ---
@@ -206,9 +211,10 @@ class ChatScreen(Screen[int]):
         from localspec.app.recommendation import choice_named  # the placement: 0.1 s
         from localspec_tui.screens.models import ModelsScreen
 
-        if self.opener is None:
-            raise UserError("a server holds these models", "start without --attach or --host for others")
-        if name:
+        if self.choices is None:
+            raise UserError("a server holds these models", "start without --attach for others")
+        host = self.host if self.pane.go_home else ""
+        if name and not host:
             choice = await asyncio.to_thread(choice_named, commands.unquoted(name), self._loader.open_now)
             await self._open_models(choice)
             return
@@ -217,7 +223,7 @@ class ChatScreen(Screen[int]):
             if choice is not None:
                 await self._open_models(choice)
 
-        self.pane.ask(ModelsScreen(self.fetches, self._loader, to_fetch=to_fetch), take)
+        self.pane.ask(ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch), take)
 
     # --- chats ---
 
