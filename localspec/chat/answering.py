@@ -126,7 +126,9 @@ class Answering:
         except BaseException as error:  # noqa: BLE001 - raised again when what came is kept
             state, failure = "failed", error
         finally:
-            _close(generated)
+            if isinstance(generated, Generator):  # let the models stop at once, not when it is collected
+                with suppress(EngineError):
+                    generated.close()
         if (saved := self._end(state)) is not None:
             yield saved
         failure = failure or self._trouble
@@ -200,13 +202,6 @@ class Answering:
             self._trouble = None
         except LocalSpecError as error:
             self._trouble = error
-
-
-def _close(generated: Iterator[GenerationEvent]) -> None:
-    """Let the models stop at once, rather than when the iterator is collected."""
-    if isinstance(generated, Generator):
-        with suppress(EngineError):
-            generated.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
 from itertools import takewhile
@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.figures import Json
 from localspec.errors import UserError
 from localspec.inference.attached import Attachment, from_json, plain, to_json
 from localspec.inference.interface import Choice, SharedModels
@@ -74,7 +73,8 @@ async def _generate(service: Service, request: Request) -> Response:
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
     asked = Asked(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
-    return await streamed(request, _plain(service.answer(asked)), error)
+    events = (plain(event, GenerationEvent) async for event in service.answer(asked))
+    return await streamed(request, events, error)
 
 
 async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
@@ -90,11 +90,6 @@ async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
         async for _ in events:
             pass
     return found[0]
-
-
-async def _plain(events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
-    async for event in events:
-        yield plain(event, GenerationEvent)
 
 
 _VERBS: dict[str, Verb] = {
