@@ -90,7 +90,8 @@ def test_json_has_a_schema_and_every_field(capsys: pytest.CaptureFixture[str]) -
     assert err == ""
     assert value["schema"] == 1
     assert value["devices"][0]["users"][0] == {"pid": 12, "name": "firefox", "memory": 300 * 2**20}
-    assert value["rates"][1] == {"device": "CPU", "read": 30e9, "link": None}
+    unmeasured = {"link": None, "weights": None, "further": None}
+    assert value["rates"][1] == {"device": "CPU", "read": 30e9, **unmeasured}
     assert value["notes"] == list(MACHINE.notes)
 
 
