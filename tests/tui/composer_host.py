@@ -16,8 +16,7 @@ from localspec.chat.commands import complete
 from localspec_tui.widgets.composer.composer import (
     Composer,
     PromptEntered,
-    QueuedPromptRemoved,
-    QueuedPromptTaken,
+    QueuedPromptAsked,
 )
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from tests.tui.styled import STYLES
@@ -63,8 +62,7 @@ class ComposerHost(App[None]):
         return [message.text for message in self.heard if isinstance(message, PromptEntered)]
 
     @on(PromptEntered)
-    @on(QueuedPromptTaken)
-    @on(QueuedPromptRemoved)
+    @on(QueuedPromptAsked)
     def hear(self, message: Message) -> None:
         self.heard.append(message)
 

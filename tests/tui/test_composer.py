@@ -6,8 +6,7 @@ from textual.widgets import TextArea
 
 from localspec_tui.widgets.composer.composer import (
     Completions,
-    QueuedPromptRemoved,
-    QueuedPromptTaken,
+    QueuedPromptAsked,
     QueueStrip,
 )
 from tests.tui.composer_host import ComposerHost
@@ -157,11 +156,11 @@ async def test_the_queue_is_shown_edited_and_removed_by_keys() -> None:
         await pilot.pause()
         assert queue.size.height == 3
         await pilot.press("alt+up")
-        assert app.heard.pop() == QueuedPromptTaken(2)
+        assert app.heard.pop() == QueuedPromptAsked(2, "edit")
         await pilot.press("shift+tab", "down", "x")
-        assert app.heard.pop() == QueuedPromptRemoved(1)
+        assert app.heard.pop() == QueuedPromptAsked(1, "remove")
         await pilot.press("e")
-        assert app.heard.pop() == QueuedPromptTaken(1)
+        assert app.heard.pop() == QueuedPromptAsked(1, "edit")
         app.composer.set_queue([])
         await pilot.pause()
         assert not queue.display
@@ -177,10 +176,10 @@ async def test_the_queue_is_edited_and_removed_by_mouse() -> None:
         app.composer.set_queue(["first", "second"])
         await pilot.pause()
         await pilot.click(QueueStrip, offset=(10, 1))
-        assert app.heard == [QueuedPromptTaken(1)]
+        assert app.heard == [QueuedPromptAsked(1, "edit")]
         await pilot.click(QueueStrip, offset=(1, 0))
         await settled(pilot)
-        assert app.heard[1:] == [QueuedPromptRemoved(0)]
+        assert app.heard[1:] == [QueuedPromptAsked(0, "remove")]
 
 
 @pytest.mark.asyncio

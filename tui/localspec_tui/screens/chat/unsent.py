@@ -22,7 +22,7 @@ from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.types import Message
 from localspec_tui.screens.chat.status import ChatStatus
-from localspec_tui.widgets.composer.composer import Composer, QueuedPromptRemoved, QueuedPromptTaken
+from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import in_words
 
 REST_S = 0.4
@@ -160,17 +160,15 @@ class ChatComposer(Composer):
         self.set_queue(self._session.queue)
         self._keep_soon()
 
-    @on(QueuedPromptTaken)
-    def _edit_queued(self, event: QueuedPromptTaken) -> None:
-        if event.index < len(self._session.queue):  # its turn may have come meanwhile
-            text = self._session.queue.pop(event.index)
+    @on(QueuedPromptAsked)
+    def _change_queued(self, event: QueuedPromptAsked) -> None:
+        queue = self._session.queue
+        if event.index >= len(queue):  # its turn has come meanwhile
+            return
+        text = queue.pop(event.index)
+        if event.change == "edit":
             if self.text.strip():  # what is being written waits instead
-                self._session.queue.append(self.text)
+                queue.append(self.text)
             self.text = text
-            self.set_queue(self._session.queue)
             self.focus()
-
-    @on(QueuedPromptRemoved)
-    def _drop_queued(self, event: QueuedPromptRemoved) -> None:
-        del self._session.queue[event.index : event.index + 1]  # nothing if its turn has come meanwhile
         self._queue_changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -33,17 +33,11 @@ class PromptEntered(Message):
 
 
 @dataclass
-class QueuedPromptTaken(Message):
-    """A queued prompt is to go back into the text for editing."""
+class QueuedPromptAsked(Message):
+    """A queued prompt is to go back into the text, or is not wanted any more."""
 
     index: int
-
-
-@dataclass
-class QueuedPromptRemoved(Message):
-    """A queued prompt is not wanted any more."""
-
-    index: int
+    change: Literal["edit", "remove"]
 
 
 @dataclass
@@ -108,17 +102,17 @@ class QueueStrip(OptionList):
         if index is not None and event.get_content_offset_capture(self).x < len(REMOVE):
             event.stop()
             event.prevent_default()
-            self.post_message(QueuedPromptRemoved(index))
+            self.post_message(QueuedPromptAsked(index, "remove"))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Take the prompt back."""
         event.stop()
-        self.post_message(QueuedPromptTaken(event.option_index))
+        self.post_message(QueuedPromptAsked(event.option_index, "edit"))
 
     def action_remove(self) -> None:
         """Remove the prompt under the cursor."""
         if self.highlighted is not None:
-            self.post_message(QueuedPromptRemoved(self.highlighted))
+            self.post_message(QueuedPromptAsked(self.highlighted, "remove"))
 
 
 class Completions(OptionList, can_focus=False):
@@ -358,7 +352,7 @@ class Composer(Widget):
 
     def action_edit_queued(self) -> None:
         """Take the last queued prompt back."""
-        self.post_message(QueuedPromptTaken(self._queue.option_count - 1))
+        self.post_message(QueuedPromptAsked(self._queue.option_count - 1, "edit"))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave keys to the text area, the queue and the screen where they mean something else there."""
