@@ -199,7 +199,6 @@ def _share(part: float, whole: float) -> float | None:
 class ComparedAnswer:
     """A text and how it came about; `complete` if it ended by itself or at a limit."""
 
-    mode: Mode
     text: str
     record: AnswerRecord
     complete: bool = True
@@ -221,7 +220,7 @@ def plain_rate(answers: Sequence[ComparedAnswer]) -> float | None:
 def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
     """Return the figures of an answer in words; the ratio is to plain decoding in the same comparison."""
     record = of_record(answer.record)
-    ratio = record.ratio or _ratio(answer.mode, record.tokens_per_s, plain)
+    ratio = record.ratio or _ratio(answer.record.mode, record.tokens_per_s, plain)
     words = in_words(replace(record, ratio=ratio))
     speed = "  ".join(words[name] for name in ("tokens_per_s", "ratio") if name in words)
     shares = (words[name] for name in ("acceptance", "hit_rate", "accepted_length") if name in words)
@@ -244,12 +243,12 @@ def verdict(answers: Sequence[ComparedAnswer]) -> str:
             f"Drawn at temperature {temperature:g} from the same distribution: "
             "the modes may write different words, and neither is the truer answer."
         )
-    reference = next((answer for answer in answers if answer.mode == "off"), answers[0])
+    reference = next((answer for answer in answers if answer.record.mode == "off"), answers[0])
     return " ".join(_against(answer, reference) for answer in answers if answer is not reference)
 
 
 def _against(answer: ComparedAnswer, reference: ComparedAnswer) -> str:
-    name, other = mode_name(answer.mode), mode_name(reference.mode)
+    name, other = mode_name(answer.record.mode), mode_name(reference.record.mode)
     at = first_difference(answer.text, reference.text)
     if at is None:
         return f"{name} wrote the same text as {other}."

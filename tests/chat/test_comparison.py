@@ -14,7 +14,7 @@ ROUNDS = {"off": plain(60), "sd": sd(40), "ssd": ssd(40)}
 def answer(
     mode: Mode, text: str = "a text", temperature: float = 0.0, complete: bool = True
 ) -> ComparedAnswer:
-    return ComparedAnswer(mode, text, record_of(ROUNDS[mode], mode, temperature), complete)
+    return ComparedAnswer(text, record_of(ROUNDS[mode], mode, temperature), complete)
 
 
 def test_the_ratio_is_to_the_plain_answer_of_the_same_comparison() -> None:

@@ -195,7 +195,7 @@ async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
         await pilot.pause()
         assert not follows(host)
         while host.transcript.scroll_y < host.transcript.max_scroll_y:
-            host.transcript.action_scroll_down()
+            host.transcript.scroll_down(animate=False, immediate=True)
             await pilot.pause()
         await pilot.pause()
         assert follows(host)

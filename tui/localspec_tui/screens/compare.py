@@ -81,7 +81,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self.run_worker(self._body.finish(Shown(message)), group="finish", exclusive=True)
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
-            self.answer = ComparedAnswer(self.mode, written, update.saved.record, self._complete)
+            self.answer = ComparedAnswer(written, update.saved.record, self._complete)
         self.query_one(".answer-column--keep", Static).update("Enter keeps this answer")
         return True
 

@@ -106,10 +106,6 @@ class Prose(Widget):
         self._strips.clear()
         self.refresh(layout=height != self._laid.height)
 
-    def get_content_width(self, container: Size, viewport: Size) -> int:
-        """Take all the room there is."""
-        return container.width
-
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the rows at a width, laying the text out anew when it differs from the last."""
         self._fit(width)

@@ -424,15 +424,7 @@ class Transcript(VerticalScroll, can_focus=False):
     on_resize = watch_virtual_size
 
     # Textual works a goal out at once and goes there after the next refresh: what is mounted above meanwhile
-    # would be jumped over. So all of these move at once; an animation, too, would aim at a place that moves.
-
-    def action_scroll_up(self) -> None:
-        """Scroll a line."""
-        self.scroll_up(animate=False, immediate=True)
-
-    def action_scroll_down(self) -> None:
-        """Scroll a line."""
-        self.scroll_down(animate=False, immediate=True)
+    # would be jumped over. So both of these move at once; an animation, too, would aim at a place that moves.
 
     def action_page_up(self) -> None:
         """Scroll a page."""
