@@ -152,7 +152,7 @@ def _memory_rate(job: Job, share_s: float) -> Measured:
     with Buffers(job.device, size, passes, quantised=True) as block:
         timed = (typical_s(partial(block.read_s, tokens), share_s / 4) for tokens in (1, SEVERAL))
         one, several = (_above(seconds, trip_s / passes) for seconds in timed)
-        return replace(rate, weights=block.bytes / one, further=(several / one - 1) / (SEVERAL - 1))
+        return replace(rate, weights=block.bytes / one, further=max(0.0, several / one - 1) / (SEVERAL - 1))
 
 
 def _above(seconds: float, trip_s: float) -> float:

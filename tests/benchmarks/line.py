@@ -162,12 +162,17 @@ def report(args: argparse.Namespace, line: Line, name: str) -> None:
         counts = [len(read_shape(path).layers) for path in paths]
         seats = LAYOUTS[layout](*counts)
         pair = [placed(path, split) for path, split in zip(paths, seats, strict=True)]
+        limits, (line.one_way_s, line.rate) = (line.one_way_s, line.rate), (0.0, 0.0)  # while weights cross
         with Worker.open(*pair, draft_threads=1) as models:
+            line.one_way_s, line.rate = limits
             found, carried = answers(args, line, models)
-        judged = [summary for summary in found.get("sd", []) if summary.drafted]
-        share = sum(sum(each.accepted_at) for each in judged) / sum(sum(each.drafted_at) for each in judged)
+        every = [summary for summaries in found.values() for summary in summaries]
+        judged = sum(sum(summary.drafted_at) for summary in every)
+        share = sum(sum(summary.accepted_at) for summary in every) / judged if judged else None
         expected = expected_rates(args, machine, seats, share)
-        print(f"  {layout}: {share:.0%} of the draft's tokens are accepted")
+        print(
+            f"  {layout}: " + (f"{share:.0%} of the draft's tokens are accepted" if judged else "no drafts")
+        )
         for mode, summaries in found.items():
             rates = [summary.tokens / summary.decode_s for summary in summaries]
             print(
@@ -204,9 +209,9 @@ def answers(
 
 
 def expected_rates(
-    args: argparse.Namespace, machine: Machine, seats: tuple[LayerSplit, LayerSplit], acceptance: float
+    args: argparse.Namespace, machine: Machine, seats: tuple[LayerSplit, LayerSplit], acceptance: float | None
 ) -> dict[Mode, float]:
-    """Return what a plan expects of each mode where the models sit so."""
+    """Return what a plan expects of each mode where the models sit so; what does not pay is not drafted."""
     target, draft = read_shape(args.model), replace(read_shape(args.model_draft), acceptance=acceptance)
     asked = PlacementConstraints(
         context=CONTEXT,
@@ -218,7 +223,8 @@ def expected_rates(
     )
     every = PlacementSearch(machine, (target, draft), asked).at(CONTEXT)
     found = next(each for each in every if (each.target, each.draft) == seats)
-    return {speed.mode: speed.tokens_per_s for speed in found.speeds}
+    plain = next(speed.tokens_per_s for speed in found.speeds if speed.mode == "off")
+    return {speed.mode: max(plain, speed.tokens_per_s) for speed in found.speeds}
 
 
 if __name__ == "__main__":
