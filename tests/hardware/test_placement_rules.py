@@ -12,6 +12,7 @@ from localspec.decoding.speed_model import LEAST_GAIN
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.budget import MemoryBudget
+from localspec.hardware.memory.needs import LayerSplit
 from localspec.hardware.placement.candidates import (
     DeviceAssignment,
     Placement,
@@ -224,6 +225,13 @@ def test_behind_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None
     assert (there.tokens_per_s or 0) < (slow.tokens_per_s or 0)
     assert any("the processor (the output layer)" in other.description for other in fast.rejected)
     assert not any("output" in reason for reason in fast.reasons)
+
+
+def test_beside_the_output_alone_a_draft_gets_half_of_the_cores() -> None:
+    search = PlacementSearch(beside(12e6, 3e-3), (WIDE, model(0.5, 24, width=1024)), USUAL)
+    for at_home, together in ((False, (1, 7)), (True, (4, 4))):
+        split = LayerSplit(("RPC0",), (48,), at_home)
+        assert search.threads(split, LayerSplit()).together == together
 
 
 def test_the_output_goes_to_a_card_that_is_here() -> None:
