@@ -172,7 +172,8 @@ class LocalSpecApp(App[int]):
         pane = self.chat_screen.pane
         pane.run_worker(pane.templates())  # what is new is there the next time
         for spec in pane.own_commands:
-            yield SystemCommand(f"/{spec.name}", spec.description, partial(pane.begin_command, spec.name))
+            begin = partial(pane.composer.begin_command, spec.name)
+            yield SystemCommand(f"/{spec.name}", spec.description, begin)
         for profile in self.chat_screen.session.profiles:
             name = Command("profile", profile.name)
             yield self._offer(f"Profile: {profile.title}", profile.description, name)

@@ -21,7 +21,6 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
-from localspec.app import figures
 from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.commands import (
     Command,
@@ -55,7 +54,7 @@ from localspec_tui.screens.chat.answering import STUCK, Answering, Job
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen
-from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen, NoteScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import TitleBar, in_words
@@ -333,11 +332,6 @@ class ChatPane(Vertical):
         self.own_commands = found.specs
         return found
 
-    def begin_command(self, name: str) -> None:
-        """Put a command before what is being written."""
-        self.composer.text = f"/{name} {self.composer.text}"
-        self.composer.focus()
-
     # --- asking ---
 
     @on(PromptEntered)
@@ -464,7 +458,7 @@ class ChatPane(Vertical):
             case "next":
                 await self.switch(message, 1)
             case "timeline":
-                self.show_rounds(message, await self._record_of(message, "message", "choose an answer"))
+                self.show_rounds(message, await self.record_of(message, "message", "choose an answer"))
                 self.timeline.remove_class("hidden")
             case "compare":
                 await self.compare(message)
@@ -586,15 +580,8 @@ class ChatPane(Vertical):
 
         self.ask(MakeRoomScreen(room), take)
 
-    async def show_stats(self) -> None:
-        """Show all figures of the last answer."""
-        record = await self._record_of(self.last("assistant"), "answer", "it was written or edited by hand")
-        lines = figures.table(record.settings, record.reason, record.summary)
-        if record.plain is not None:
-            lines.append(f"plain decoding, measured here: {record.plain.tokens_per_s:.1f} tok/s")
-        self.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
-
-    async def _record_of(self, message: StoredMessage, what: str, hint: str) -> AnswerRecord:
+    async def record_of(self, message: StoredMessage, what: str, hint: str) -> AnswerRecord:
+        """Return the figures of a message, which is called so; raises `UserError` with a hint without any."""
         record = await asyncio.to_thread(self.session.chat.record, message.id)
         if record is None:
             raise UserError(f"there are no figures for this {what}", hint)

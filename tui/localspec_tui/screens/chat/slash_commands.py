@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable
 
+from localspec.app import figures
 from localspec.chat import commands
 from localspec.chat.attachments import path_named
 from localspec.chat.export import chat_text, read_chats
@@ -16,7 +17,7 @@ from localspec.storage.paths import write_atomically
 from localspec.units import MODE_NAMES
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
-from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.profiles import ProfilesScreen
 from localspec_tui.screens.search import SearchScreen
@@ -149,6 +150,14 @@ def _run_search(pane: ChatPane, argument: str) -> None:
     pane.app.push_screen(SearchScreen(pane.session.search, argument), take)
 
 
+async def _run_stats(pane: ChatPane, _argument: str) -> None:
+    record = await pane.record_of(pane.last("assistant"), "answer", "it was written or edited by hand")
+    lines = figures.table(record.settings, record.reason, record.summary)
+    if record.plain is not None:
+        lines.append(f"plain decoding, measured here: {record.plain.tokens_per_s:.1f} tok/s")
+    pane.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
+
+
 def _run_theme(pane: ChatPane, argument: str) -> None:
     if not argument:
         pane.app.search_themes()
@@ -198,7 +207,7 @@ COMMANDS: dict[str, Callable[[ChatPane, str], object]] = {
     "pin": lambda pane, _: _change(pane, "pin"),
     "delete": lambda pane, _: _change(pane, "delete"),
     "search": _run_search,
-    "stats": lambda pane, _: pane.show_stats(),
+    "stats": _run_stats,
     "timeline": lambda pane, _: pane.timeline.toggle_class("hidden"),
     "origins": lambda pane, _: pane.transcript.action_toggle("origins"),
     "compare": lambda pane, modes: pane.compare(pane.last(), commands.read_modes(modes) or COMPARED),

@@ -65,6 +65,11 @@ class ChatComposer(Composer):
         self._refused, self._said = text, in_words(error)
         self._status.say(self._said, is_error=True)
 
+    def begin_command(self, name: str) -> None:
+        """Put a command before what is being written."""
+        self.text = f"/{name} {self.text}"
+        self.focus()
+
     def write_elsewhere(self) -> None:
         """Open the prompt in the user's editor; raises `UserError` where nothing came of it."""
         command = editor_command("localspec")
