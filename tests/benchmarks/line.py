@@ -106,10 +106,11 @@ class Line:
             while (left := free + self.one_way_s - time.perf_counter()) > 0:
                 time.sleep(left if left > 0.002 else 0)
             with suppress(OSError):
-                if not data:
-                    target.shutdown(socket.SHUT_WR)
-                    return
                 target.sendall(data)
+            if not data:
+                with suppress(OSError):  # it may be broken already
+                    target.shutdown(socket.SHUT_WR)
+                return
 
 
 def main() -> None:
