@@ -68,10 +68,7 @@ class BadLine(Line):
 
 def main() -> None:
     """Chat, and print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name, usual in USUAL.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=usual)
-    args = parser.parse_args()
+    args = parsed()
     os.nice(15)
     random.seed(args.seed)
     with TemporaryDirectory() as folder, sharing() as port:
@@ -121,6 +118,14 @@ def main() -> None:
                 )
             time.sleep(random.uniform(0.5, 1.5) * args.pause_s)
         say(f"end: {dict(found)}, {line.losses} lost, {slowest_s:.1f} s at most")
+
+
+def parsed() -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, usual in USUAL.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=usual)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -113,11 +113,21 @@ def test_no_line_of_a_library_reaches_the_terminal(run: Callable[..., Terminal])
         assert "Traceback" not in terminal.output
 
 
-def test_the_program_ends_with_its_terminal(run: Callable[..., Terminal]) -> None:
-    with run() as terminal:
+@pytest.mark.parametrize(
+    ("hanging_up", "ends_by"), [(signal.SIG_DFL, signal.SIGHUP), (signal.SIG_IGN, signal.SIGTERM)]
+)
+def test_the_program_ends_with_its_terminal(
+    run: Callable[..., Terminal], hanging_up: signal.Handlers, ends_by: signal.Signals
+) -> None:
+    before = signal.signal(signal.SIGHUP, hanging_up)  # which programs inherit: nohup ignores it
+    try:
+        terminal = run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with terminal:
         terminal.shows("Ask anything")
         terminal.vanish()
-        assert terminal.process.wait(PATIENCE_S) == -signal.SIGHUP
+        assert terminal.process.wait(PATIENCE_S) == -ends_by
 
 
 def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothing(

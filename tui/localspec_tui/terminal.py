@@ -66,6 +66,7 @@ class TerminalDriver(LinuxDriver):
                 came = self._read() if selector.select(_REST_S) else None
                 if came == b"":
                     os.kill(os.getpid(), signal.SIGHUP)
+                    os.kill(os.getpid(), signal.SIGTERM)  # under nohup: nobody can see this screen any more
                     return
                 text = decode(came or b"")
                 for event in parser.feed(text) if text else parser.tick():
