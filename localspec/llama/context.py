@@ -332,9 +332,10 @@ class Context:
     def _check_room(self, length: int, sequence: int) -> None:
         if length > self.context_size:
             place = "the conversation" if sequence == 0 else f"branch {sequence}"
+            larger = " or open the model with a larger context"
             raise ContextFullError(
                 f"{place} would be {length:,} tokens long; {self.model.name} holds {self.context_size:,}",
-                "shorten the text or open the model with a larger context",
+                "shorten the text" + larger * (self.context_size < self.model.training_context),
             )
 
     def _chunk(self, left: int, rows: int) -> int:

@@ -179,6 +179,18 @@ def test_a_full_context_is_refused_before_anything_is_read(
     assert context.evaluate([1]).shape[0] == 1
 
 
+def test_a_larger_context_is_advised_where_the_model_was_trained_for_one(
+    llama_model: Model, open_context: OpenContext
+) -> None:
+    most = llama_model.training_context
+    hints = []
+    for size in (most - 1, most):
+        with pytest.raises(ContextFullError) as refused:
+            open_context(llama_model, context=size).evaluate([1] * (size + 1))
+        hints.append(refused.value.hint)
+    assert hints == ["shorten the text or open the model with a larger context", "shorten the text"]
+
+
 def test_no_free_cell_leaves_everything_as_it_was(llama_model: Model, open_context: OpenContext) -> None:
     context = open_context(llama_model, context=200, sequences=4)
     context.evaluate(TOKENS)
