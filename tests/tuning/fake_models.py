@@ -40,7 +40,10 @@ def info(name: str) -> ModelInfo:
     return ModelInfo(Path(f"{name}.gguf"), name, "llama", 1000, 2000, 2048, 2048, 64, ("the processor",))
 
 
-def open_once(models: object, error: Exception = EngineDied("gone")) -> ReopenedModels:  # noqa: B008 - raised
+GONE = EngineDied("gone")
+
+
+def open_once(models: object, error: Exception = GONE) -> ReopenedModels:
     """Return models that are open; to open them again raises the error."""
     left = [cast(TunableModels, models)]
 
