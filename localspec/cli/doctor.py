@@ -28,7 +28,7 @@ from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import judge
 from localspec.hardware.device_info import Machine
 from localspec.hardware.devices import Sight
-from localspec.llama import rpc
+from localspec.llama import rpc, tile_code
 from localspec.llama.library import VERSION, added_backend
 from localspec.safe_text import safe_line
 from localspec.storage import paths
@@ -213,6 +213,10 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
     if sys.platform.startswith("linux") and "OPENMP" not in built:
         text = "this build starts its threads anew for every token (no OpenMP): a model on the CPU is slower"
         return Check(name, "warn", text, rebuild_command(uses))
+    if tile_code.is_broken():
+        text = "an old GCC spoilt llama.cpp's code for AMX, which is left unused: prompts are read slower"
+        mend = f"CC=gcc-14 CXX=g++-14 {rebuild_command(uses)}   # or 11.5, 12.4 or 13.3"
+        return Check(name, "warn", text, mend)
     return Check(name, "pass", "the build uses what the processor can do")
 
 

@@ -15,7 +15,7 @@ import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
 from localspec.gguf import Header, check_model_file
-from localspec.llama import backends, library
+from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
@@ -119,10 +119,10 @@ class Model:
         """Return the model's own name, else that of its file."""
         return self.header.name
 
-    @property
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Return every token that ends the model's turn."""
-        return self.vocabulary.end_tokens
+        """Return every token that ends the model's turn, those of its chat template included."""
+        return self.vocabulary.end_tokens | self.template.end_tokens
 
     def info(self, context: int = 0) -> ModelInfo:
         """Describe the model; `context` is what a conversation can hold (0: as trained)."""
@@ -209,6 +209,7 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
     parameters.split_mode = _SPLIT_MODES[options.split_mode]
     parameters.main_gpu = options.main_gpu
     parameters.load_mode = _LOAD_MMAP if options.mmap else _LOAD_PLAIN
+    parameters.use_extra_bufts = not tile_code.is_broken()
     if options.devices is not None:
         keep.append(array := backends.device_array(options.devices))
         parameters.devices = ctypes.cast(array, ctypes.c_void_p)

@@ -16,6 +16,7 @@ from localspec.cli.doctor import Check, card_vendors, machine_checks, rebuild_co
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.devices import Sight
 from localspec.hardware.nvml import Cards, look_through
+from localspec.llama import tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.storage import paths
 from tests.hardware.cards import CPU, GIB, GTX_1060, RTX_3090, FakeLibrary, cuda, found
@@ -38,6 +39,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda sight: ("NVIDIA",) if sight.cards.cards or sight.cards.trouble else (),
     )
     monkeypatch.setattr(doctor, "_INSTRUCTIONS", {})
+    monkeypatch.setattr(tile_code, "is_broken", lambda: False)
     monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
 
 
@@ -121,6 +123,13 @@ def test_a_llama_cpp_that_does_not_start_fails() -> None:
 
 def test_another_version_of_llama_cpp_is_a_warning() -> None:
     assert check("llama.cpp", replace(PLAIN, found=replace(PLAIN.found, version="0.3.37"))).verdict == "warn"
+
+
+def test_code_that_a_compiler_spoilt_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tile_code, "is_broken", lambda: True)
+    seen = check("processor", PLAIN)
+    assert (seen.verdict, "AMX" in seen.text) == ("warn", True)
+    assert seen.mend.startswith("CC=gcc-14 CXX=g++-14 ")
 
 
 def test_unused_instructions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
