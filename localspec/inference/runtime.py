@@ -35,7 +35,7 @@ from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
 from localspec.llama.model import Model
 from localspec.llama.rendering import renderer
-from localspec.llama.template import trailing_spaces
+from localspec.llama.template.begun_answer import trailing_spaces
 from localspec.llama.vocabulary import Detokenizer
 from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
@@ -92,8 +92,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._paused: dict[int, _Answer] = {}
         self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
-        self._grammars = Grammars(target.vocabulary)
-        self.notes, self.modes, self.first_call_s = contexts.notes, contexts.modes, contexts.first_call_s
+        self._grammars = Grammars(target.vocabulary, target.end_tokens)
+        note = target.template.note
+        self.notes = (*contexts.notes, note) if note else contexts.notes
+        self.modes, self.first_call_s = contexts.modes, contexts.first_call_s
         self.uses_cards, self.call_s = contexts.on_card, contexts.call_s
         self.longest_call_s = contexts.longest_call_s
         self.target = target.info(contexts.target.context_size)

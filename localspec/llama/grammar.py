@@ -97,18 +97,19 @@ class GrammarConstraint:
 class CompiledGrammar:
     """A grammar ready to be followed."""
 
-    def __init__(self, kind: str, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, kind: str, matcher: LLMatcher, size: int, end_tokens: frozenset[int]) -> None:
         self.kind = kind
         self.matcher = matcher
-        self.end_tokens = vocabulary.end_tokens
-        self.mask_of = lru_cache(_MASKS_KEPT)(partial(_mask_of, vocabulary.size))
+        self.end_tokens = end_tokens
+        self.mask_of = lru_cache(_MASKS_KEPT)(partial(_mask_of, size))
 
 
 class Grammars:
     """What makes grammars for a vocabulary; it prepares that once, which takes up to a second or two."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Vocabulary, end_tokens: frozenset[int]) -> None:
+        """Prepare nothing yet; `end_tokens` are those that end an answer."""
+        self._vocabulary, self._end_tokens = vocabulary, end_tokens
         self._compiled = lru_cache(_GRAMMARS_KEPT)(self._compile)
 
     def constraint(self, grammar: Grammar, prompt: Sequence[int]) -> GrammarConstraint:
@@ -131,7 +132,7 @@ class Grammars:
         from llguidance import LLTokenizer
 
         vocabulary = self._vocabulary
-        ends, control, special = vocabulary.end_tokens, vocabulary.control_tokens, vocabulary.special_tokens
+        ends, control, special = self._end_tokens, vocabulary.control_tokens, vocabulary.special_tokens
         if not ends:
             raise UserError("the model has no token that ends an answer", "use it without a grammar")
         tokens = [
@@ -151,7 +152,7 @@ class Grammars:
         matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
         if matcher.is_error():
             raise _refused(grammar.kind, matcher.get_error())
-        return CompiledGrammar(grammar.kind, matcher, self._vocabulary)
+        return CompiledGrammar(grammar.kind, matcher, self._vocabulary.size, self._end_tokens)
 
 
 def check(grammar: Grammar) -> None:

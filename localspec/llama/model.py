@@ -18,7 +18,7 @@ from localspec.gguf import Header, check_model_file
 from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
-from localspec.llama.template import ChatTemplate
+from localspec.llama.template.chat_template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import ModelInfo, ModelOptions
 

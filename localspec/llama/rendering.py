@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from localspec import units
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _CODE = "from localspec.llama.rendering import main; main()"
 _START_S, _LOOK_S, _GRACE_S = 10.0, 0.01, 1.0
 _HEAD = struct.Struct("<BQ")  # of a reply: what it is, and its bytes; no pickle, for whose code wrote it?
-_TEXT, _REFUSAL, _FAILURE = range(3)
+_TEXT, _REFUSAL, _MISTAKE = range(3)
 _LONGEST_COMPLAINT = 500  # characters
-_OTHER = "choose a file of the model with another template, or another model"
+_OTHER = "give another with --chat-template-file, or choose another file of the model"
 
 # What any template may take, and more for each character of the conversation, of which a turn counts 1,000.
 _TURN = 1000
@@ -55,26 +55,40 @@ class Renderer:
         with self._lock:
             self._started()
 
-    def render(self, source: str, values: Mapping[str, object], messages: Sequence[Message]) -> str:
+    def render(
+        self,
+        source: str,
+        values: Mapping[str, object],
+        messages: Sequence[Message],
+        part_roles: Sequence[str] = (),
+    ) -> str:
         """Return what a template makes of a conversation; callable from any thread.
 
-        `values` are for the template; its `tools` are the JSON of each.
+        `values` are for the template; its `tools` are the JSON of each. Contents of `part_roles` are lists.
         Raises `UserError` in the template's own words where it refuses or fails, and `ModelFileError` where
         it takes more than an honest one and is not to be asked again.
         """
         names = {call.id: call.name for message in messages for call in message.tool_calls}
-        turns = [_turn(message, names) for message in messages]
+        turns = [_turn(message, names, part_roles) for message in messages]
         size = sum(len(message.content) + _TURN for message in messages) + _other_length(values, messages)
+        return self._answer(source, {**values, "messages": turns}, size)
+
+    def variables(self, source: str) -> tuple[str, ...]:
+        """Return the names that a template reads and does not set; raises as `render` does."""
+        return tuple(self._answer(source, None, 0).split())
+
+    def _answer(self, source: str, values: Mapping[str, object] | None, size: int) -> str:
+        """Return the child's reply to values of so many characters, or to None, which asks for variables."""
         seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
-        order = pickle.dumps((source, {**values, "messages": turns}, seconds, length))
+        order = pickle.dumps((source, values, seconds, length))
         with self._lock:
             kind, text = self._ask(order, seconds, _MEMORY + size * _MEMORY_EACH, length)
         if kind == _REFUSAL:
             raise UserError(
                 f"the model's chat template refuses the conversation: {text}",
-                "mend the conversation, or choose a model whose template allows it",
+                "change the conversation, or choose a model whose template allows it",
             )
-        if kind == _FAILURE:
+        if kind == _MISTAKE:
             raise UserError(f"the model's chat template {text}", _OTHER)
         return text
 
@@ -111,9 +125,11 @@ class Renderer:
         return kind, text.decode("utf-8", "replace")
 
 
-def _turn(message: Message, names: Mapping[str, str]) -> dict[str, object]:
+def _turn(message: Message, names: Mapping[str, str], part_roles: Sequence[str] = ()) -> dict[str, object]:
     """Return a message as transformers gives it to templates; arguments are still text."""
-    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    parts = [{"type": "text", "text": message.content}]
+    content = parts if message.role in part_roles else message.content
+    turn: dict[str, object] = {"role": message.role, "content": content}
     if message.role == "tool":
         turn |= {"tool_call_id": message.tool_call_id, "name": names.get(message.tool_call_id, "")}
     if message.thinking:
@@ -186,33 +202,53 @@ renderer = Renderer()
 
 def main() -> None:
     """Render what is asked for until nobody asks any more."""
-    compiled = lru_cache(maxsize=2)(_environment().from_string)
+    environment = _environment()
+    compiled = lru_cache(maxsize=2)(environment.from_string)
     requests, replies = take_pipes()
     with suppress(EOFError):
         while True:
             source, values, seconds, length = pickle.load(requests)
             faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # whoever asked may have died
-            kind, text = _rendered(compiled, source, values)
+            kind, text = _reply(partial(_text, environment, compiled, source, values))
             raw = text.encode("utf-8", "replace")
             if len(raw) > length:
                 what = f"writes {units.size(len(raw))} for a conversation far shorter"
-                kind, raw = _FAILURE, what.encode()
+                kind, raw = _MISTAKE, what.encode()
             faulthandler.cancel_dump_traceback_later()
             replies.write(_HEAD.pack(kind, len(raw)) + raw)
             replies.flush()
 
 
-def _rendered(
-    compiled: Callable[[str], Template], source: str, values: Mapping[str, object]
-) -> tuple[int, str]:
+class _RefusedError(Exception):
+    """What a template raises about a conversation."""
+
+
+def _reply(make: Callable[[], str]) -> tuple[int, str]:
+    """Return a text, or what the template's code says or does wrong instead."""
     from jinja2 import TemplateError
 
     try:
-        return _TEXT, compiled(source).render(_with_objects(values))
-    except TemplateError as error:
+        return _TEXT, make()
+    except _RefusedError as error:
         return _REFUSAL, _in_a_line(error)
+    except TemplateError as error:
+        return _MISTAKE, f"has a mistake: {_in_a_line(error)}"
     except Exception as error:  # noqa: BLE001 - whatever else foreign code raises
-        return _FAILURE, f"fails: {type(error).__name__}: {_in_a_line(error)}"
+        return _MISTAKE, f"has a mistake: {type(error).__name__}: {_in_a_line(error)}"
+
+
+def _text(
+    environment: Environment,
+    compiled: Callable[[str], Template],
+    source: str,
+    values: Mapping[str, object] | None,
+) -> str:
+    from jinja2 import meta
+
+    if values is not None:
+        return compiled(source).render(_with_objects(values))
+    names = meta.find_undeclared_variables(environment.parse(source))
+    return " ".join(sorted(names - environment.globals.keys()))
 
 
 class _Arguments(dict[str, object]):
@@ -257,9 +293,14 @@ def _environment() -> Environment:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
-    )
+    class Sandbox(ImmutableSandboxedEnvironment):
+        """Lets a template append to lists and pop from them, as some do; they are copies of its own."""
+
+        def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
+            allowed = isinstance(obj, list) and attr in ("append", "pop")
+            return allowed or super().is_safe_attribute(obj, attr, value)
+
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
@@ -267,10 +308,16 @@ def _environment() -> Environment:
 
 
 def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = False, **options: object) -> str:
+    options.setdefault("default", _items)
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)  # type: ignore[arg-type]
 
 
-def _raise(message: object) -> None:
-    from jinja2 import TemplateError
+def _items(value: object) -> list[object]:
+    """Return what a filter such as `map` yields, which is a generator."""
+    if not isinstance(value, Iterator):
+        raise TypeError(f"{type(value).__name__} is not JSON")
+    return [*value]
 
-    raise TemplateError(str(message))
+
+def _raise(message: object) -> None:
+    raise _RefusedError(str(message))

@@ -59,9 +59,23 @@ class Vocabulary:
         """Return the tokens that take spaces around them away."""
         return self._having("LSTRIP", "RSTRIP")
 
+    @property
+    def named_tokens(self) -> dict[str, int | None]:
+        """Return the tokens that chat templates ask for by name, as transformers calls them."""
+        api, unknown = native(), self._having("UNKNOWN")
+        others = {
+            name: _token(getattr(api, f"llama_vocab_{name}")(self.pointer)) for name in ("sep", "pad", "mask")
+        }
+        return {"bos": self.bos, "eos": self.eos, "unk": min(unknown, default=None), **others}
+
+    def spelled(self, text: str) -> list[int]:
+        """Return the tokens of exactly this text, of whatever kind: one, or none."""
+        raw = text.encode()
+        return [token for token, own in enumerate(self.texts) if own == raw][:1]
+
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Return every token that ends the model's turn."""
+        """Return every token that ends the model's turn as far as the file and llama.cpp know."""
         api, pointer = native(), self.pointer
         # llama.cpp makes control tokens of those that it knows by their text; the others have a role
         named = {getattr(api, f"llama_vocab_{role}")(pointer) for role in _END_ROLES}

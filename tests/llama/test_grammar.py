@@ -43,7 +43,7 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def grammars(model: Model) -> Grammars:
-    return Grammars(model.vocabulary)
+    return Grammars(model.vocabulary, model.end_tokens)
 
 
 def allowed(constraint: GrammarConstraint, text: list[int]) -> list[int]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.llama import template
 from localspec.llama.model import Model
-from localspec.llama.template import Segments
+from localspec.llama.template import segments
+from localspec.llama.template.segments import Segments
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import Message, ModelOptions
 from tests.llama import tiny
@@ -32,7 +32,7 @@ WORDS = [
 
 @pytest.fixture(autouse=True)
 def _short_texts_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "WORTH_IT", 0)
+    monkeypatch.setattr(segments, "WORTH_IT", 0)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -71,7 +71,7 @@ def test_only_new_turns_are_tokenised(target_model: Model, monkeypatch: pytest.M
 
 
 def test_a_short_text_is_read_in_one_go(target_model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template, "WORTH_IT", 100)
+    monkeypatch.setattr(segments, "WORTH_IT", 100)
     texts = counted(monkeypatch)
     Segments(target_model.vocabulary).tokenize("<|im_start|>user\nhi<|im_end|>\n")
     assert len(texts) == 1
@@ -102,7 +102,7 @@ def test_tokens_that_take_spaces_along_are_no_place_to_cut(
 def test_a_mark_must_be_taken_as_one_wherever_it_stands(
     text: bytes, others: Sequence[bytes], apart: bool
 ) -> None:
-    assert template._is_apart(text, others) is apart
+    assert segments._is_apart(text, others) is apart
 
 
 def test_other_kinds_of_vocabulary_are_read_in_one_go(

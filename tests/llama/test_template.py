@@ -8,7 +8,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.llama.model import Model
-from localspec.llama.template import trailing_spaces
+from localspec.llama.template.begun_answer import trailing_spaces
 from localspec.types import Message, ModelOptions
 from tests.llama import tiny
 
@@ -55,7 +55,7 @@ def test_a_long_text_full_of_control_tokens_is_searched_once(
     llama_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     template, content = llama_model.template, "<|im_<|im_end|>end|> and so on" * 300
-    pattern, searched = template._control, 0
+    pattern, searched = template._special, 0
 
     class Counting:
         """Counts the characters that are searched."""
@@ -65,7 +65,7 @@ def test_a_long_text_full_of_control_tokens_is_searched_once(
             searched += len(text)
             return pattern.sub(replace, text)
 
-    monkeypatch.setattr(template, "_control", Counting())
+    monkeypatch.setattr(template, "_special", Counting())
     tokens = template.encode_chat([Message("user", content)])
     honest = template.encode_chat([USER])
     assert text_of(llama_model, tokens) == text_of(llama_model, honest).replace("hi", content)
@@ -103,8 +103,11 @@ def test_only_messages_with_control_tokens_are_tokenised_in_parts(target_model: 
     assert tokens == target_model.vocabulary.tokenize(rendered, special=True)
 
 
-def test_user_defined_tokens_are_read(llama_model: Model) -> None:
-    assert 6 in llama_model.template.encode_chat([Message("assistant", "<think>"), USER])
+def test_tokens_that_the_makers_added_stay_text_in_messages(llama_model: Model) -> None:
+    for role in ("user", "assistant"):
+        tokens = llama_model.template.encode_chat([Message(role, "a <think> b"), USER])
+        assert 6 not in tokens
+        assert "a <think> b" in text_of(llama_model, tokens)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +172,8 @@ def test_a_system_message_is_merged_where_the_template_knows_none(tmp_path: Path
         "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
     )
     model = open_tiny(tmp_path, template)
-    assert model.template.render([Message("system", "be brief"), USER]) == "[user:be brief\nhi]"
-    with pytest.raises(UserError, match="no system"):
-        model.template.render([Message("system", "alone")])
+    assert model.template.render([Message("system", "be brief"), USER]) == "[user:be brief\n\nhi]"
+    assert model.template.render([Message("system", "alone")]) == "[user:alone]"
     model.close()
 
 
@@ -215,19 +217,18 @@ def test_only_the_last_of_two_answers_is_continued(target_model: Model) -> None:
     assert rendered.endswith("assistant\nOne.<|im_end|>\n<|im_start|>assistant\nTwo")
 
 
-def test_a_continued_answer_stands_after_what_opens_thinking(tmp_path: Path) -> None:
+def test_thinking_ends_before_an_answer_that_is_continued(tmp_path: Path) -> None:
     model = open_tiny(
         tmp_path,
         "{{ messages[0].content }}|{% if enable_thinking %}<think>{% else %}<think></think>{% endif %}",
     )
     answer = [USER, Message("assistant", "hm")]
-    assert model.template.render(answer) == "hi|<think>hm"
+    assert model.template.render(answer) == "hi|<think>\n</think>\n\nhm"
     assert model.template.render(answer, {"enable_thinking": False}) == "hi|<think></think>hm"
     model.close()
 
 
-def test_a_template_that_needs_a_question_refuses_an_answer_alone(tmp_path: Path) -> None:
-    model = open_tiny(tmp_path, "{{ messages[0].content | trim }}")
-    with pytest.raises(UserError, match="chat template refuses"):
-        model.template.encode_chat([Message("assistant", "hm")])
+def test_an_answer_alone_follows_an_empty_question_where_the_template_needs_one(tmp_path: Path) -> None:
+    model = open_tiny(tmp_path, "[{{ messages[0].content | trim }}]")
+    assert model.template.render([Message("assistant", "hm")]) == "[]hm"
     model.close()

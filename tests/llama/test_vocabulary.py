@@ -128,8 +128,8 @@ def test_what_the_file_calls_an_end_is_one(tmp_path: Path) -> None:
 
     model = Model.open(ModelOptions(path=tiny.llama(tmp_path / "model.gguf", adjust=adjust)))
     asked = [token for token in range(model.vocabulary.size) if is_end(model.vocabulary, token)]
-    assert {50, 51} < model.end_tokens
-    assert sorted(model.end_tokens) == asked
+    assert {50, 51} < model.vocabulary.end_tokens
+    assert sorted(model.vocabulary.end_tokens) == asked
     model.close()
 
 

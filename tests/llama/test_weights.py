@@ -24,7 +24,8 @@ def test_the_bundled_target_describes_itself(target_model: Model, demo_target: P
     assert info.devices == ("CPU",)
     assert info.file_bytes == demo_target.stat().st_size
     assert target_model.info().context == 1024
-    assert target_model.end_tokens == {0, 2}
+    assert target_model.vocabulary.end_tokens == {0, 2}
+    assert target_model.end_tokens == {0, 1, 2}  # with <|im_start|>, which only ever begins a turn
 
 
 def test_loading_reports_growing_fractions_and_writes_nothing(

@@ -1,0 +1,131 @@
+"""Change a conversation to suit a chat template that does not take every one, so that nothing is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from localspec.llama.template.traits import Conversation, TemplateTraits
+from localspec.llama.tool_words import in_words
+from localspec.types import Message
+
+_NOBODY = Message("user", "")
+
+
+def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
+    """Return a conversation that says the same in a form which the template takes."""
+    messages, tools = conversation.messages, conversation.tools
+    if tools or any(message.tool_calls or message.role == "tool" for message in messages):
+        if traits.takes_tools:
+            messages = tuple(_with_simple_calls(messages, traits))
+        else:
+            messages, tools = tuple(in_words(messages, tools)), ()
+    if not (traits.takes_system and traits.takes_later_system):
+        messages = _with_system_folded(messages, traits)
+    messages = _with_turns(messages, traits)
+    return Conversation(messages, tools)
+
+
+def _with_simple_calls(messages: Sequence[Message], traits: TemplateTraits) -> Iterator[Message]:
+    """Yield messages whose calls stand alone, or without text, where a template wants that.
+
+    An answer of a blank stands between a result and the next question where one has to.
+    """
+    waiting = deque(messages)
+    last: Message | None = None
+    while waiting:
+        message = waiting.popleft()
+        follows_result = last is not None and last.role == "tool"
+        if message.role == "user" and follows_result and not traits.takes_question_after_result:
+            yield Message("assistant", " ")  # some templates refuse an empty one
+        if message.tool_calls and message.content and not traits.takes_text_with_call:
+            yield Message("assistant", message.content)
+            message = replace(message, content="")
+        if len(message.tool_calls) > 1 and not traits.takes_calls_at_once:
+            results = list[Message]()
+            while waiting and waiting[0].role == "tool":
+                results.append(waiting.popleft())
+            yield from _one_by_one(message, results)
+            message = Message("tool", "")
+        else:
+            yield message
+        last = message
+
+
+def _one_by_one(message: Message, results: list[Message]) -> Iterator[Message]:
+    """Yield each call in a message of its own, with its result behind it."""
+    for call in message.tool_calls:
+        yield replace(message, tool_calls=(call,))
+        message = Message("assistant", "")
+        own = next((result for result in results if result.tool_call_id == call.id), None)
+        if own is not None:
+            results.remove(own)
+            yield own
+    yield from results
+
+
+def _with_system_folded(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """Return messages with a system message first, if at all; others become part of what a person says.
+
+    It goes in front of the question that follows, or else behind the one before.
+    """
+    count = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+    first, rest = messages[:count], messages[count:]
+    folded = list[Message]()
+    waiting = list[Message]()
+    if traits.takes_system and first:
+        folded.append(_joined(first))
+    else:
+        waiting += first
+    for message in rest:
+        if message.role == "system":
+            waiting.append(message)
+            continue
+        if waiting and message.role == "user":
+            folded.append(_joined([*waiting, message], "user"))
+        else:
+            if waiting:
+                _say(folded, _joined(waiting, "user"))
+            folded.append(message)
+        waiting = []
+    if waiting:
+        _say(folded, _joined(waiting, "user"))
+    return tuple(folded)
+
+
+def _say(messages: list[Message], question: Message) -> None:
+    """Add what a person says, to the last message if that is theirs, too."""
+    if messages and messages[-1].role == "user":
+        question = _joined([messages.pop(), question])
+    messages.append(question)
+
+
+def _with_turns(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
+    """Return messages in an order that the template takes: joined, and with empty questions between."""
+    takes_row = {"user": traits.takes_users_in_a_row, "assistant": traits.takes_assistants_in_a_row}
+    turns = list[Message]()
+    for message in messages:
+        last = turns[-1] if turns else None
+        if (
+            last is not None
+            and last.role == message.role
+            and not takes_row.get(message.role, True)
+            and not (last.tool_calls or message.tool_calls)
+        ):
+            turns[-1] = _joined([last, message])
+            continue
+        opens = last is None or last.role == "system"
+        if message.role == "assistant" and opens and not traits.takes_assistant_first:
+            turns.append(_NOBODY)
+        turns.append(message)
+    if not traits.takes_no_user and not any(message.role == "user" for message in turns):
+        turns.insert(1 if turns and turns[0].role == "system" else 0, _NOBODY)
+    return tuple(turns)
+
+
+def _joined(messages: Sequence[Message], role: str = "") -> Message:
+    """Return several messages as one; the thinking of all is kept."""
+    content = "\n\n".join(message.content for message in messages if message.content)
+    thinking = "\n\n".join(message.thinking for message in messages if message.thinking)
+    return Message(role or messages[0].role, content, thinking=thinking)  # type: ignore[arg-type]

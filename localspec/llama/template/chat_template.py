@@ -1,0 +1,247 @@
+"""A model's own chat template: a conversation to tokens, as llama.cpp's common/chat.cpp does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+
+from localspec.errors import UserError
+from localspec.llama.rendering import renderer
+from localspec.llama.template.adapted import adapted
+from localspec.llama.template.begun_answer import (
+    BegunAnswer,
+    begun_answer,
+    closing_tag,
+    opening_tag,
+    trailing_spaces,
+    with_thinking_apart,
+)
+from localspec.llama.template.segments import Segments
+from localspec.llama.template.traits import Conversation, TemplateTraits, probe
+from localspec.llama.template.turn_ends import turn_ends
+from localspec.llama.vocabulary import Vocabulary
+from localspec.types import THINKING_TAGS, Message, ToolCall
+
+_NEVER = re.compile("(?!)")
+_SAID = Message("user", "markedquestion"), Message("assistant", "markedanswer")
+_PROMPT = {"add_generation_prompt": True}
+
+Variables = Mapping[str, bool | int | float | str]
+
+
+class ChatTemplate:
+    """How one model wants a conversation written; `note` says what a person should know of it."""
+
+    def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
+        self._vocabulary = vocabulary
+        self.source, self._stands_in = (source, "") if source else _stand_in(vocabulary)
+        self._segments = Segments(vocabulary)
+        control = _texts(vocabulary, vocabulary.control_tokens)
+        added = _texts(vocabulary, vocabulary.special_tokens - vocabulary.control_tokens)
+        spelled = {tag for pair in THINKING_TAGS.items() for each in pair for tag in (each, each.upper())}
+        tags = {tag for tag in spelled if tag in self.source}
+        guarded = control | tags | {text for text in added if len(text) > 1 and not _is_plain(text)}
+        self._single = frozenset(text for text in guarded if len(text) == 1)
+        starts = (f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in guarded - self._single)
+        self._special = re.compile("|".join(starts) or _NEVER.pattern)
+        self._answer_start = lru_cache(8)(self._find_answer_start)
+
+    @cached_property
+    def traits(self) -> TemplateTraits:
+        """Return what the template does with conversations; rendered once, within milliseconds."""
+        try:
+            names = set(renderer.variables(self.source)) - self._given.keys() - {"messages", "tools"}
+        except UserError as error:
+            return TemplateTraits(mistake=error.message)
+        return probe(self._rendered, sorted(names))
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Return the tokens that end the model's turn because the template writes them there."""
+        return frozenset() if self.traits.mistake else turn_ends(self._marked, self._vocabulary)
+
+    @property
+    def note(self) -> str:
+        """Return what a person should know: that there is no template, or what it leaves out."""
+        if self._stands_in:
+            return self._stands_in
+        lost = self.traits.lost
+        return f"the model's chat template leaves out {' and '.join(lost)}" if lost else ""
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        variables: Variables | None = None,
+        room: int | None = None,
+        tools: Sequence[str] = (),
+    ) -> list[int]:
+        """Return the tokens of a conversation, up to where the assistant writes.
+
+        A last message of the assistant is continued, from before its `trailing_spaces`.
+        Texts of special tokens inside messages, calls and tools stay text.
+        Raises `UserError` with the template's own words where it refuses the conversation, and
+        `ContextFullError` for a text that plainly takes more than `room` tokens.
+        """
+        mark = f"\U000f0000{int.from_bytes(os.urandom(8))}"  # which nobody can have foreseen
+        rendered = self._render(messages, variables, tools, partial(self._guard, mark=mark))
+        vocabulary = self._vocabulary
+        bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
+        if vocabulary.adds_bos and bos:
+            rendered = rendered.removeprefix(bos)
+        first, *others = parts = rendered.split(mark)
+        if room is not None:
+            vocabulary.check_room(parts, room)
+        tokens = vocabulary.tokenize("", add_special=True) + self._segments.tokenize(first)
+        for part in others:
+            tokens += vocabulary.tokenize(part, special=part not in self._single)
+        return tokens
+
+    def render(
+        self, messages: Sequence[Message], variables: Variables | None = None, tools: Sequence[str] = ()
+    ) -> str:
+        """Return the text of a conversation, up to where the assistant writes; tools are JSON each.
+
+        Where the template knows nothing of tools, they and their results are told in words.
+        """
+        return self._render(messages, variables, tools, lambda text: text)
+
+    def _render(
+        self,
+        messages: Sequence[Message],
+        variables: Variables | None,
+        tools: Sequence[str],
+        guard: Callable[[str], str],
+    ) -> str:
+        apart = [with_thinking_apart(message) for message in messages[:-1]]
+        begun: BegunAnswer | None = None
+        if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
+            begun = begun_answer(messages[-1], trailing_spaces(messages))
+            if apart and apart[-1].role == "assistant" and not self.traits.takes_assistants_in_a_row:
+                begun = replace(begun, content=f"{apart.pop().content}\n\n{begun.content}")
+        else:
+            apart += messages[-1:]
+        guarded = tuple(_guarded(message, guard) for message in apart)
+        conversation = Conversation(guarded, tuple(_guarded_json(tool, guard) for tool in tools))
+        prompt = self._rendered(conversation, self.traits, variables)
+        return prompt if begun is None else self._begun(prompt, begun, variables, guard)
+
+    def _begun(
+        self, prompt: str, begun: BegunAnswer, variables: Variables | None, guard: Callable[[str], str]
+    ) -> str:
+        """Return a prompt with the answer that the model goes on with; thinking that is open ends first."""
+        opening = opening_tag(prompt)
+        content, thinking = guard(begun.content), guard(begun.thinking)
+        if begun.opening:
+            start = prompt.rstrip().removesuffix(opening) if opening else prompt
+            return f"{start}{begun.opening}{thinking}{begun.closing}{content}"
+        start = self._answer_start(tuple((variables or {}).items()))
+        if not opening:
+            return prompt + start + content
+        closing = closing_tag(opening)
+        if thinking or closing not in start:
+            start = f"{thinking}\n{closing}\n\n"
+        return prompt + start + content
+
+    def _find_answer_start(self, variables: tuple[tuple[str, bool | int | float | str], ...]) -> str:
+        """Return what the template writes between the prompt and an answer, such as the name of a channel."""
+        question, answer = _SAID
+        prompt, whole = (self._marked(*messages, variables=variables) for messages in ((question,), _SAID))
+        written, answered, _ = whole.partition(answer.content)
+        return written.removeprefix(prompt) if answered and written.startswith(prompt) else ""
+
+    def _marked(
+        self, *messages: Message, tools: tuple[str, ...] = (), variables: Iterable[tuple[str, object]] = ()
+    ) -> str:
+        """Return the text of a conversation of marks as it stands; empty where the template refuses it."""
+        try:
+            return self._rendered(Conversation(messages, tools), self.traits, dict(variables))
+        except UserError:
+            return ""
+
+    def _rendered(
+        self,
+        conversation: Conversation,
+        traits: TemplateTraits,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """Return the text of a conversation, adapted to these traits."""
+        conversation = adapted(conversation, traits)
+        today = datetime.now().astimezone().date().isoformat()
+        empty = {name: today if "date" in name else "" for name in traits.empty_variables}
+        values: dict[str, object] = {
+            **empty,
+            **self._given,
+            **(variables or {}),
+            "add_generation_prompt": True,
+        }
+        if conversation.tools:
+            values["tools"] = conversation.tools
+        return renderer.render(self.source, values, conversation.messages, traits.part_roles)
+
+    @cached_property
+    def _given(self) -> dict[str, object]:
+        """Return the variables that every template is given, as transformers gives them."""
+        vocabulary = self._vocabulary
+        named = {
+            f"{name}_token": "" if token is None else vocabulary.decode([token], special=True)
+            for name, token in vocabulary.named_tokens.items()
+        }
+        return {"enable_thinking": True, **_PROMPT, **named}
+
+    def _guard(self, content: str, mark: str) -> str:
+        """Break every special token's text with the mark, at which the rendering is cut before tokenising."""
+        content = self._special.sub(lambda start: start[0] + mark, content)
+        for text in self._single:  # one character cannot be broken: it becomes a part of its own
+            content = content.replace(text, mark + text + mark)
+        return content
+
+
+def _texts(vocabulary: Vocabulary, tokens: Iterable[int]) -> set[str]:
+    return {vocabulary.decode([token], special=True) for token in tokens} - {""}
+
+
+def _is_plain(text: str) -> bool:
+    """Tell whether a token that a model's makers added is white space or a number, which need no guard."""
+    return not text.strip() or text.strip().isdecimal()
+
+
+def _guarded(message: Message, guard: Callable[[str], str]) -> Message:
+    calls = tuple(
+        ToolCall(guard(call.id), guard(call.name), _guarded_json(call.arguments, guard))
+        for call in message.tool_calls
+    )
+    thinking, of_call = guard(message.thinking), guard(message.tool_call_id)
+    return Message(message.role, guard(message.content), calls, of_call, thinking)
+
+
+def _guarded_json(text: str, guard: Callable[[str], str]) -> str:
+    """Guard the strings in JSON, where an escape may hide a special token that a template brings out."""
+
+    def guarded(value: object) -> object:
+        if isinstance(value, str):
+            return guard(value)
+        if isinstance(value, list):
+            return [guarded(each) for each in value]
+        if isinstance(value, dict):
+            return {guard(key): guarded(each) for key, each in value.items()}
+        return value
+
+    try:
+        return json.dumps(guarded(json.loads(text)), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return guard(text)
+
+
+def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
+    name, note = "plain.j2", " and may not know conversation; plain text stands in"
+    marks = [vocabulary.tokenize(text, special=True) for text in ("<|im_start|>", "<|im_end|>")]
+    if all(len(tokens) == 1 for tokens in marks):
+        name, note = "chatml.j2", "; ChatML stands in, whose tokens it knows"
+    source = Path(__file__).with_name(name).read_text(encoding="utf-8")
+    return source, f"the model brings no chat template{note}"

@@ -1,0 +1,163 @@
+"""What a model's chat template does with a conversation, found by rendering marked ones when it opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from localspec.errors import ModelFileError, UserError
+from localspec.llama.tool_words import PROBE_TOOL
+from localspec.types import Message, ToolCall
+
+Render = Callable[["Conversation", "TemplateTraits"], str]
+"""Returns the text of a conversation under a template with these traits; raises `UserError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages, and the tools that may be called: the JSON text of each."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateTraits:
+    """What a chat template takes as it is; the defaults are those of one that takes everything.
+
+    `adapted` changes a conversation to suit a template that takes less.
+    """
+
+    part_roles: tuple[str, ...] = ()  # whose content has to be a list of parts
+    takes_system: bool = True  # a system message at the beginning
+    takes_later_system: bool = True  # another one, anywhere
+    takes_users_in_a_row: bool = True
+    takes_assistants_in_a_row: bool = True
+    takes_assistant_first: bool = True
+    takes_no_user: bool = True  # a conversation without any question
+    takes_tools: bool = True
+    takes_calls_at_once: bool = True  # several calls in one message
+    takes_text_with_call: bool = True
+    takes_question_after_result: bool = True
+    keeps_thinking: bool = True  # of earlier answers
+    variables: tuple[str, ...] = ()  # that it reads, beside the conversation
+    empty_variables: tuple[str, ...] = ()  # that it fails without
+    lost: tuple[str, ...] = ()  # what it leaves out whatever the form, in words
+    mistake: str = ""  # why it renders nothing at all
+
+
+def probe(render: Render, variables: Sequence[str]) -> TemplateTraits:
+    """Return the traits of the template that `render` renders and that reads these variables."""
+    traits = TemplateTraits(variables=tuple(variables))
+    try:
+        for conversation, changes, loss in _trials(traits.variables):
+            traits = _settled(render, traits, conversation, changes, loss)
+        traits = _settled_tools(render, traits)
+        keeps = comes_out(render, _EARLIER_THINKING, traits, _THOUGHT)
+        return replace(traits, keeps_thinking=keeps)
+    except ModelFileError as error:  # it takes too much time or memory, whatever it is given
+        return replace(traits, mistake=error.message)
+
+
+Change = Callable[[TemplateTraits], TemplateTraits]
+_ROLES = ("system", "user", "assistant", "tool")
+
+
+def _trials(variables: tuple[str, ...]) -> Iterator[tuple[Conversation, Sequence[Change], str]]:
+    """Yield what to try, what to change, in turn, where it does not come out, and the loss in words."""
+    parts, all_parts = (partial(replace, part_roles=roles) for roles in (("user",), _ROLES))
+    empty = partial(replace, empty_variables=variables)
+    all_empty = partial(replace, part_roles=_ROLES, empty_variables=variables)
+    yield _talk("user"), (empty, parts, all_parts, all_empty), "questions"
+    yield _talk("user", "assistant", "user"), (all_parts,), "earlier answers"
+    more_parts, folded = partial(replace, part_roles=("system", "user")), partial(replace, takes_system=False)
+    yield _talk("system", "user"), (more_parts, folded), "system prompts"
+    yield _talk("user", "user"), (partial(replace, takes_users_in_a_row=False),), ""
+    joined = partial(replace, takes_assistants_in_a_row=False)
+    yield _talk("user", "assistant", "assistant", "user"), (joined,), ""
+    asked = partial(replace, takes_assistant_first=False)
+    yield _talk("assistant", "user"), (asked,), ""
+    yield _talk("system", "assistant", "user"), (asked,), ""
+    for roles in ((), ("system",)):
+        yield _talk(*roles), (partial(replace, takes_no_user=False),), ""
+    later = partial(replace, takes_later_system=False)
+    yield _talk("system", "user", "assistant", "system", "user"), (later,), "later system messages"
+    yield _talk("system", "user", "system"), (later,), ""
+
+
+def _settled(
+    render: Render, traits: TemplateTraits, conversation: Conversation, changes: Sequence[Change], loss: str
+) -> TemplateTraits:
+    """Return the traits with the first of the changes under which a conversation comes out."""
+    if comes_out(render, conversation, traits):
+        return traits
+    for change in changes:
+        if comes_out(render, conversation, changed := change(traits)):
+            return changed
+    return replace(traits, lost=(*traits.lost, loss)) if loss else traits
+
+
+def _settled_tools(render: Render, traits: TemplateTraits) -> TemplateTraits:
+    """Return the traits with what the template takes of tools; those that it mangles are told in words."""
+    tried = traits
+    for conversation, change in _TOOL_TRIALS:
+        if not comes_out(render, conversation, tried):
+            tried = change(tried)
+            if not tried.takes_tools or not comes_out(render, conversation, tried):
+                return replace(traits, takes_tools=False)
+    return tried
+
+
+def comes_out(render: Render, conversation: Conversation, traits: TemplateTraits, *also: str) -> bool:
+    """Tell whether each content comes out once, turns in order, and each call, tool and other text at all."""
+    try:
+        text = render(conversation, traits)
+    except ModelFileError:
+        raise
+    except UserError:
+        return False
+    contents = [message.content for message in conversation.messages if message.content]
+    calls = [call for message in conversation.messages for call in message.tool_calls]
+    said = [*(call.arguments.split('"')[3] for call in calls), *also]
+    said += [tool.split('"description": "')[1].partition('"')[0] for tool in conversation.tools]
+    turns = [message for message in conversation.messages if message.role != "system" and message.content]
+    places = [text.find(message.content) for message in turns]
+    return (
+        all(text.count(content) == 1 for content in contents)
+        and places == sorted(places)
+        and all(each in text for each in said)
+    )
+
+
+_THOUGHT = "markedthought"
+
+
+def _talk(*roles: str) -> Conversation:
+    """Return a conversation whose contents are marks that stand nowhere else."""
+    marked = (Message(role, f"marked{n}{role}") for n, role in enumerate(roles))  # type: ignore[arg-type]
+    return Conversation(tuple(marked))
+
+
+def _called(*numbers: int, content: str = "") -> Message:
+    calls = (ToolCall(f"abcdefgh{n}", "look_up", f'{{"word": "probed{n}"}}') for n in numbers)
+    return Message("assistant", content, tuple(calls))
+
+
+def _result(number: int) -> Message:
+    return Message("tool", f"marked{number}result", tool_call_id=f"abcdefgh{number}")
+
+
+def _with_tool(*messages: Message) -> Conversation:
+    return Conversation((_QUESTION, *messages), (PROBE_TOOL,))
+
+
+_QUESTION, _NEXT = Message("user", "markedquestion"), Message("user", "markednext")
+_ANSWER = Message("assistant", "markedanswer")
+_EARLIER_THINKING = Conversation((_QUESTION, replace(_ANSWER, thinking=_THOUGHT), _NEXT))
+_TOOL_TRIALS: tuple[tuple[Conversation, Change], ...] = (
+    (_with_tool(_called(1), _result(1), _ANSWER, _NEXT), partial(replace, takes_tools=False)),
+    (_with_tool(_called(1, content="markedtext"), _result(1)), partial(replace, takes_text_with_call=False)),
+    (_with_tool(_called(1, 2), _result(1), _result(2)), partial(replace, takes_calls_at_once=False)),
+    (_with_tool(_called(1), _result(1), _NEXT), partial(replace, takes_question_after_result=False)),
+)

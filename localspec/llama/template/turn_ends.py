@@ -1,0 +1,70 @@
+"""Which tokens end an answer because the chat template writes them behind one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Protocol
+
+from localspec.llama.tool_words import PROBE, PROBE_TOOL
+from localspec.llama.vocabulary import Vocabulary
+from localspec.types import Message
+
+_QUESTION, _ANSWER = Message("user", "markedquestion"), Message("assistant", "markedanswer")
+_NEXT, _THOUGHT = Message("user", "markednext"), "markedthought"
+# Parts of an answer, whatever stands around them: a model may go on behind any of these.
+_PART = re.compile("think|thought|reason|tool|call|action|function|response|channel|final", re.IGNORECASE)
+_TAG = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")
+
+
+class Render(Protocol):
+    """Returns the text of a conversation of marks, empty where the template refuses it."""
+
+    def __call__(self, *messages: Message, tools: tuple[str, ...] = ()) -> str:
+        """Return the text."""
+
+
+def turn_ends(render: Render, vocabulary: Vocabulary) -> frozenset[int]:
+    """Return the token right behind an answer, and those that begin the question behind it.
+
+    Tags of thinking and tools are none, nor is what the model writes in the middle of its turn.
+    """
+    text = render(_QUESTION, _ANSWER, _NEXT)
+    _, answered, rest = text.partition(_ANSWER.content)
+    between, asked, _ = rest.partition(_NEXT.content)
+    if not (answered and asked):
+        return frozenset()
+    tokens = [token for token in vocabulary.tokenize(between, special=True) if _is_tag(vocabulary, token)]
+    if (named := _TAG.match(between.lstrip())) and not between.lstrip().startswith(
+        tuple(vocabulary.decode([token], special=True) for token in tokens[:1])
+    ):
+        tokens += vocabulary.spelled(named[0])  # a token that the file does not call a special one
+    return frozenset(tokens) - _inside_answers(render, vocabulary)
+
+
+def _is_tag(vocabulary: Vocabulary, token: int) -> bool:
+    text = vocabulary.decode([token], special=True)
+    return token in vocabulary.special_tokens and bool(text.strip()) and not _PART.search(text)
+
+
+def _inside_answers(render: Render, vocabulary: Vocabulary) -> set[int]:
+    """Return the tokens that stand between the parts of one answer: thinking, call and text."""
+    prompt = render(_QUESTION).partition(_QUESTION.content)[2]
+    called = replace(PROBE[1], thinking=_THOUGHT)
+    thought = replace(_ANSWER, thinking=_THOUGHT)
+    inside = set[int]()
+    for text, end in (
+        (render(_QUESTION, thought), _ANSWER.content),
+        (render(_QUESTION, called, PROBE[2], tools=(PROBE_TOOL,)), "probed"),
+    ):
+        said, ended, _ = text.partition(_QUESTION.content)[2].partition(end)
+        if ended:
+            own = said[_common(prompt, said) :]
+            inside.update(vocabulary.tokenize(own, special=True))
+    return inside
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts begin with alike."""
+    differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differ, min(len(one), len(other)))
