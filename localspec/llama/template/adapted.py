@@ -15,16 +15,13 @@ _NOBODY = Message("user", "")
 
 def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
     """Return a conversation that says the same in a form which the template takes."""
-    messages, tools = conversation.messages, conversation.tools
+    messages, tools = _with_system_folded(conversation.messages, traits), conversation.tools
     if tools or any(message.tool_calls or message.role == "tool" for message in messages):
         if traits.takes_tools:
             messages = tuple(_with_simple_calls(messages, traits))
         else:
-            messages, tools = tuple(in_words(messages, tools)), ()
-    if not (traits.takes_system and traits.takes_later_system):
-        messages = _with_system_folded(messages, traits)
-    messages = _with_turns(messages, traits)
-    return Conversation(messages, tools)
+            messages, tools = _with_system_folded(in_words(messages, tools), traits), ()
+    return Conversation(_with_turns(messages, traits), tools)
 
 
 def _with_simple_calls(messages: Sequence[Message], traits: TemplateTraits) -> Iterator[Message]:
@@ -70,6 +67,8 @@ def _with_system_folded(messages: Sequence[Message], traits: TemplateTraits) -> 
 
     It goes in front of the question that follows, or else behind the one before.
     """
+    if traits.takes_system and traits.takes_later_system:
+        return tuple(messages)
     count = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
     first, rest = messages[:count], messages[count:]
     folded = list[Message]()
@@ -119,7 +118,8 @@ def _with_turns(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Me
         if message.role == "assistant" and opens and not traits.takes_assistant_first:
             turns.append(_NOBODY)
         turns.append(message)
-    if not traits.takes_no_user and not any(message.role == "user" for message in turns):
+    needs_user = not (traits.takes_no_user if turns else traits.takes_nothing)
+    if needs_user and not any(message.role == "user" for message in turns):
         turns.insert(1 if turns and turns[0].role == "system" else 0, _NOBODY)
     return tuple(turns)
 

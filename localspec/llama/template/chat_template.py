@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
-from localspec.errors import UserError
+from localspec.errors import ModelFileError, UserError
 from localspec.llama.rendering import renderer
 from localspec.llama.template.adapted import adapted
 from localspec.llama.template.begun_answer import (
@@ -65,6 +65,12 @@ class ChatTemplate:
     def end_tokens(self) -> frozenset[int]:
         """Return the tokens that end the model's turn because the template writes them there."""
         return frozenset() if self.traits.mistake else turn_ends(self._marked, self._vocabulary)
+
+    @cached_property
+    def _takes_answers_in_a_row(self) -> bool:
+        """Tell whether an answer can follow another at the end: some templates leave the last one open."""
+        ends_open = self._marked(*_SAID).endswith(_SAID[-1].content)
+        return self.traits.takes_assistants_in_a_row and not ends_open
 
     @property
     def note(self) -> str:
@@ -122,13 +128,20 @@ class ChatTemplate:
         begun: BegunAnswer | None = None
         if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
             begun = begun_answer(messages[-1], trailing_spaces(messages))
-            if apart and apart[-1].role == "assistant" and not self.traits.takes_assistants_in_a_row:
+            if apart and apart[-1].role == "assistant" and not self._takes_answers_in_a_row:
                 begun = replace(begun, content=f"{apart.pop().content}\n\n{begun.content}")
         else:
             apart += messages[-1:]
         guarded = tuple(_guarded(message, guard) for message in apart)
         conversation = Conversation(guarded, tuple(_guarded_json(tool, guard) for tool in tools))
-        prompt = self._rendered(conversation, self.traits, variables)
+        try:
+            prompt = self._rendered(conversation, self.traits, variables)
+        except ModelFileError:
+            raise  # it would not fare better
+        except UserError:  # a few templates take calls, but not everywhere
+            if not tools and not any(message.tool_calls for message in messages):
+                raise
+            prompt = self._rendered(conversation, replace(self.traits, takes_tools=False), variables)
         return prompt if begun is None else self._begun(prompt, begun, variables, guard)
 
     def _begun(

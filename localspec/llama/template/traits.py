@@ -36,6 +36,7 @@ class TemplateTraits:
     takes_assistants_in_a_row: bool = True
     takes_assistant_first: bool = True
     takes_no_user: bool = True  # a conversation without any question
+    takes_nothing: bool = True  # one without any message, where an answer begins it
     takes_tools: bool = True
     takes_calls_at_once: bool = True  # several calls in one message
     takes_text_with_call: bool = True
@@ -79,10 +80,11 @@ def _trials(variables: tuple[str, ...]) -> Iterator[tuple[Conversation, Sequence
     asked = partial(replace, takes_assistant_first=False)
     yield _talk("assistant", "user"), (asked,), ""
     yield _talk("system", "assistant", "user"), (asked,), ""
-    for roles in ((), ("system",)):
-        yield _talk(*roles), (partial(replace, takes_no_user=False),), ""
+    yield _talk("system"), (partial(replace, takes_no_user=False),), ""
+    yield _talk(), (partial(replace, takes_nothing=False),), ""
     later = partial(replace, takes_later_system=False)
-    yield _talk("system", "user", "assistant", "system", "user"), (later,), "later system messages"
+    yield _talk("system", "user", "system", "user"), (later,), "later system messages"
+    yield _talk("system", "user", "assistant", "system", "user"), (later,), ""
     yield _talk("system", "user", "system"), (later,), ""
 
 
@@ -100,13 +102,13 @@ def _settled(
 
 def _settled_tools(render: Render, traits: TemplateTraits) -> TemplateTraits:
     """Return the traits with what the template takes of tools; those that it mangles are told in words."""
-    tried = traits
+    in_words = partial(replace, takes_tools=False)
+    settled = traits
     for conversation, change in _TOOL_TRIALS:
-        if not comes_out(render, conversation, tried):
-            tried = change(tried)
-            if not tried.takes_tools or not comes_out(render, conversation, tried):
-                return replace(traits, takes_tools=False)
-    return tried
+        settled = _settled(render, settled, conversation, (change, in_words), "")
+        if not settled.takes_tools:
+            return replace(traits, takes_tools=False)
+    return _settled(render, settled, _LONG_CALL, (partial(replace, takes_text_with_call=False),), "")
 
 
 def comes_out(render: Render, conversation: Conversation, traits: TemplateTraits, *also: str) -> bool:
@@ -148,16 +150,20 @@ def _result(number: int) -> Message:
     return Message("tool", f"marked{number}result", tool_call_id=f"abcdefgh{number}")
 
 
-def _with_tool(*messages: Message) -> Conversation:
-    return Conversation((_QUESTION, *messages), (PROBE_TOOL,))
-
-
 _QUESTION, _NEXT = Message("user", "markedquestion"), Message("user", "markednext")
-_ANSWER = Message("assistant", "markedanswer")
+_ANSWER, _SYSTEM = Message("assistant", "markedanswer"), Message("system", "markedsystem")
+
+
+def _with_tool(*messages: Message, first: Message | None = None) -> Conversation:
+    return Conversation((*([first] if first else ()), _QUESTION, *messages), (PROBE_TOOL,))
+
+
 _EARLIER_THINKING = Conversation((_QUESTION, replace(_ANSWER, thinking=_THOUGHT), _NEXT))
 _TOOL_TRIALS: tuple[tuple[Conversation, Change], ...] = (
     (_with_tool(_called(1), _result(1), _ANSWER, _NEXT), partial(replace, takes_tools=False)),
+    (_with_tool(_called(1), _result(1), first=_SYSTEM), partial(replace, takes_system=False)),
     (_with_tool(_called(1, content="markedtext"), _result(1)), partial(replace, takes_text_with_call=False)),
     (_with_tool(_called(1, 2), _result(1), _result(2)), partial(replace, takes_calls_at_once=False)),
     (_with_tool(_called(1), _result(1), _NEXT), partial(replace, takes_question_after_result=False)),
 )
+_LONG_CALL = _with_tool(_called(1, content="markedtext"), _result(1), _ANSWER, _NEXT)
