@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ from localspec import units
 from localspec.app.options import local_file
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.gguf import kept_states
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate
+from localspec.llama.template.report import TemplateReport, template_report
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
@@ -41,8 +44,11 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
-    lines = [*described(shape), "", *_table(needs)]
-    print_result(as_json(shape, path, needs), lines, as_json=args.json, escaped=True)
+    report = None if path is None else _template_report(path)
+    habits = () if report is None else ("", "  chat template", *(f"    {line}" for line in report.lines()))
+    lines = [*described(shape), *map(safe_line, habits), "", *_table(needs)]
+    value = as_json(shape, path, needs) | {"template": None if report is None else asdict(report)}
+    print_result(value, lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
     return SUCCESS
@@ -99,6 +105,13 @@ def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dic
 
 def _picked(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
+
+
+def _template_report(path: Path) -> TemplateReport | None:
+    """Return what the chat template does, None for what cannot chat, such as a head or a projector."""
+    with suppress(LocalSpecError):
+        return template_report(path)
+    return None
 
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:

@@ -122,7 +122,7 @@ class Model:
     @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Return every token that ends the model's turn, those of its chat template included."""
-        return self.vocabulary.end_tokens | self.template.end_tokens
+        return self.vocabulary.end_tokens.union(self.template.traits.end_tokens)
 
     def info(self, context: int = 0) -> ModelInfo:
         """Describe the model; `context` is what a conversation can hold (0: as trained)."""

@@ -24,6 +24,20 @@ def test_the_bundled_target_in_words(invoke: Invoke, demo_target: Path) -> None:
     assert "without a draft model" in outcome.err
 
 
+def test_what_a_chat_template_does_is_told(invoke: Invoke, tmp_path: Path) -> None:
+    folder = Path(__file__).parent.parent / "llama/templates"
+    strict = tiny.llama(tmp_path / "s.gguf", template=(folder / "strict.jinja").read_text(encoding="utf-8"))
+    said = invoke("show", str(strict)).out
+    assert "later system messages become part of the question\n" in said
+    assert "questions in a row are joined\n" in said
+    assert "an answer ends at </s> <|im_end|> <|im_start|>\n" in said
+    assert json.loads(invoke("show", str(strict), "--json").out)["template"]["traits"]["takes_system"] is True
+    thinks = tiny.llama(tmp_path / "t.gguf", template=(folder / "thinks.jinja").read_text(encoding="utf-8"))
+    assert "the model thinks first: prompts end with <think>\n" in invoke("show", str(thinks)).out
+    broken = tiny.llama(tmp_path / "b.gguf", template="{{ messages | fromjson }}")
+    assert "has a mistake: No filter named 'fromjson'" in invoke("show", str(broken)).out
+
+
 def test_a_name_that_models_lists(invoke: Invoke) -> None:
     listed = json.loads(invoke("models", "--json").out)["models"][0]["name"]
     assert json.loads(invoke("show", listed, "--json").out)["schema"] == 1

@@ -135,14 +135,14 @@ def test_what_a_template_writes_behind_an_answer_ends_one(
     monkeypatch.setattr(tiny, "TYPES", [tiny.UNKNOWN, tiny.CONTROL, tiny.CONTROL, *[kind] * len(marks)])
     source = (Path(__file__).parent / f"templates/{name}.jinja").read_text(encoding="utf-8")
     model = Model.open(ModelOptions(path=tiny.llama(tmp_path / "model.gguf", template=source)))
-    ends = {model.vocabulary.decode([token], special=True) for token in model.template.end_tokens}
+    ends = {model.vocabulary.decode([token], special=True) for token in model.template.traits.end_tokens}
     expected = set(ENDS[name]) - {"</s>"} if name == "fin" else set(ENDS[name])
     if kind == tiny.NORMAL:  # only what stands right behind an answer is looked for by its text
         expected = {text for text in expected if text in ("<s>", "</s>", "<|fin|>", "<|end|>")}
     if name == "channels":
         expected = set()
     assert ends == expected
-    assert model.end_tokens >= model.template.end_tokens | {2}
+    assert model.end_tokens >= {2, *model.template.traits.end_tokens}
     model.close()
 
 

@@ -59,18 +59,16 @@ class ChatTemplate:
             names = set(renderer.variables(self.source)) - self._given.keys() - {"messages", "tools"}
         except UserError as error:
             return TemplateTraits(mistake=error.message)
-        return probe(self._rendered, sorted(names))
-
-    @cached_property
-    def end_tokens(self) -> frozenset[int]:
-        """Return the tokens that end the model's turn because the template writes them there."""
-        return frozenset() if self.traits.mistake else turn_ends(self._marked, self._vocabulary)
-
-    @cached_property
-    def _takes_answers_in_a_row(self) -> bool:
-        """Tell whether an answer can follow another at the end: some templates leave the last one open."""
-        ends_open = self._marked(*_SAID).endswith(_SAID[-1].content)
-        return self.traits.takes_assistants_in_a_row and not ends_open
+        probed = probe(self._rendered, sorted(names))
+        if probed.mistake:
+            return probed
+        render = partial(self._marked, probed)
+        return replace(
+            probed,
+            opens_thinking=opening_tag(render(_SAID[0])),
+            closes_answers=not render(*_SAID).endswith(_SAID[1].content),
+            end_tokens=tuple(sorted(turn_ends(render, self._vocabulary))),
+        )
 
     @property
     def note(self) -> str:
@@ -128,7 +126,9 @@ class ChatTemplate:
         begun: BegunAnswer | None = None
         if messages and messages[-1].role == "assistant" and not messages[-1].tool_calls:
             begun = begun_answer(messages[-1], trailing_spaces(messages))
-            if apart and apart[-1].role == "assistant" and not self._takes_answers_in_a_row:
+            traits = self.traits
+            in_a_row = traits.takes_assistants_in_a_row and traits.closes_answers
+            if apart and apart[-1].role == "assistant" and not in_a_row:
                 begun = replace(begun, content=f"{apart.pop().content}\n\n{begun.content}")
         else:
             apart += messages[-1:]
@@ -164,16 +164,21 @@ class ChatTemplate:
     def _find_answer_start(self, variables: tuple[tuple[str, bool | int | float | str], ...]) -> str:
         """Return what the template writes between the prompt and an answer, such as the name of a channel."""
         question, answer = _SAID
-        prompt, whole = (self._marked(*messages, variables=variables) for messages in ((question,), _SAID))
+        render = partial(self._marked, self.traits, variables=variables)
+        prompt, whole = render(question), render(*_SAID)
         written, answered, _ = whole.partition(answer.content)
         return written.removeprefix(prompt) if answered and written.startswith(prompt) else ""
 
     def _marked(
-        self, *messages: Message, tools: tuple[str, ...] = (), variables: Iterable[tuple[str, object]] = ()
+        self,
+        traits: TemplateTraits,
+        *messages: Message,
+        tools: tuple[str, ...] = (),
+        variables: Iterable[tuple[str, object]] = (),
     ) -> str:
         """Return the text of a conversation of marks as it stands; empty where the template refuses it."""
         try:
-            return self._rendered(Conversation(messages, tools), self.traits, dict(variables))
+            return self._rendered(Conversation(messages, tools), traits, dict(variables))
         except UserError:
             return ""
 

@@ -42,6 +42,9 @@ class TemplateTraits:
     takes_text_with_call: bool = True
     takes_question_after_result: bool = True
     keeps_thinking: bool = True  # of earlier answers
+    opens_thinking: str = ""  # the tag that ends a prompt, so that the model thinks first
+    closes_answers: bool = True  # also one that ends the conversation
+    end_tokens: tuple[int, ...] = ()  # that it writes behind an answer, or before a question
     variables: tuple[str, ...] = ()  # that it reads, beside the conversation
     empty_variables: tuple[str, ...] = ()  # that it fails without
     lost: tuple[str, ...] = ()  # what it leaves out whatever the form, in words

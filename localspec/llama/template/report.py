@@ -1,0 +1,68 @@
+"""What a model's chat template does, and which tokens end an answer, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.child_process import values_of
+from localspec.llama.model import Model
+from localspec.llama.template.traits import TemplateTraits
+from localspec.types import ModelOptions
+
+_TIME_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateReport:
+    """What a model's chat template does with conversations; `end_texts` are the tokens that end an answer."""
+
+    traits: TemplateTraits
+    end_texts: tuple[str, ...]
+    note: str = ""
+
+    def lines(self) -> Iterator[str]:
+        """Yield what a person may want to know of it."""
+        if self.note:
+            yield self.note
+        yield from (self.traits.mistake,) if self.traits.mistake else _habits(self.traits)
+        yield f"an answer ends at {' '.join(self.end_texts)}" if self.end_texts else "no token ends an answer"
+
+
+def _habits(traits: TemplateTraits) -> Iterator[str]:
+    """Yield a sentence for each thing that the template does its own way."""
+    tools = traits.takes_tools
+    habits = (
+        (not traits.takes_system, "system prompts become part of the question"),
+        (
+            traits.takes_system and not traits.takes_later_system,
+            "later system messages become part of the question",
+        ),
+        (not traits.takes_users_in_a_row, "questions in a row are joined"),
+        (not traits.takes_assistants_in_a_row, "answers in a row are joined"),
+        (not traits.takes_assistant_first, "an answer that comes first follows an empty question"),
+        (not tools, "tools are described in words"),
+        (tools and not traits.takes_calls_at_once, "several calls at once are told one by one"),
+        (tools and not traits.takes_text_with_call, "text beside a call becomes a message of its own"),
+        (traits.opens_thinking, f"the model thinks first: prompts end with {traits.opens_thinking}"),
+        (not traits.keeps_thinking, "thinking of earlier answers is left out"),
+        (traits.lost, f"it leaves out {' and '.join(traits.lost)}"),
+        (traits.variables, f"variables: {', '.join(traits.variables)}"),
+    )
+    yield from (sentence for holds, sentence in habits if holds)
+
+
+def template_report(path: Path) -> TemplateReport:
+    """Return what the chat template of a model file does; the file is opened in a process of its own.
+
+    Raises `LocalSpecError` for a file that llama.cpp cannot open.
+    """
+    return next(values_of(_reports, _TIME_S, path))
+
+
+def _reports(path: Path) -> Iterator[TemplateReport]:
+    model = Model.open(ModelOptions(path=path, gpu_layers=0), allocate=False)
+    texts = sorted(model.vocabulary.decode([token], special=True) for token in model.end_tokens)
+    yield TemplateReport(model.template.traits, tuple(texts), model.template.note)
+    model.close()
