@@ -29,11 +29,11 @@ _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, agai
 
 
 def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return the conversation that a model reads: questions and answers alternate, a question first.
+    """Return the conversation that a model reads.
 
     Exchanges with a dropped message are left out, unless the branch ends in their question.
     Of answers only what follows the thinking is sent; with `continues`, the last is sent as it stands.
-    Questions with no answer between them are joined, because a reader sees that both were asked.
+    Questions with no answer between them stay apart; where a template wants one, it joins them.
     """
     turns: list[Message] = []
     groups = exchanges_of(path)
@@ -48,19 +48,21 @@ def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = F
 def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ...], ...]:
     """Return a branch in parts that begin with a question and end with an answer; the last may lack one.
 
-    A question of which no answer came shares a part with the next.
+    A question of which no answer came shares a part with the next, and an answer before all questions, such
+    as a greeting, one with the first.
     """
     groups: list[list[StoredMessage]] = []
+    greeting: list[StoredMessage] = []
     answered = True
     for message in path:
         if message.role == "user":
             if answered:
-                groups.append([])
+                groups.append(greeting)
+                greeting = []
             answered = False
         elif groups:
             answered = answered or bool(_content(message))
-        if groups:  # an answer before the first question answers nothing
-            groups[-1].append(message)
+        (groups[-1] if groups else greeting).append(message)
     return tuple(map(tuple, groups))
 
 
@@ -72,8 +74,6 @@ def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -
         content = message.content if as_it_stands else _content(message)
         if not content:
             continue
-        if turns and turns[-1].role == message.role:
-            content = f"{turns.pop().content}\n\n{content}"
         turns.append(Message(message.role, content))
     return tuple(turns)
 

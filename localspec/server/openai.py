@@ -233,10 +233,7 @@ def conversation(body: Body) -> tuple[Message, ...]:
     """Return the messages of a chat; raises UserError for what is no text."""
     if not body.messages:
         raise UserError("messages is missing or empty")
-    messages = [_message(said, f"messages[{at}]") for at, said in enumerate(body.messages)]
-    while [said.role for said in messages[:2]] == ["system"] * 2:  # many templates allow one
-        messages[:2] = [Message("system", f"{messages[0].content}\n\n{messages[1].content}")]
-    return tuple(messages)
+    return tuple(_message(said, f"messages[{at}]") for at, said in enumerate(body.messages))
 
 
 def _message(said: ChatMessage, where: str) -> Message:

@@ -28,8 +28,6 @@ def message(number: int, role: Role, content: str, *, dropped: bool = False) -> 
 
 def count(messages: Sequence[Message]) -> int:
     """Count words, a mark before each turn, and ten words that the template adds once."""
-    turns = [turn.role for turn in messages if turn.role != "system"]
-    assert turns == [("user", "assistant")[number % 2] for number in range(len(turns))]
     return 10 + sum(1 + len(turn.content.split()) for turn in messages)
 
 
@@ -74,7 +72,7 @@ def test_what_could_be_left_out_is_counted_without_the_template_s_frame() -> Non
 
 def test_questions_that_belong_together_are_left_out_together() -> None:
     path = [message(1, "user", "one"), message(2, "user", "two"), message(3, "assistant", "three")]
-    assert exchanges(path, count) == (Exchange((1, 2, 3), "one\n\ntwo", 2 + 3, False),)
+    assert exchanges(path, count) == (Exchange((1, 2, 3), "one\n\ntwo", 3 + 3, False),)
 
 
 def test_a_question_with_an_empty_answer_still_waits() -> None:

@@ -21,19 +21,22 @@ def test_questions_and_answers_alternate() -> None:
     assert sent(branch("q1", "a1", "q2")) == ["q1", "a1", "q2"]
 
 
-def test_questions_with_no_answer_between_them_are_asked_together() -> None:
-    assert sent(branch("q1", "q2", "a2", "q3")) == ["q1\n\nq2", "a2", "q3"]
-    assert sent(branch("q1", "", "q2")) == ["q1\n\nq2"]
+def test_questions_with_no_answer_between_them_stay_apart() -> None:
+    assert sent(branch("q1", "q2", "a2", "q3")) == ["q1", "q2", "a2", "q3"]
+    assert sent(branch("q1", "", "q2")) == ["q1", "q2"]
 
 
-def test_an_answer_to_nothing_is_left_out() -> None:
-    assert sent(branch("a0", "q1", "a1")) == ["q1", "a1"]
+def test_a_greeting_before_the_first_question_is_sent() -> None:
+    path = branch("a0", "q1", "a1", "q2")
+    assert sent(path) == ["a0", "q1", "a1", "q2"]
+    assert [len(group) for group in exchanges_of(path)] == [3, 1]
+    assert sent(branch("a0")) == []  # nobody asks anything
 
 
 def test_thinking_is_not_sent_back() -> None:
     thought = "<think>\nhm\n</think>\n\na1"
     assert sent(branch("q1", thought, "q2")) == ["q1", "a1", "q2"]
-    assert sent(branch("q1", "<think>\nhm, and then", "q2")) == ["q1\n\nq2"]
+    assert sent(branch("q1", "<think>\nhm, and then", "q2")) == ["q1", "q2"]
 
 
 def test_an_answer_that_goes_on_is_sent_as_it_stands() -> None:

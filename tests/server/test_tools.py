@@ -273,7 +273,8 @@ def test_what_clients_of_responses_settle_reaches_the_models(models: TellingMode
         )
     assert (response.output_text, response.instructions) == ("Hello.", "Be kind.")
     request = models.requests[-1]
-    assert request.prompt == (Message("system", "Be kind.\n\nBe brief."), Message("user", "Hi"))
+    instructions = (Message("system", "Be kind."), Message("system", "Be brief."))
+    assert request.prompt == (*instructions, Message("user", "Hi"))
     assert (request.max_tokens, request.sampling.temperature) == (7, 0.5)
     assert request.grammar is not None
     assert (request.grammar.kind, json.loads(request.grammar.text)) == ("json_schema", schema)
