@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -14,12 +15,13 @@ from typing import Any
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf import Header, check_model_file
+from localspec.gguf import Header, check_model_file, unsupported, unsupported_type
 from localspec.llama import backends, library
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
+from localspec.safe_text import safe_line
 from localspec.types import ModelInfo, ModelOptions
 
 Progress = Callable[[float], bool]
@@ -278,8 +280,18 @@ def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDe
         )
 
 
+_UNKNOWN = re.compile(
+    r"un(?:known|supported) (?:model )?(architecture|tokenizer|pre-tokenizer)(?: type)?: '(.*)'"
+)
+_UNKNOWN_TYPE = re.compile(r"has invalid ggml type (-?\d+)")
+
+
 def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
-    reason = library.last_problem(problems)
+    reason = safe_line(library.load_problem(problems))
+    if found := _UNKNOWN.search(reason):
+        return unsupported(options.path, found[1], found[2])
+    if found := _UNKNOWN_TYPE.search(reason):
+        return unsupported_type(options.path, int(found[1]))
     if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
         return UserError(
             f"there is no room for {options.path}: {reason}", "offload fewer layers or choose a smaller model"

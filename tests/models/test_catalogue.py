@@ -10,6 +10,7 @@ import pytest
 
 from localspec import smollm2
 from localspec.errors import UserError
+from localspec.gguf import supported
 from localspec.models.catalogue import (
     CatalogueModel,
     CataloguePair,
@@ -52,6 +53,12 @@ target = "big"
 memory_gb = 4
 score = 50
 """
+
+
+def test_every_architecture_in_it_can_be_opened() -> None:
+    named = {model.architecture for model in shipped().models if model.architecture}
+    assert named
+    assert named <= {*supported()["architectures"]}
 
 
 def model(key: str) -> CatalogueModel:
