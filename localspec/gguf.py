@@ -7,15 +7,16 @@ import re
 import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite, prod
 from pathlib import Path
 from typing import Any
 
-from localspec.errors import ModelFileError, UnsupportedError
+from localspec.errors import ModelFileError
 from localspec.safe_text import safe_line
+from localspec.supported import check_known, quoted
 
 Scalar = bool | int | float | str
 
@@ -23,7 +24,6 @@ TOKENS = "tokenizer.ggml.tokens"
 _ALIGNMENT = "general.alignment"
 _LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
 _LONGEST_NAME = 200
-_SHOWN = 80  # characters of a name in a message
 _MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
 
 
@@ -33,14 +33,6 @@ def facts() -> dict[str, Any]:
     import tomllib  # 3 ms
 
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-
-
-@cache
-def supported() -> dict[str, Any]:
-    """Return what a version of llama-cpp-python can open: `llama_cpp.toml`, made from its source."""
-    import tomllib  # 3 ms
-
-    return tomllib.loads(Path(__file__).with_name("llama_cpp.toml").read_text(encoding="utf-8"))
 
 
 @cache
@@ -465,10 +457,7 @@ def _paths(header: Header) -> list[Path]:
 
 
 def check_file(header: Header) -> None:
-    """Raise `ModelFileError` for a file that llama.cpp cannot open: cut off, broken or unknown to it.
-
-    What it knows is listed for the pinned version. With another one installed, llama.cpp itself decides.
-    """
+    """Raise `ModelFileError` for a file that llama.cpp cannot open: cut off, broken or unknown to it."""
     if header.file_bytes < header.end:
         raise ModelFileError(
             f"{header.path} is incomplete: it has {header.file_bytes:,} bytes of {header.end:,}",
@@ -476,9 +465,7 @@ def check_file(header: Header) -> None:
         )
     if fault := next(_faults(header), ""):
         raise header.broken(fault)
-    unknown = _unknown(header)
-    if unknown is not None and _has_pinned_llama_cpp():
-        raise unknown
+    check_known(header.path, _named(header), {tensor.kind for tensor in header.tensors})
 
 
 _LONGEST_TENSOR_NAME = 63  # bytes; ggml.h, GGML_MAX_NAME
@@ -487,13 +474,13 @@ _LONGEST_TENSOR_NAME = 63  # bytes; ggml.h, GGML_MAX_NAME
 def _faults(header: Header) -> Iterator[str]:
     """Yield what llama.cpp's reader refuses in a header (gguf.cpp, gguf_init_from_reader)."""
     if header.repeated is not None:
-        yield f"the key {_quoted(header.repeated)} is there twice"
+        yield f"the key {quoted(header.repeated)} is there twice"
     types, alignment = facts()["tensor_types"], header.integer(_ALIGNMENT, 32)
     names, expected = set(), 0
     for tensor in header.tensors:
         if str(tensor.kind) not in types:
             break  # how much it takes is unknown, and so is where the next one has to start
-        name, block = _quoted(tensor.name), types[str(tensor.kind)][1]
+        name, block = quoted(tensor.name), types[str(tensor.kind)][1]
         row = (tensor.sizes or (1,))[0]
         if tensor.name in names:
             yield f"the tensor {name} is there twice"
@@ -507,57 +494,16 @@ def _faults(header: Header) -> Iterator[str]:
         expected += -(-tensor.bytes // alignment) * alignment
 
 
-def _unknown(header: Header) -> UnsupportedError | None:
-    """Return the error for what the pinned llama.cpp does not know in a file; None for nothing."""
-    path, architecture, known = header.path, header.architecture, supported()
+def _named(header: Header) -> Iterator[tuple[str, str]]:
+    """Yield what a header names that llama.cpp has to know: "architecture" and so on, and its name."""
     tokenizer, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
-    if architecture and architecture not in known["architectures"]:
-        return unsupported(path, "architecture", architecture)
-    if tokenizer and tokenizer not in known["tokenizers"]:
-        return unsupported(path, "tokenizer", tokenizer)
-    is_split_before = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
-    if is_split_before and pre and pre not in known["pre_tokenizers"]:
-        return unsupported(path, "pre-tokenizer", pre)
-    for tensor in header.tensors:
-        if tensor.kind not in known["tensor_types"]:
-            return unsupported_type(path, tensor.kind)
-    return None
-
-
-def unsupported(path: Path, what: str, name: str) -> UnsupportedError:
-    """Return the error for a file that needs something, by name, which llama.cpp does not know."""
-    return UnsupportedError(
-        f"{path} needs the {what} {_quoted(name)}, which this version of LocalSpec does not know yet",
-        "a newer version may know it; until then choose another model",
-    )
-
-
-_FIRST_OF_IK_LLAMA = 133  # of the types that ik_llama.cpp has added; llama.cpp counts from below
-
-
-def unsupported_type(path: Path, kind: int) -> UnsupportedError:
-    """Return the error for a file with a type of tensors, by ggml's number, which llama.cpp does not know."""
-    hint = "a newer version may know it; until then choose another quantization of the model"
-    if kind >= _FIRST_OF_IK_LLAMA:
-        hint = "it may be one of ik_llama.cpp's own types: choose another quantization of the model"
-    elif kind < max(supported()["tensor_types"]):
-        hint = "llama.cpp gave this type up, or never had it: choose another quantization of the model"
-    return UnsupportedError(
-        f"{path} is quantized in a type ({kind}) that this version of LocalSpec does not know", hint
-    )
-
-
-def _quoted(name: str) -> str:
-    return f"`{safe_line(name)[:_SHOWN]}`"
-
-
-def _has_pinned_llama_cpp() -> bool:
-    """Tell whether the installed llama-cpp-python is the one whose source the list was made from."""
-    from importlib.metadata import PackageNotFoundError, version  # 10 ms
-
-    with suppress(PackageNotFoundError):
-        return version("llama-cpp-python").partition("+")[0] == str(supported()["version"])
-    return True
+    is_by_pairs = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
+    if header.architecture:  # which only the first part of a split model names
+        yield "architecture", header.architecture
+    if tokenizer:
+        yield "tokenizer", tokenizer
+    if is_by_pairs and pre:
+        yield "pre-tokenizer", pre
 
 
 CHECKPOINTS = 4  # of a running state, in the processor's memory

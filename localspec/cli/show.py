@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import units
-from localspec.app.options import local_file
+from localspec.app.options import local_file, template_of
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import UserError
@@ -41,8 +41,10 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
-    lines = [*described(shape), "", *_table(needs)]
-    print_result(as_json(shape, path, needs), lines, as_json=args.json, escaped=True)
+    template = None if path is None else template_of(path)
+    told = [] if template is None else [f"  config.toml names another chat template for it: {template}"]
+    lines = [*described(shape), *told, "", *_table(needs)]
+    print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
     return SUCCESS
@@ -84,7 +86,9 @@ def _ways_back(shape: ModelShape) -> str:
     return "and reads again behind a wrong guess: speculation pays where most are right"
 
 
-def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dict[str, object]:
+def as_json(
+    shape: ModelShape, path: Path | None, template: Path | None, needs: Sequence[Needs]
+) -> dict[str, object]:
     """Return what `--json` prints; sizes are in bytes."""
     return {
         "name": shape.name,
@@ -93,6 +97,7 @@ def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dic
         "layers": len(shape.layers),
         "window_layers": sum(layer.window is not None for layer in shape.layers),
         **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
+        "chat_template": None if template is None else str(template),
         "needs": needs,
     }
 

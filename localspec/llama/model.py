@@ -15,13 +15,15 @@ from typing import Any
 import psutil
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
-from localspec.gguf import Header, check_model_file, unsupported, unsupported_type
+from localspec.gguf import Header, check_model_file
 from localspec.llama import backends, library
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.template import ChatTemplate
+from localspec.llama.template_file import usable_template
 from localspec.llama.vocabulary import Vocabulary
 from localspec.safe_text import safe_line
+from localspec.supported import unsupported, unsupported_type
 from localspec.types import ModelInfo, ModelOptions
 
 Progress = Callable[[float], bool]
@@ -48,9 +50,12 @@ class Model:
         cards: Sequence[BackendDevice],
         *,
         allocated: bool = True,
+        template: str | None = None,
     ) -> None:
+        """Take over a loaded model; `template` is used instead of its own."""
         api = native()
         self.allocated = allocated
+        self._given_template = template
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
@@ -85,6 +90,8 @@ class Model:
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
         """
         header = check_model_file(options.path, head=head)
+        given = options.chat_template if allocate else None
+        template = None if given is None else usable_template(given)
         native()
         cards = _cards(options)
         _check_devices(options, cards)
@@ -92,7 +99,7 @@ class Model:
             _check_room(options, header, cards)
         pointer = _load(options, header, on_progress, allocate=allocate, mtp=head)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
-        return cls(pointer, options, header, used, allocated=allocate)
+        return cls(pointer, options, header, used, allocated=allocate, template=template)
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
         """Return a part of these weights, where they are, under other options: closing one closes both."""
@@ -106,6 +113,8 @@ class Model:
     @cached_property
     def template(self) -> ChatTemplate:
         """Return how the model wants a conversation written; nobody asks a draft model."""
+        if self._given_template is not None:
+            return ChatTemplate(self.vocabulary, self._given_template)
         raw = native().llama_model_chat_template(self.pointer, None)
         return ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
 

@@ -1,6 +1,6 @@
 """Write down what the pinned llama.cpp can open, from its source.
 
-python -m tests.benchmarks.llama_cpp_names llama_cpp_python-0.3.36 > localspec/llama_cpp.toml
+python -m tests.benchmarks.llama_cpp_names llama_cpp_python-0.3.36 > localspec/supported.toml
 
 The folder is the unpacked source of llama-cpp-python, which `pip download --no-binary :all: --no-deps` gets.
 """
@@ -78,10 +78,11 @@ def document(folder: Path) -> str:
         (
             HEAD,
             f'version = "{version}"\n',
-            listed("architectures", architectures(source)),
-            listed("tokenizers", tokenizers),
-            listed("pre_tokenizers", pre_tokenizers),
             listed("tensor_types", tensor_types(source)),
+            "\n[names]",
+            listed("architecture", architectures(source)),
+            listed("tokenizer", tokenizers),
+            listed("pre-tokenizer", pre_tokenizers),
         )
     )
 

@@ -17,11 +17,12 @@ import gguf
 import pytest
 
 from localspec.errors import ModelFileError, UnsupportedError
-from localspec.gguf import check_model_file, facts, read_model, supported
+from localspec.gguf import check_model_file, facts, read_model
 from localspec.llama import library
 from localspec.llama.library import VERSION, native
 from localspec.llama.model import Model
 from localspec.models.shape import read_shape, shape_of_parts
+from localspec.supported import supported
 from localspec.types import ModelOptions
 from tests.benchmarks import llama_cpp_names
 from tests.campaign.gguf_edits import Base, Edit, drawn
@@ -91,7 +92,7 @@ def test_the_list_is_what_the_source_says() -> None:
 
 
 def test_the_library_knows_the_architectures_and_no_others(tmp_path: Path) -> None:
-    known = supported()["architectures"]
+    known = supported()["names"]["architecture"]
     others = {*gguf.MODEL_ARCH_NAMES.values(), "tomorrow9", "(unknown)"} - {*known, "gptj"}
     path = tmp_path / "a.gguf"
     refused = {name for name in {*known, *others, "gptj"} if UNKNOWN.search(told(named(path, name)))}
@@ -99,7 +100,7 @@ def test_the_library_knows_the_architectures_and_no_others(tmp_path: Path) -> No
 
 
 def test_the_library_knows_the_pre_tokenizers_and_no_others(tmp_path: Path) -> None:
-    known = supported()["pre_tokenizers"]
+    known = supported()["names"]["pre-tokenizer"]
     path = tmp_path / "a.gguf"
     refused = {
         name
@@ -110,7 +111,7 @@ def test_the_library_knows_the_pre_tokenizers_and_no_others(tmp_path: Path) -> N
 
 
 def test_the_library_knows_the_tokenizers_and_no_others(tmp_path: Path) -> None:
-    known = supported()["tokenizers"]
+    known = supported()["names"]["tokenizer"]
     assert {*facts()["tokenizers"]} <= {*known}
     path = tmp_path / "a.gguf"
     refused = {
