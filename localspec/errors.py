@@ -3,6 +3,7 @@
 LocalSpecError
 ├── UserError          a person can put it right: one line, what, where and what to do; exit code 2
 │   ├── ModelFileError     a model file is missing, broken or of the wrong kind
+│   │   └── UnsupportedError   the llama.cpp of this version cannot open it; a newer one may
 │   ├── UnavailableError   the hub has no model of this name
 │   ├── UnreachableError   the hub gives no answer that is of use
 │   ├── PairingError       this draft cannot serve this target
@@ -41,6 +42,10 @@ class UserError(LocalSpecError):
 
 class ModelFileError(UserError):
     """A model file is missing, broken or of a kind that cannot chat."""
+
+
+class UnsupportedError(ModelFileError):
+    """A model file is of a kind that the llama.cpp of this version cannot open."""
 
 
 class UnavailableError(UserError):

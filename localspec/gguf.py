@@ -16,10 +16,12 @@ from typing import Any
 
 from localspec.errors import ModelFileError
 from localspec.safe_text import safe_line
+from localspec.supported import check_known, quoted
 
 Scalar = bool | int | float | str
 
 TOKENS = "tokenizer.ggml.tokens"
+_ALIGNMENT = "general.alignment"
 _LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
 _LONGEST_NAME = 200
 _MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
@@ -69,6 +71,7 @@ class Header:
     tokens_at: int = 0  # where the texts of the vocabulary start in the file, and how many bytes they are
     tokens_bytes: int = 0
     tokens_digest: str = ""  # a checksum of them
+    repeated: str | None = None  # a key that is there twice
 
     def text(self, key: str) -> str:
         """Return a text value; empty where there is none."""
@@ -108,11 +111,12 @@ class Header:
 
     def broken(self, what: str) -> ModelFileError:
         """Return the error for a header that says something impossible."""
-        return ModelFileError(f"{self.path} has a broken GGUF header: {what}", "download the file again")
+        hint = "download the file again, or choose another"
+        return ModelFileError(f"{self.path} has a broken GGUF header: {what}", hint)
 
 
 _FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-_STRING, _ARRAY = 8, 9
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 _DIMENSIONS = 4  # ggml.h, GGML_MAX_DIMS
 _ARRAY_HEAD = 12  # the kind of its members and their number
 _MAGIC = 8  # bytes, with the version
@@ -210,9 +214,13 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
-    tokens_at, tokens_bytes, digest = 0, 0, ""
+    tokens_at, tokens_bytes, digest, repeated = 0, 0, "", None
     for _ in range(entries):
         key, kind = reader.string(), int(reader.number("I"))
+        if key in values or key in counts:
+            repeated = key
+        if key == _ALIGNMENT and kind != _UINT32:
+            raise ValueError
         if kind == _STRING:
             values[key] = reader.string()
         elif kind == _ARRAY:
@@ -228,8 +236,8 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
                 raise ValueError
             values[key] = reader.number(_FORMATS[kind])
     tensors, last = _tensors(reader, count)
-    alignment = values.get("general.alignment", 32)
-    if not isinstance(alignment, int) or alignment <= 0:
+    alignment = values.get(_ALIGNMENT, 32)
+    if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
         raise ValueError
     return Header(
         path=path,
@@ -245,6 +253,7 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
         tokens_at=tokens_at,
         tokens_bytes=tokens_bytes,
         tokens_digest=digest,
+        repeated=repeated,
     )
 
 
@@ -411,11 +420,7 @@ def read_model(path: Path) -> Header:
     header = read_header(path)
     parts = [header, *(read_header(path) for path in _paths(header)[1:])]
     for part in parts:
-        if part.file_bytes < part.end:
-            raise ModelFileError(
-                f"{part.path} is incomplete: it has {part.file_bytes:,} bytes of {part.end:,}",
-                "resume or repeat the download",
-            )
+        check_file(part)
     return total(parts)
 
 
@@ -449,6 +454,56 @@ def _paths(header: Header) -> list[Path]:
             f"parts of {header.path} are missing: {', '.join(missing)}", "download all parts"
         )
     return paths
+
+
+def check_file(header: Header) -> None:
+    """Raise `ModelFileError` for a file that llama.cpp cannot open: cut off, broken or unknown to it."""
+    if header.file_bytes < header.end:
+        raise ModelFileError(
+            f"{header.path} is incomplete: it has {header.file_bytes:,} bytes of {header.end:,}",
+            "resume or repeat the download",
+        )
+    if fault := next(_faults(header), ""):
+        raise header.broken(fault)
+    check_known(header.path, _named(header), {tensor.kind for tensor in header.tensors})
+
+
+_LONGEST_TENSOR_NAME = 63  # bytes; ggml.h, GGML_MAX_NAME
+
+
+def _faults(header: Header) -> Iterator[str]:
+    """Yield what llama.cpp's reader refuses in a header (gguf.cpp, gguf_init_from_reader)."""
+    if header.repeated is not None:
+        yield f"the key {quoted(header.repeated)} is there twice"
+    types, alignment = facts()["tensor_types"], header.integer(_ALIGNMENT, 32)
+    names, expected = set(), 0
+    for tensor in header.tensors:
+        if str(tensor.kind) not in types:
+            break  # how much it takes is unknown, and so is where the next one has to start
+        name, block = quoted(tensor.name), types[str(tensor.kind)][1]
+        row = (tensor.sizes or (1,))[0]
+        if tensor.name in names:
+            yield f"the tensor {name} is there twice"
+        if len(tensor.name.encode()) > _LONGEST_TENSOR_NAME:
+            yield f"the name of the tensor {name} is longer than {_LONGEST_TENSOR_NAME} bytes"
+        if row % block:
+            yield f"rows of the tensor {name} have {row:,} elements, which are not whole blocks of {block}"
+        if tensor.at != expected:
+            yield f"the tensor {name} starts at byte {tensor.at:,} instead of {expected:,}"
+        names.add(tensor.name)
+        expected += -(-tensor.bytes // alignment) * alignment
+
+
+def _named(header: Header) -> Iterator[tuple[str, str]]:
+    """Yield what a header names that llama.cpp has to know: "architecture" and so on, and its name."""
+    tokenizer, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
+    is_by_pairs = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
+    if header.architecture:  # which only the first part of a split model names
+        yield "architecture", header.architecture
+    if tokenizer:
+        yield "tokenizer", tokenizer
+    if is_by_pairs and pre:
+        yield "pre-tokenizer", pre
 
 
 CHECKPOINTS = 4  # of a running state, in the processor's memory

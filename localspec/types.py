@@ -418,6 +418,7 @@ class ModelOptions:
     there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
     llama.cpp choose. `output_at_home` keeps the weights after the last layer with the processor: from another
     machine then come rows as wide as the model. `keeps_costs`, of a target, keeps what its calls cost.
+    `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
 
     path: Path
@@ -436,3 +437,4 @@ class ModelOptions:
     threads: int = 0
     mmap: bool = True
     keeps_costs: bool = False
+    chat_template: Path | None = None

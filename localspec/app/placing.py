@@ -41,7 +41,7 @@ def placed(
         return pair
     placement = plan(args, pair, via=via)
     if args.explain or via is None:
-        for line in lines(placement, explain=args.explain):
+        for line in lines(placement, explain=args.explain, template=pair.target.chat_template):
             tell(line)
     return apply(placement, pair)
 
@@ -150,10 +150,15 @@ def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptio
     return replace(options, gpu_layers=sum(shares), tensor_split=split, main_gpu=0)
 
 
-def lines(placement: Placement, *, explain: bool) -> list[str]:
-    """Return a plan in words, with the best of what was not taken, or all of it to `explain`."""
+def lines(placement: Placement, *, explain: bool, template: Path | None = None) -> list[str]:
+    """Return a plan in words, with the best of what was not taken, or all of it to `explain`.
+
+    `template` is the file with a chat template that is used instead of the target's own.
+    """
     found = [f"plan: {units.long_mode(placement.mode)}{_about(placement.tokens_per_s)}"]
     found += [f"  {reason[0].upper()}{reason[1:]}." for reason in placement.reasons]
+    if template is not None:
+        found.append(f"  Chats follow the template {template}, not the one in the model's file.")
     shown = placement.rejected if explain else placement.rejected[:_FEW]
     if shown:
         found.append("not taken:")

@@ -151,7 +151,7 @@ def placed_pair(args: argparse.Namespace, tell: Callable[[str], None] | None = N
         with suppress(UserError):  # there is no room for both
             placement = placing.plan(argparse.Namespace(**vars(args) | {"mode": "sd"}), pair)
     if args.explain and tell is not None:
-        for line in placing.lines(placement, explain=True):
+        for line in placing.lines(placement, explain=True, template=pair.target.chat_template):
             tell(line)
     return placing.apply(placement, pair)
 

@@ -262,6 +262,7 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--cache-type-v", options.kv_type_v),
         ("--flash-attn", {None: "", True: "on", False: "off"}[options.flash_attention]),
         ("--load-mode", "" if options.mmap else "none"),
+        ("--chat-template-file", expanded(options.chat_template).absolute() if options.chat_template else ""),
     )
     return [(flag, str(value)) for flag, value in found if value]
 

@@ -30,9 +30,10 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.devices import Sight
 from localspec.llama import rpc, tile_code
 from localspec.llama.library import VERSION, added_backend
+from localspec.llama.template.template_file import usable_template
 from localspec.safe_text import safe_line
 from localspec.storage import paths
-from localspec.storage.config import check_models, read_config
+from localspec.storage.config import Config, check_models, read_config
 
 Verdict = Literal["pass", "warn", "fail"]
 
@@ -401,6 +402,19 @@ def models() -> Iterator[Check]:
     for name, file in (("target model", config.target), ("draft model", config.draft)):
         if file is not None:
             yield _model(name, file)
+    for template in dict.fromkeys(file for _, file in config.templates if file is not None):
+        yield _template(template, config)
+
+
+def _template(path: Path, config: Config) -> Check:
+    try:
+        usable_template(path)
+    except UserError as error:
+        return Check("chat template", "fail", error.message, error.hint)
+    text = f"`{path}` is in order"
+    if config.target is not None and config.template_of(config.target) == path:
+        text += f", and is used instead of that of `{config.target.name}`"
+    return Check("chat template", "pass", text)
 
 
 def _model(name: str, path: Path) -> Check:

@@ -26,6 +26,9 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().read(argv)
-    placement = placing.plan(args, pair_options(args))
-    print_result(asdict(placement), placing.lines(placement, explain=args.explain), as_json=args.json)
+    pair = pair_options(args)
+    placement, template = placing.plan(args, pair), pair.target.chat_template
+    lines = placing.lines(placement, explain=args.explain, template=template)
+    value = asdict(placement) | {"chat_template": None if template is None else str(template)}
+    print_result(value, lines, as_json=args.json)
     return SUCCESS

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_json
 from localspec.cli.shared.opening import fetch
+from localspec.errors import ModelFileError
 from localspec.models.names import parse
 
 
@@ -15,11 +16,14 @@ def parser() -> Parser:
     result = verb_parser(
         "pull",
         "Download models from the Hugging Face hub, and print where they are. What was broken off goes on "
-        "where it stopped; what has arrived is checked. HF_TOKEN opens gated repositories, HF_ENDPOINT names "
+        "where it stopped; what has arrived is checked. What cannot be opened here is refused by its header, "
+        "before it comes. HF_TOKEN opens gated repositories, HF_ENDPOINT names "
         "another hub, and LLAMA_CACHE or HF_HUB_CACHE the folder that models go to.",
     )
     about = "which model; without a quant Q4_K_M, else Q8_0, else the first. USER/REPO/FILE.gguf is a file"
     result.add_argument("model", nargs="+", metavar="USER/REPO[:QUANT]", help=about)
+    about = "download also what this version of LocalSpec cannot open"
+    result.add_argument("--force", action="store_true", help=about)
     return result.with_output("instead of paths", "tracebacks")
 
 
@@ -29,7 +33,11 @@ def main(argv: Sequence[str]) -> int:
     references = [parse(text) for text in args.model]  # all of them, before the first long download
     pulled = []
     for reference in references:
-        path = fetch(reference)
+        try:
+            path = fetch(reference, force=args.force)
+        except ModelFileError as error:
+            hint = f"{error.hint}; --force downloads it all the same"
+            raise ModelFileError(error.message, hint) from None
         pulled.append({"name": str(reference), "path": str(path)})
         if not args.json:
             print(path, flush=True)

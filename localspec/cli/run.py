@@ -90,8 +90,9 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         raise UserError(
             "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
         )
-    if args.no_chat and args.chat_template_kwargs:
-        raise UserError("--no-chat uses no chat template", "leave out --chat-template-kwargs")
+    for given, flag in ((args.chat_template_kwargs, "kwargs"), (args.chat_template, "file")):
+        if args.no_chat and given:
+            raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
     if args.json and args.color:
         raise UserError("--json and --color do not go together", "keep one of them")
 

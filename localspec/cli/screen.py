@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app import placing
@@ -100,6 +101,7 @@ class _Models:
         self._usual = self._args = args
         self._profiles = found
         self._is_home = False  # though flags name other machines
+        self._of_flags: Path | None = None  # the target that flags or config.toml name
         self._known = KnownPair(args, via=None)
 
     def open(
@@ -114,11 +116,14 @@ class _Models:
             if not on_progress(share):
                 raise Cancelled
 
-        self._args = self._usual if choice is None else chosen(self._usual, choice)
+        is_usual = choice is not None and choice.target == self._of_flags
+        self._args = self._usual if choice is None else chosen(self._usual, choice, keeps_template=is_usual)
         self._known = KnownPair(self._args, via=None)
         if choice is not None:
             verify(filter(None, (choice.target, choice.draft)), checked)
         pair = pair_options(self._args)
+        if choice is None:
+            self._of_flags = pair.target.path.absolute()
         if choice is not None and choice.draft is None:  # nor the head in the target's own file
             pair = replace(pair, draft=None)
         for note in pair.notes:
@@ -183,9 +188,14 @@ class _Served(_Models):
         if self._address is not None:
             self._models = AttachedModels(Server(self._address, os.environ.get(KEY_VARIABLE)))
         else:
-            files = () if choice is None else ("-m", str(choice.target), "-md", str(choice.draft or ""))
-            words = [*self._words, *files]
+            words = [*self._words]
+            if choice is not None:
+                words += ["-m", str(choice.target), "-md", str(choice.draft or "")]
+                if self._usual.chat_template is not None and choice.target != self._of_flags:
+                    words += ["--chat-template-file", ""]  # which was meant for another model
             self._models = RemoteModels(self._host, words, self._program, on_progress, tell)
+        if choice is None:
+            self._of_flags = self._models.target.path
         return self._models
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:

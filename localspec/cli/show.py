@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import units
-from localspec.app.options import local_file
+from localspec.app.options import local_file, template_of
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import LocalSpecError, UserError
@@ -44,11 +44,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
-    report = None if path is None else _template_report(path)
-    habits = () if report is None else ("", "  chat template", *(f"    {line}" for line in report.lines()))
+    template = None if path is None else _template(path)
+    habits = (
+        () if template is None else ("", "  chat template", *(f"    {line}" for line in template.lines()))
+    )
     lines = [*described(shape), *map(safe_line, habits), "", *_table(needs)]
-    value = as_json(shape, path, needs) | {"template": None if report is None else asdict(report)}
-    print_result(value, lines, as_json=args.json, escaped=True)
+    print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
     return SUCCESS
@@ -90,7 +91,9 @@ def _ways_back(shape: ModelShape) -> str:
     return "and reads again behind a wrong guess: speculation pays where most are right"
 
 
-def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dict[str, object]:
+def as_json(
+    shape: ModelShape, path: Path | None, template: TemplateReport | None, needs: Sequence[Needs]
+) -> dict[str, object]:
     """Return what `--json` prints; sizes are in bytes."""
     return {
         "name": shape.name,
@@ -99,6 +102,7 @@ def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dic
         "layers": len(shape.layers),
         "window_layers": sum(layer.window is not None for layer in shape.layers),
         **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
+        "chat_template": None if template is None else asdict(template),
         "needs": needs,
     }
 
@@ -107,10 +111,11 @@ def _picked(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
 
 
-def _template_report(path: Path) -> TemplateReport | None:
+def _template(path: Path) -> TemplateReport | None:
     """Return what the chat template does, None for what cannot chat, such as a head or a projector."""
+    given = template_of(path)
     with suppress(LocalSpecError):
-        return template_report(path)
+        return template_report(path, given)
     return None
 
 

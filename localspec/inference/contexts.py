@@ -104,7 +104,10 @@ class Contexts:
         with suppress(UserError):
             if target.keeps_costs:
                 identity = identify(target, draft, draft_threads, facts_here())
-                ways = [each and replace(each, path=Path(), context=0) for each in (target, draft)]
+                ways = [
+                    each and replace(each, path=Path(), context=0, chat_template=None)
+                    for each in (target, draft)
+                ]
                 return costs_file(identity, (ways, max_fan_out, together))
         return None
 

@@ -249,6 +249,18 @@ def problems_of_this_thread() -> Iterator[list[str]]:
         _stream.listeners[:] = [other for other in _stream.listeners if other is not problems]
 
 
+_SAID_BY = re.compile(r"\w+: (?:error loading model: )?")
+
+
+def load_problem(problems: list[str]) -> str:
+    """Return why a model was not loaded, of the lines that llama.cpp logged meanwhile.
+
+    What reads headers says first what it found, and then only that it gives up; the loader has it last.
+    """
+    of_header = any(line.startswith("gguf_") for line in problems)
+    return _SAID_BY.sub("", problems[0] if of_header else last_problem(problems), count=1)
+
+
 def last_problem(problems: list[str], otherwise: str = "llama.cpp gives no reason") -> str:
     """Return the most telling of the collected lines: the last one that speaks of an error."""
     errors = [line for line in problems if "error" in line.lower() or "failed" in line.lower()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -19,7 +20,10 @@ from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.template.chat_template import ChatTemplate
+from localspec.llama.template.template_file import usable_template
 from localspec.llama.vocabulary import Vocabulary
+from localspec.safe_text import safe_line
+from localspec.supported import unsupported, unsupported_type
 from localspec.types import ModelInfo, ModelOptions
 
 Progress = Callable[[float], bool]
@@ -46,9 +50,12 @@ class Model:
         cards: Sequence[BackendDevice],
         *,
         allocated: bool = True,
+        template: str | None = None,
     ) -> None:
+        """Take over a loaded model; `template` is used instead of its own."""
         api = native()
         self.allocated = allocated
+        self._given_template = template
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
@@ -83,6 +90,8 @@ class Model:
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
         """
         header = check_model_file(options.path, head=head)
+        given = options.chat_template if allocate else None
+        template = None if given is None else usable_template(given)
         native()
         cards = _cards(options)
         _check_devices(options, cards)
@@ -90,7 +99,7 @@ class Model:
             _check_room(options, header, cards)
         pointer = _load(options, header, on_progress, allocate=allocate, mtp=head)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
-        return cls(pointer, options, header, used, allocated=allocate)
+        return cls(pointer, options, header, used, allocated=allocate, template=template)
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
         """Return a part of these weights, where they are, under other options: closing one closes both."""
@@ -104,6 +113,8 @@ class Model:
     @cached_property
     def template(self) -> ChatTemplate:
         """Return how the model wants a conversation written; nobody asks a draft model."""
+        if self._given_template is not None:
+            return ChatTemplate(self.vocabulary, self._given_template)
         raw = native().llama_model_chat_template(self.pointer, None)
         return ChatTemplate(self.vocabulary, raw.decode("utf-8", "replace") if raw else None)
 
@@ -279,8 +290,18 @@ def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDe
         )
 
 
+_UNKNOWN = re.compile(
+    r"un(?:known|supported) (?:model )?(architecture|tokenizer|pre-tokenizer)(?: type)?: '(.*)'"
+)
+_UNKNOWN_TYPE = re.compile(r"has invalid ggml type (-?\d+)")
+
+
 def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
-    reason = library.last_problem(problems)
+    reason = safe_line(library.load_problem(problems))
+    if found := _UNKNOWN.search(reason):
+        return unsupported(options.path, found[1], found[2])
+    if found := _UNKNOWN_TYPE.search(reason):
+        return unsupported_type(options.path, int(found[1]))
     if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
         return UserError(
             f"there is no room for {options.path}: {reason}", "offload fewer layers or choose a smaller model"

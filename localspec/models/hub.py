@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote
 
 from localspec import units
-from localspec.errors import Cancelled, ModelFileError, UnreachableError, UserError
+from localspec.errors import Cancelled, ModelFileError, UnreachableError, UnsupportedError, UserError
+from localspec.gguf import check_file, header_of
 from localspec.models import hub_session as session
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
 from localspec.models.local import find_models, of_reference
@@ -389,12 +390,34 @@ def remote_shape(reference: Reference) -> ModelShape:
     """Return the shape of a model on the hub, from its header alone: a few megabytes of it are read."""
     model = look_up(reference)
     try:
-        with session.plain_errors(str(reference)):
+        with session.plain_errors(str(reference)), _on_the_hub():
             return shape_of_parts(
                 [(_reader(model, file), file.bytes) for file in model.files], str(reference)
             )
     except ModelFileError as error:
-        raise UserError(error.message, "choose another file or repository") from error
+        raise UserError(error.message, error.hint) from error
+
+
+def check_remote(model: RemoteModel) -> None:
+    """Read the headers of a model's files on the hub: a few megabytes instead of all of it.
+
+    Raises `ModelFileError` for what could not be opened here.
+    """
+    with session.plain_errors(model.repository), _on_the_hub():
+        for file in model.files:
+            path = Path(model.repository, file.name)
+            check_file(header_of(_reader(model, file), file.bytes, path))
+
+
+@contextmanager
+def _on_the_hub() -> Iterator[None]:
+    """Let hints speak of files that are not here yet."""
+    try:
+        yield
+    except UnsupportedError:
+        raise
+    except ModelFileError as error:
+        raise ModelFileError(error.message, "choose another file or repository") from error
 
 
 def _reader(model: RemoteModel, file: RemoteFile) -> Callable[[int, int], bytes]:

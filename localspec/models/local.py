@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from localspec.errors import ModelFileError, StoreError, UserError
+from localspec.errors import ModelFileError, StoreError, UnsupportedError, UserError
 from localspec.gguf import part_name
 from localspec.models import shape
 from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
@@ -361,7 +361,8 @@ class Headers:
                 shape = self._read(path)
             except ModelFileError as error:
                 problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
-                if isinstance(error.__cause__, OSError):  # which may pass while the file stays as it is
+                if isinstance(error, UnsupportedError) or isinstance(error.__cause__, OSError):
+                    # which may pass while the file stays as it is
                     return None, problem
             known = self._known[str(path)] = _Known(str(path), stamp, shape, problem)
             self._changed = True

@@ -10,7 +10,18 @@ from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
-from localspec.gguf import TOKENS, Header, Ranges, Tensor, facts, header_of, kept_states, read_model, total
+from localspec.gguf import (
+    TOKENS,
+    Header,
+    Ranges,
+    Tensor,
+    check_file,
+    facts,
+    header_of,
+    kept_states,
+    read_model,
+    total,
+)
 from localspec.models.heads import head_part, kind_of_draft
 
 
@@ -272,6 +283,7 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
                 f"part {header.integer('split.no') + 1} of {place} stands where part {number + 1} belongs",
                 "name the parts in order",
             )
+        check_file(header)
     return _shape(total(headers))
 
 

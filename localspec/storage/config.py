@@ -10,10 +10,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from localspec.errors import UserError
-from localspec.storage.paths import PRIVATE_FILE, config_dir, write_atomically
+from localspec.gguf import part_name
+from localspec.storage.paths import PRIVATE_FILE, config_dir, expanded, write_atomically
 from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
 
@@ -35,6 +37,9 @@ class Config:
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
+    templates: tuple[
+        tuple[str, Path | None], ...
+    ] = ()  # by what model files are called; None: the file's own
     rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices are used here
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
     remote_program: str = "localspec"  # what LocalSpec is called there
@@ -47,6 +52,10 @@ class Config:
     notify: str = "bell"
     ignore_circles: bool = False
     attachment_bytes: int = 256 * 1024
+
+    def template_of(self, model: Path) -> Path | None:
+        """Return the file with the chat template for a model; None for the one in the model's file."""
+        return next((file for pattern, file in self.templates if _is_called(model, pattern)), None)
 
 
 def example() -> str:
@@ -64,7 +73,7 @@ def read_config(path: Path) -> Config:
     except OSError:  # a closed folder: the next line says so
         pass
     root = read_table(path)
-    root.allow(("theme", "backend", "models", "chat", "tuning", "attachments", "keys"))
+    root.allow(("theme", "backend", "models", "templates", "chat", "tuning", "attachments", "keys"))
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context", "rpc", "host", "program"))
@@ -88,6 +97,7 @@ def read_config(path: Path) -> Config:
         target=target,
         draft=draft,
         context=_context(models),
+        templates=tuple(_templates(root.table("templates"), path.parent)),
         rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
@@ -103,6 +113,23 @@ def check_models(path: Path, config: Config) -> None:
             if model is not None and not model.exists():
                 hint = "correct the path; `localspec setup` chooses what opens without -m"
                 read_table(path).table("models").complain(key, f"`{key}` names no file: {model}", hint)
+
+
+def _templates(table: TomlTable, folder: Path) -> Iterator[tuple[str, Path | None]]:
+    for name, holder, key in table.leaves():  # `Qwen3.gguf = ...` without quotes is a table in TOML
+        if "/" in name and not name.startswith(("/", "~", "*")):
+            hint = "write the name of the model's file, with * for any text, or its whole path"
+            table.complain(key, f"`{name}` is not the name of a file", hint)
+        yield name, _file(holder, key, folder)
+
+
+def _is_called(model: Path, pattern: str) -> bool:
+    """Tell whether a pattern means a model: by its whole path, or its file's name with or without .gguf."""
+    wanted = expanded(pattern).as_posix().lower()
+    part = part_name(model.name)
+    names = (model.name, model.stem, *([part.prefix, f"{part.prefix}.gguf"] if part else []))
+    texts = (model.absolute().as_posix(),) if "/" in wanted else names
+    return any(text.lower() == wanted or fnmatchcase(text.lower(), wanted) for text in texts)
 
 
 def _file(table: TomlTable, key: str, folder: Path) -> Path | None:

@@ -40,6 +40,17 @@ def other(empty_home: Path) -> Path:
     return tiny.llama(folder / "other.gguf")
 
 
+def test_what_cannot_be_opened_is_listed_with_the_reason(other: Path) -> None:
+    recipe = tiny.Recipe(other.with_name("newer.gguf"), "qwen9")
+    recipe.vocabulary()
+    recipe.ones("token_embd")
+    newer = recipe.write()
+    found = {each.model.path: each for each in choices(()) if isinstance(each, LocalTarget)}
+    assert found[other].drafts
+    assert found[newer].drafts == ()
+    assert "the architecture `qwen9`, which this version of LocalSpec does not know" in found[newer].problem
+
+
 def write_config(text: str) -> None:
     config_dir().mkdir(parents=True, exist_ok=True)
     (config_dir() / "config.toml").write_text(text, encoding="utf-8")

@@ -149,7 +149,7 @@ def test_a_configured_model_that_is_gone_says_where_it_is_chosen(invoke: Invoke)
 def test_the_traceback_of_an_accident_can_be_asked_for(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
-    def break_down(*_arguments: object) -> None:
+    def break_down(*_arguments: object, **_more: object) -> None:
         raise RuntimeError("an accident")
 
     module = import_module(f"localspec.cli.{verb}")

@@ -19,10 +19,12 @@ from localspec.models import hub as hub_module
 from localspec.models.catalogue import Catalogue, CatalogueModel
 from localspec.models.hub import DownloadProgress
 from localspec.models.names import Reference
+from tests.campaign.gguf_edits import Base
 from tests.cli.choosing import entry
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import COMMIT, Hub, Repository, in_place_of_the_hub
+from tests.models.test_gguf_broken import part
 from tests.models.test_packages import put_package
 
 DRAFT = model_bytes()
@@ -57,8 +59,11 @@ def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: 
     assert done.stderr == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB\n"
     assert [asked.path for asked in hub.asked] == [
         f"/api/models/{REPOSITORY}",
-        f"/{REPOSITORY}/resolve/{COMMIT}/tiny-Q4_K_M.gguf",
-        f"/storage/{REPOSITORY}/tiny-Q4_K_M.gguf",
+        *[
+            f"{where}/tiny-Q4_K_M.gguf"
+            for where in (f"/{REPOSITORY}/resolve/{COMMIT}", f"/storage/{REPOSITORY}")
+        ]
+        * 2,  # of the header, and of the file
     ]
     assert all(asked.agent.startswith("localspec/") for asked in hub.asked)
 
@@ -116,13 +121,13 @@ def test_hf_downloads_once_and_opens(
 ) -> None:
     flags = ("-hf", f"{REPOSITORY}:Q8_0", "-hfd", f"{REPOSITORY}:Q4_K_M")
     assert invoke("run", "Hi", *flags).code == 0
-    assert len(hub.downloads) == 2
+    assert len(hub.downloads) == 4  # two headers, two files
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     pair = pair_options(parser().parse_args(["Hi", *flags]))
     assert pair.target.path == landed(empty_home, "Q8_0")
     assert pair.draft is not None
     assert pair.draft.path == landed(empty_home, "Q4_K_M")
-    assert len(hub.downloads) == 2
+    assert len(hub.downloads) == 4
 
 
 def test_hff_names_the_file(empty_home: Path) -> None:
@@ -195,6 +200,62 @@ def test_a_file_that_is_named_by_its_path_is_not_checked(invoke: Invoke, empty_h
     path = landed(empty_home, "Q4_K_M")
     path.resolve().write_bytes(DRAFT + b"mended")
     assert invoke("run", "Hi", "-m", str(path)).code == 0
+
+
+@pytest.fixture(params=[True, False], ids=["ranges", "no ranges"])
+def newer(request: pytest.FixtureRequest, hub: Hub, tmp_path: Path) -> str:
+    """A model on the hub in two files, the second of which this llama.cpp cannot open."""
+    hub.no_ranges = not request.param
+    first, second = part(tmp_path, 0), part(tmp_path, 1)
+    Base("second", second).edited([("tensor", 0, "kind", 139)], second)
+    files = {path.name: path.read_bytes() for path in (first, second)}
+    hub.repositories["someone/newer-GGUF"] = Repository(files)
+    return "someone/newer-GGUF"
+
+
+def test_what_cannot_be_opened_is_refused_before_it_comes(
+    newer: str, invoke: Invoke, empty_home: Path
+) -> None:
+    for words in (("pull", newer), ("run", "Hi", "-hf", newer), ("show", newer)):
+        outcome = invoke(*words)
+        assert (outcome.code, outcome.out) == (2, "")
+        error, hint = outcome.err.splitlines()
+        assert error.startswith(f"error: {newer}")
+        assert "quantized in a type (139) that this version of LocalSpec does not know" in error
+        assert "ik_llama.cpp's own" in hint
+        assert ("--force downloads it" in hint) == (words[0] == "pull")
+    assert [path for path in (empty_home / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_one_may_insist_and_is_told_at_every_use(
+    newer: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = invoke("pull", "--force", newer)
+    path = outcome.out.rstrip()
+    assert outcome.code == 0
+    assert Path(path).is_file()
+    assert invoke("pull", newer).out.rstrip() == path  # is here: nothing is refused any more
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    for words in (("show", path), ("plan", "-m", path), ("run", "Hi", "-m", path), ("pair", path)):
+        outcome = invoke(*words)
+        assert (outcome.code, outcome.out) == (2, ""), words
+        assert "quantized in a type (139) that" in outcome.err
+    assert "quantized in a type (139) that" in invoke("models").out
+
+
+def test_a_header_that_cannot_be_had_is_left_to_the_download(
+    invoke: Invoke, hub: Hub, empty_home: Path
+) -> None:
+    hub.failing = {"/storage/": [503]}  # which the download would try again
+    assert invoke("pull", REPOSITORY).out.rstrip() == str(landed(empty_home, "Q4_K_M"))
+
+
+def test_a_file_that_is_broken_on_the_hub_is_not_fetched(invoke: Invoke, hub: Hub) -> None:
+    hub.repositories[REPOSITORY].files["tiny-Q5_0.gguf"] = DRAFT[: len(DRAFT) // 2]
+    outcome = invoke("pull", f"{REPOSITORY}:Q5_0")
+    assert outcome.code == 2
+    assert "tiny-Q5_0.gguf is incomplete: " in outcome.err
+    assert "hint: choose another file or repository" in outcome.err
 
 
 @pytest.fixture

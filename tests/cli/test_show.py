@@ -31,7 +31,10 @@ def test_what_a_chat_template_does_is_told(invoke: Invoke, tmp_path: Path) -> No
     assert "later system messages become part of the question\n" in said
     assert "questions in a row are joined\n" in said
     assert "an answer ends at </s> <|im_end|> <|im_start|>\n" in said
-    assert json.loads(invoke("show", str(strict), "--json").out)["template"]["traits"]["takes_system"] is True
+    assert (
+        json.loads(invoke("show", str(strict), "--json").out)["chat_template"]["traits"]["takes_system"]
+        is True
+    )
     thinks = tiny.llama(tmp_path / "t.gguf", template=(folder / "thinks.jinja").read_text(encoding="utf-8"))
     assert "the model thinks first: prompts end with <think>\n" in invoke("show", str(thinks)).out
     broken = tiny.llama(tmp_path / "b.gguf", template="{{ messages | fromjson }}")

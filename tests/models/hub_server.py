@@ -50,6 +50,7 @@ class Hub:
     asked: list[Asked] = field(default_factory=list)
     cut_after: list[int] = field(default_factory=list)  # for each download: bytes before the line breaks
     stalls: int = 0  # so many downloads stop half-way, without an end
+    first_stall: int = 1  # which of the downloads is the first of them
     released: threading.Event = field(default_factory=threading.Event)
     damaged: bool = False  # a byte of each download is wrong
     no_ranges: bool = False  # answers a range with everything
@@ -213,7 +214,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if not body:
             return
-        if self.hub.stalls:
+        if self.hub.stalls and len(self.hub.downloads) >= self.hub.first_stall:
             self.hub.stalls -= 1
             self.wfile.write(content[start : (start + end) // 2])
             self.hub.released.wait()

@@ -21,6 +21,7 @@ from localspec.models.catalogue import (
 )
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
+from localspec.supported import supported
 from localspec.types import TaskType
 from tests.benchmarks import catalogue as script
 from tests.models.disk import REPOSITORY, model_bytes
@@ -52,6 +53,12 @@ target = "big"
 memory_gb = 4
 score = 50
 """
+
+
+def test_every_architecture_in_it_can_be_opened() -> None:
+    named = {model.architecture for model in shipped().models if model.architecture}
+    assert named
+    assert named <= {*supported()["names"]["architecture"]}
 
 
 def model(key: str) -> CatalogueModel:

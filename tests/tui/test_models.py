@@ -178,7 +178,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
 
 
 async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub, tmp_path: Path) -> None:
-    hub.stalls = 1
+    hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
         await screen.enter("/setup")
         await screen.shows("To fetch", "Big Q4_K_M", "licence MIT", "from user/big-GGUF, user/small-GGUF")

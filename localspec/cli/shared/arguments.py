@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES
@@ -16,6 +17,7 @@ from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.safe_text import safe_line
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
+from localspec.storage.paths import expanded
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import (
     Acceptance,
@@ -112,6 +114,11 @@ def on_off_auto(text: str) -> bool | None:
     return values[text]
 
 
+def template_file(text: str) -> Path | None:
+    """Read the path of a chat template; an empty one takes back what stood before."""
+    return expanded(text) if text else None
+
+
 def template_variables(text: str) -> TemplateVariables:
     """Read the variables of a chat template from a JSON object of plain values."""
     try:
@@ -184,6 +191,8 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     hub("-hf", "-hfr", "--hf-repo", dest="model", help=about)
     about = "which file of the -hf repository, where its quant is not enough"
     add("-hff", "--hf-file", metavar="FILE", help=about)
+    about = "Jinja template that the target is to use for chats, instead of the one in its own file"
+    add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on the hub")
     about = "context in tokens"

@@ -56,8 +56,8 @@ def load(worker: Worker, options: PairOptions) -> None:
         raise KeyboardInterrupt
 
 
-def fetch(reference: Reference) -> Path:
-    """Download a model with progress on standard error, and return its file; raises as `fetching.fetch`."""
+def fetch(reference: Reference, *, force: bool = False) -> Path:
+    """Download a model with progress on standard error, and return its file; as `fetching.fetch` does."""
     from localspec.app import fetching
 
     def tell(text: str) -> None:
@@ -70,7 +70,7 @@ def fetch(reference: Reference) -> Path:
 
     try:
         with StatusLine() as status:
-            return fetching.fetch(reference, tell, on_progress)
+            return fetching.fetch(reference, tell, on_progress, force=force)
     except KeyboardInterrupt:
         say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
         raise

@@ -16,14 +16,20 @@ _TIME_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TemplateReport:
-    """What a model's chat template does with conversations; `end_texts` are the tokens that end an answer."""
+    """What a model's chat template does with conversations; `end_texts` are the tokens that end an answer.
 
+    `file` is the one of its own in which a person keeps it, in place of the model's.
+    """
+
+    file: str | None
     traits: TemplateTraits
     end_texts: tuple[str, ...]
     note: str = ""
 
     def lines(self) -> Iterator[str]:
         """Yield what a person may want to know of it."""
+        if self.file is not None:
+            yield f"from {self.file}, as config.toml says"
         if self.note:
             yield self.note
         yield from (self.traits.mistake,) if self.traits.mistake else _habits(self.traits)
@@ -53,16 +59,18 @@ def _habits(traits: TemplateTraits) -> Iterator[str]:
     yield from (sentence for holds, sentence in habits if holds)
 
 
-def template_report(path: Path) -> TemplateReport:
-    """Return what the chat template of a model file does; the file is opened in a process of its own.
+def template_report(path: Path, given: Path | None = None) -> TemplateReport:
+    """Return what a model's chat template does, or one `given` for it; it opens in a process of its own.
 
     Raises `LocalSpecError` for a file that llama.cpp cannot open.
     """
-    return next(values_of(_reports, _TIME_S, path))
+    return next(values_of(_reports, _TIME_S, path, given))
 
 
-def _reports(path: Path) -> Iterator[TemplateReport]:
-    model = Model.open(ModelOptions(path=path, gpu_layers=0), allocate=False)
+def _reports(path: Path, given: Path | None) -> Iterator[TemplateReport]:
+    options = ModelOptions(path=path, gpu_layers=0, chat_template=given)
+    model = Model.open(options, allocate=False)
     texts = sorted(model.vocabulary.decode([token], special=True) for token in model.end_tokens)
-    yield TemplateReport(model.template.traits, tuple(texts), model.template.note)
+    file = None if given is None else str(given)
+    yield TemplateReport(file, model.template.traits, tuple(texts), model.template.note)
     model.close()
