@@ -16,6 +16,7 @@ from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
+from localspec.types import Recommendation
 
 Needs = dict[str, int]  # by the columns of the table
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
-    lines = [*described(shape), "", *_table(needs)]
+    lines = [*described(shape), *recommended_lines(shape.recommended), "", *_table(needs)]
     print_result(as_json(shape, path, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
@@ -77,6 +78,15 @@ def described(shape: ModelShape) -> list[str]:
     return [safe_line(line) for line in lines]  # a file may call itself anything
 
 
+def recommended_lines(recommended: Recommendation) -> list[str]:
+    """Return how the model's maker recommends to sample it, and what of that does not count."""
+    values = ", ".join(f"{name} {value:g}" for name, value in recommended.sampling.settled.items())
+    lines = [f"  recommended sampling, {recommended.source}: {values}"] if values else []
+    if recommended.unused:
+        lines.append(f"  not used of what the file recommends: {', '.join(recommended.unused)}")
+    return [safe_line(line) for line in (*lines, *(f"  {problem}" for problem in recommended.wrong))]
+
+
 def _ways_back(shape: ModelShape) -> str:
     snapshots, _ = kept_states(shape.architecture, 1)
     if snapshots:
@@ -93,6 +103,8 @@ def as_json(shape: ModelShape, path: Path | None, needs: Sequence[Needs]) -> dic
         "layers": len(shape.layers),
         "window_layers": sum(layer.window is not None for layer in shape.layers),
         **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
+        "recommended_sampling": shape.recommended.sampling.settled,
+        "recommended_unused": [*shape.recommended.unused, *shape.recommended.wrong],
         "needs": needs,
     }
 
