@@ -93,16 +93,16 @@ def ask(
 ) -> Iterator[GenerationEvent]:
     """Yield the answer to a question, or to a conversation, as it is written; the last event has the figures.
 
-    `mode` None takes what measured costs prefer. Closing the iterator ends the answer. For everything else
-    that can be settled, give `models.generate` a `Request` of your own.
+    `mode` None takes what measured costs prefer, `sampling` None what the model's maker recommends. Closing
+    the iterator ends the answer. For everything else that can be settled, give `models.generate` a `Request`
+    of your own.
     """
     from localspec.types import EngineSettings, Message, Request, Sampling
 
     settings = models.choose_settings()[0] if mode is None else EngineSettings(mode)
     prompt = (Message("user", question),) if isinstance(question, str) else question
-    return models.generate(
-        Request(prompt, sampling or Sampling(), settings, max_tokens=max_tokens, seed=seed)
-    )
+    sampling = sampling or models.target.recommended.sampling.over(Sampling())
+    return models.generate(Request(prompt, sampling, settings, max_tokens=max_tokens, seed=seed))
 
 
 def __getattr__(name: str) -> object:

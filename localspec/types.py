@@ -5,10 +5,10 @@ Sizes are in bytes, times in seconds (`_s`), token ids plain `int`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported by `--help`
     import numpy as np
@@ -103,6 +103,44 @@ class Sampling:
     def is_greedy(self) -> bool:
         """Tell whether the best token is always taken; a temperature that numbers cannot bear means that."""
         return self.temperature < _COLDEST
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """The fields of `Sampling` that somebody settles; None leaves one open."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    penalty_window: int | None = None
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return the fields that are not left open, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def over(self, sampling: Sampling) -> Sampling:
+        """Return a sampling with the settled fields in its place."""
+        return replace(sampling, **self.settled)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """How a model's maker recommends to sample it; `source` says in words where that is written.
+
+    `firm` names fields that go before the profiles that LocalSpec ships. `unused` are recommendations that
+    LocalSpec has no sampler for, `wrong` are sentences about values that make no sense; neither counts.
+    """
+
+    sampling: SamplingChoice = SamplingChoice()
+    source: str = "from the model's file"
+    firm: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +432,7 @@ class ModelInfo:
     training_context: int
     vocabulary: int
     devices: tuple[str, ...]  # where the weights sit, in words
+    recommended: Recommendation = Recommendation()  # of a target
 
     @property
     def servers(self) -> tuple[str, ...]:

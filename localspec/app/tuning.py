@@ -14,7 +14,7 @@ from localspec.app import placing
 from localspec.app.options import PairOptions, pair_options
 from localspec.errors import Cancelled, EngineError, UserError
 from localspec.inference.interface import TunableModels
-from localspec.models.default_pair import suited
+from localspec.models.recommended import recommended_for, suited
 from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
@@ -182,10 +182,11 @@ def plan_of(
     pair: PairOptions, profiles: Iterable[Profile], choice: TuneChoice, fixed: tuple[str, ...] = ()
 ) -> TunePlan:
     """Return the plan of a run on these models; flags have settled the `fixed` fields of `LoadOptions`."""
+    recommended = recommended_for(pair.target.path)
     return TunePlan(
         pair.target,
         pair.draft,
-        tuple(suited(profile, pair.target.path) for profile in profiles),
+        tuple(suited(profile, recommended) for profile in profiles),
         max_fan_out=pair.max_fan_out,
         draft_threads=pair.draft_threads,
         fixed=fixed,

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from localspec.chat.messages import ChatSettings
 from localspec.inference.interface import Choice, OpenModels
-from localspec.models.default_pair import suited
+from localspec.models.recommended import said_by, suited
 from localspec.storage.profiles import DEFAULT_PROFILE, SAMPLING_RANGES, Profile, Speculation
-from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
+from localspec.types import EngineSettings, Mode, Recommendation, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
     from localspec.chat.routing import Route
@@ -120,8 +120,21 @@ class SessionRequest:
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
         """Return how the tokens of an answer are picked, as it suits the models if they are known."""
-        below = profile if models is None else suited(profile, models.target.path)
+        below = profile if models is None else suited(profile, models.target.recommended)
         return replace(below.sampling, **self.sampling)
+
+    def explained_sampling(self, profile: Profile | None, recommended: Recommendation) -> str:
+        """Return in a line what is settled of an answer's sampling, and by whom."""
+        sources = {recommended.source: recommended.sampling.settled}
+        if profile is not None:
+            sources[f"from profile {profile.title}"] = said_by(profile, recommended)
+        sources["from the command line"] = dict(self.sampling)
+        by_name = {name: source for source, values in sources.items() for name in values}
+        told = []
+        for source, values in sources.items():
+            shown = [f"{name} {value:g}" for name, value in values.items() if by_name[name] == source]
+            told += [f"{', '.join(shown)} {source}"] if shown else []
+        return f"sampling: {'; '.join([*told, 'all else as usual'])}"
 
 
 @dataclass(frozen=True, slots=True)

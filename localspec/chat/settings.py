@@ -16,12 +16,12 @@ from localspec.chat.answer_settings import AUTO, THINKING
 from localspec.chat.session import ChatSession
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
-from localspec.models.default_pair import suited
+from localspec.models.recommended import said_by
 from localspec.storage import config
 from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, change_profile, profiles
-from localspec.types import Mode, Sampling
+from localspec.types import Mode, Recommendation, Sampling
 from localspec.units import MODE_NAMES
 
 Place = Literal["chat", "profile", "config"]
@@ -97,10 +97,9 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     """
     known = config.read_config(config_dir() / "config.toml")
     asked, profile, chat = session.request, session.followed, session.chat.info
-    plain, own = asdict(Sampling()), asdict(profile.sampling)
-    fitting = asdict((profile if models is None else suited(profile, models.target.path)).sampling)
-    given = asdict(asked.sampling_under(profile, models))
-    default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": "", **plain}
+    recommended = Recommendation() if models is None else models.target.recommended
+    default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
+    default |= asdict(Sampling())
     default["context"] = models and models.target.context
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
@@ -115,9 +114,9 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     return (
         Source("default", None, default),
         Source("config.toml", "config", kept),
-        Source(f"profile {profile.title}", "profile", of_profile | dict(own.items() - plain.items())),
-        Source("this model", None, dict(fitting.items() - own.items())),
-        Source("command line", None, flags | dict(given.items() - fitting.items())),
+        Source(recommended.source, None, recommended.sampling.settled),
+        Source(f"profile {profile.title}", "profile", of_profile | said_by(profile, recommended)),
+        Source("command line", None, {**flags, **asked.sampling}),
         Source("this chat", "chat", chat.settings.settled | {"system_prompt": chat.system}),
     )
 

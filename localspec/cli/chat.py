@@ -72,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
             start="aside",
             experience=known.experience,
         )
+        if args.explain:
+            say(session.asked.explained_sampling(session.followed, models.target.recommended))
         dialogue = Dialogue(models, session, shows_stats=args.stats, colours=bool(args.color))
         names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")
         say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")

@@ -17,7 +17,6 @@ from localspec.demo import prompts
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.catalogue import Catalogue, approximate_shape
-from localspec.models.default_pair import recommended_sampling
 from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.names import file_named
 from localspec.models.pairing import remark
@@ -207,7 +206,7 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
         chosen = replace(chosen, mode="sd")
     ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
-    sampling = recommended_sampling(models.target.path, "dialogue") or Sampling()
+    sampling = models.target.recommended.sampling.over(Sampling())
     bundled = prompts()  # of all tasks, of which some are taken, spread evenly
     questions = [
         Question("dialogue", Request((Message("user", found.prompt),), sampling, chosen, max_tokens=TOKENS))

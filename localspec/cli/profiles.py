@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from localspec import units
 from localspec.app.editor import edit_profile
 from localspec.cli.shared.arguments import Parser, add_json_flag, verb_parser, with_command
 from localspec.cli.shared.console import FAILURE, SUCCESS, print_json, print_result, say
-from localspec.models.default_pair import default_pair, suited
+from localspec.models.default_pair import default_pair
+from localspec.models.recommended import recommended_for, suited
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profile, copy_profile, profile, profiles, shipped_files
+from localspec.types import Sampling
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
@@ -37,11 +39,13 @@ def described(profile: Profile) -> list[str]:
     speculation = profile.speculation.settled
     prompts = profile.tuning_prompts()
     whose = "its own" if profile.own_tuning else f"of the shipped profile for {profile.task}"
-    usual = suited(profile, default_pair()[0]).sampling  # of the model that opens by itself
+    usual = suited(profile, recommended_for(default_pair()[0])).sampling  # of the model that opens by itself
+    left = [field.name for field in fields(Sampling) if field.name not in profile.settles]
     facts = [
         ("task", profile.task),
         ("from", f"{origin(profile)}: {profile.path}"),
         ("sampling", _values(asdict(profile.sampling))),
+        *([("left open", f"to what the model's file recommends: {', '.join(left)}")] if left else []),
         *([] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]),
         ("speculation", _values(speculation) or "as tuned, else as measured"),
         ("tuning", f"{len(prompts.prompts)} prompts and {len(prompts.held_out)} held out, {whose}"),
@@ -64,6 +68,7 @@ def as_json(profile: Profile) -> dict[str, object]:
         **_heading(profile),
         "system_prompt": profile.system_prompt,
         "sampling": asdict(profile.sampling),
+        "settles": list(profile.settles),
         "speculation": profile.speculation.settled,
         "tuning": {"own": profile.own_tuning is not None, **asdict(prompts)},
     }

@@ -70,6 +70,8 @@ def main(argv: Sequence[str]) -> int:
         opening.tell_notes(models, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
         profile = followed(profiles[0], by_name, [(question, ())])
+        if args.explain:
+            say(asked.explained_sampling(profile, models.target.recommended))
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
         chosen: list[AnswerOptions] = []

@@ -105,6 +105,8 @@ def main(argv: Sequence[str]) -> int:
         queue = EngineQueue(open_models, known.experience, 1 if args.share == "off" else args.parallel)
         try:
             opening.tell_notes(first, pair)
+            if args.explain:
+                say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
             hosts = frozenset({"127.0.0.1", "localhost", "::1", args.host}) if is_local else frozenset[str]()
             doors = Doors(args.api_key, hosts, frozenset(args.allow_origin))

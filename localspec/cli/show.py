@@ -19,6 +19,7 @@ from localspec.llama.template.report import TemplateReport, template_report
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
+from localspec.types import Recommendation
 
 Needs = dict[str, int]  # by the columns of the table
 
@@ -45,10 +46,8 @@ def main(argv: Sequence[str]) -> int:
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
     template = None if path is None else _template(path)
-    habits = (
-        () if template is None else ("", "  chat template", *(f"    {line}" for line in template.lines()))
-    )
-    lines = [*described(shape), *map(safe_line, habits), "", *_table(needs)]
+    told = [*recommended_lines(shape.recommended), *_habits(template)]
+    lines = [*described(shape), *told, "", *_table(needs)]
     print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("one conversation on one device, without a draft model and without what a card's driver takes")
@@ -84,6 +83,15 @@ def described(shape: ModelShape) -> list[str]:
     return [safe_line(line) for line in lines]  # a file may call itself anything
 
 
+def recommended_lines(recommended: Recommendation) -> list[str]:
+    """Return how the model's maker recommends to sample it, and what of that does not count."""
+    values = ", ".join(f"{name} {value:g}" for name, value in recommended.sampling.settled.items())
+    lines = [f"  recommended sampling, {recommended.source}: {values}"] if values else []
+    if recommended.unused:
+        lines.append(f"  not used of what the file recommends: {', '.join(recommended.unused)}")
+    return [safe_line(line) for line in (*lines, *(f"  {problem}" for problem in recommended.wrong))]
+
+
 def _ways_back(shape: ModelShape) -> str:
     snapshots, _ = kept_states(shape.architecture, 1)
     if snapshots:
@@ -103,12 +111,21 @@ def as_json(
         "window_layers": sum(layer.window is not None for layer in shape.layers),
         **_picked(shape, "width heads experts_used tied vocabulary vocabulary_family training_context"),
         "chat_template": None if template is None else asdict(template),
+        "recommended_sampling": shape.recommended.sampling.settled,
+        "recommended_unused": [*shape.recommended.unused, *shape.recommended.wrong],
         "needs": needs,
     }
 
 
 def _picked(value: object, names: str) -> dict[str, Any]:
     return {name: getattr(value, name) for name in names.split()}
+
+
+def _habits(template: TemplateReport | None) -> list[str]:
+    """Return what the chat template does, in words; nothing of what cannot chat."""
+    if template is None:
+        return []
+    return ["", "  chat template", *(safe_line(f"    {line}") for line in template.lines())]
 
 
 def _template(path: Path) -> TemplateReport | None:

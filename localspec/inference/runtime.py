@@ -39,6 +39,7 @@ from localspec.llama.template.begun_answer import trailing_spaces
 from localspec.llama.vocabulary import Detokenizer
 from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
+from localspec.models.recommended import recommended
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
 from localspec.storage.toml_file import Range, TomlTable
 from localspec.types import (
@@ -93,12 +94,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
         self._grammars = Grammars(target.vocabulary, target.end_tokens)
-        note = target.template.note
-        self.notes = (*contexts.notes, note) if note else contexts.notes
         self.modes, self.first_call_s = contexts.modes, contexts.first_call_s
         self.uses_cards, self.call_s = contexts.on_card, contexts.call_s
         self.longest_call_s = contexts.longest_call_s
-        self.target = target.info(contexts.target.context_size)
+        recommendation = recommended(target.header)
+        self.target = replace(target.info(contexts.target.context_size), recommended=recommendation)
+        note = target.template.note
+        self.notes = (*contexts.notes, *recommendation.wrong, *([note] if note else []))
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:
             self.draft = draft.info(contexts.draft.context_size)

@@ -1,4 +1,4 @@
-"""The models that open where nobody names any, and how they are best sampled.
+"""The models that open where nobody names any.
 
 SmolLM2 with LocalSpec's own draft where the package that carries it is installed, else the bundled pair of
 tiny models.
@@ -7,14 +7,12 @@ tiny models.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
-from localspec.storage.profiles import Profile
-from localspec.types import ModelInfo, Sampling, TaskType
+from localspec.types import ModelInfo
 
 if TYPE_CHECKING:
     from localspec.models.local import LocalModel
@@ -36,26 +34,9 @@ def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
     return find_models(folders, bundled=(*bundled_pair(), smollm2.draft()))
 
 
-def recommended_sampling(target: Path, task: TaskType) -> Sampling | None:
-    """Return the sampling that a target's card recommends; None where that is not known."""
-    return smollm2.sampling(task) if _is(target, smollm2.target()) else None
-
-
-def suited(profile: Profile, target: Path) -> Profile:
-    """Return a profile as it fits a target.
-
-    What the target's card recommends goes before the sampling of a shipped profile, which was made for
-    larger models, and stands in where a user's own profile settles none.
-    """
-    recommended = recommended_sampling(target, profile.task)
-    if recommended is None or profile.own_sampling:
-        return profile
-    return replace(profile, sampling=recommended)
-
-
 def name_of(model: ModelInfo) -> str:
     """Return what people call an open model: the header of SmolLM2 says something else."""
-    if _is(model.path, smollm2.target()):
+    if smollm2.is_target(model.path):
         return _SMOLLM2
     return _SMOLLM2_DRAFT if model.path == smollm2.draft() else model.name
 
@@ -64,16 +45,6 @@ def introduction(target: ModelInfo) -> str:
     """Return what to expect of a target that came with LocalSpec, in a sentence; nothing of others."""
     if target.path == bundled_pair()[0]:
         return "the bundled pair. It shows how everything works; it knows very little."
-    if _is(target.path, smollm2.target()):
+    if smollm2.is_target(target.path):
         return "a small assistant. It is often wrong: check what it says."
     return ""
-
-
-def _is(path: Path, known: Path | None) -> bool:
-    """Tell whether two paths lead to one file; a path in a configuration may be another to it."""
-    if known is None:
-        return False
-    try:
-        return path == known or path.samefile(known)
-    except OSError:  # whoever opens it has more to say
-        return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from localspec.gguf import (
     total,
 )
 from localspec.models.heads import head_part, kind_of_draft
+from localspec.models.recommended import recommended
+from localspec.types import Recommendation
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,7 @@ class ModelShape:
     expert_feed_forward: int = 0
     attention_width: int = 0  # of all heads together, where it is not the embedding's
     acceptance: float | None = None  # share of its guesses that the target it was made for accepts
+    recommended: Recommendation = field(default_factory=Recommendation)
     is_head: bool = False  # it drafts from the hidden states of its target, and sits where that does
 
     @property
@@ -323,6 +326,7 @@ def _shape(header: Header) -> ModelShape:
         expert_feed_forward=_most(header, "{arch}.expert_feed_forward_length"),
         attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
         acceptance=header.acceptance,
+        recommended=recommended(header),
     )
 
 

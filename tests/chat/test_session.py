@@ -19,6 +19,7 @@ from localspec.chat.answering import Saved
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.errors import UserError
+from localspec.models.recommended import recommended_for
 from localspec.smollm2 import SAMPLING
 from localspec.storage.profiles import Speculation, profiles
 from localspec.types import EngineSettings, Message, Request, Sampling, TaskType
@@ -146,12 +147,12 @@ def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
     request = SessionRequest(sampling={"top_k": 7})
     at, models = ChatSession(store, profiles(tmp_path).good, request), ScriptedModels()
     ask(at, models)
-    assert models.requests[-1].sampling.temperature == 0.7
-    models.target = replace(models.target, path=seeming_smollm2)  # others were opened
+    assert models.requests[-1].sampling == Sampling(top_k=7)
+    models.target = replace(models.target, recommended=recommended_for(seeming_smollm2))  # others were opened
     ask(at, models, "Once more")
     assert models.requests[-1].sampling == at.sampling(models) == replace(SAMPLING, top_k=7)
     at.choose_profile("poems")
-    assert at.sampling(models) == Sampling(temperature=1.5, top_k=7)
+    assert at.sampling(models) == replace(SAMPLING, temperature=1.5, top_k=7)
 
 
 def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: Store) -> None:

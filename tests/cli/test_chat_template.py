@@ -158,9 +158,10 @@ def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
     assert told in invoke("run", "Hi", "-n", "1", "--explain", *flags).err
     assert "template" not in invoke("plan").out
     write_config(f'[models]\ntarget = "{TARGET.as_posix()}"\n[templates]\ndemo-target = "{own.as_posix()}"\n')
-    assert f"names another chat template for it: {own}" in invoke("show", "demo-target").out
-    assert json.loads(invoke("show", "demo-target", "--json").out)["chat_template"] == str(own)
-    assert json.loads(invoke("show", "demo-draft", "--json").out)["chat_template"] is None
+    assert f"from {own}, as config.toml says" in invoke("show", "demo-target").out
+    told = json.loads(invoke("show", "demo-target", "--json").out)["chat_template"]
+    assert told["file"] == str(own)
+    assert json.loads(invoke("show", "demo-draft", "--json").out)["chat_template"]["file"] is None
     (check,) = (each for each in doctor.models() if each.name == "chat template")
     assert (check.verdict, check.text) == (
         "pass",

@@ -18,13 +18,13 @@ from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
 CODING, WRITING = (profiles(Path("nowhere")).named(name) for name in ("coding", "writing"))
-FOR_CODE = smollm2.sampling("coding")
+FOR_CODE = replace(SAMPLING, repetition_penalty=1.0)
 
 
 @pytest.fixture
 def small(fake: FakeRuntime, seeming_smollm2: Path) -> FakeRuntime:
     """Models of which the target is SmolLM2."""
-    fake.target = replace(fake.target, path=seeming_smollm2)
+    fake.target = replace(fake.target, path=seeming_smollm2, recommended=smollm2.RECOMMENDED)
     return fake
 
 
@@ -91,7 +91,7 @@ def test_smollm2_is_sampled_as_its_card_says_where_no_flag_does(
 def test_sampling_of_ones_own_profile_counts(small: FakeRuntime, invoke: Invoke) -> None:
     write("profiles/writing.toml", 'title = "Mine"\ntask = "writing"\nsampling.temperature = 0.9')
     assert invoke("run", "Hi", "--profile", "writing").code == 0
-    assert small.requests[0].sampling == Sampling(temperature=0.9)
+    assert small.requests[0].sampling == replace(SAMPLING, temperature=0.9)
 
 
 @pytest.mark.usefixtures("seeming_smollm2")
@@ -115,7 +115,13 @@ def test_profiles_show_tells_it_too(invoke: Invoke) -> None:
     [shown] = [line for line in lines if line.startswith("  with SmolLM2")]
     assert "temperature 0.2, top_k 0, top_p 0.9" in shown
     write("profiles/writing.toml", 'title = "Mine"\ntask = "writing"\nsampling.temperature = 0.9')
-    assert "SmolLM2" not in invoke("profiles", "show", "writing").out
+    lines = invoke("profiles", "show", "writing").out.splitlines()
+    [left] = [line for line in lines if line.startswith("  left open")]
+    assert left.endswith(
+        ": top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, penalty_window"
+    )
+    [shown] = [line for line in lines if line.startswith("  with SmolLM2")]
+    assert "temperature 0.9, top_k 0, top_p 0.9" in shown
 
 
 def test_profiles_show_does_not_speak_of_what_is_not_there(invoke: Invoke) -> None:

@@ -127,7 +127,7 @@ def test_chat_under_auto_follows_each_line_and_says_so(fake: FakeRuntime, invoke
     lines = "What should I cook?\nWrite a Python function that adds.\n/temp 0.3\nMake it shorter.\n"
     outcome = invoke("chat", "--profile", "auto", typed=lines)
     temperatures = [request.sampling.temperature for request in fake.requests]
-    assert temperatures == [0.7, CODING.sampling.temperature, 0.3]
+    assert temperatures == [Sampling().temperature, CODING.sampling.temperature, 0.3]
     assert outcome.err.count("auto: coding") == 1
 
 

@@ -72,7 +72,7 @@ def test_code_is_written_colder_and_prose_warmer() -> None:
 
 def test_the_documented_profile_shows_every_field() -> None:
     text = shipped()["general"].path.read_text(encoding="utf-8")
-    assert [name for name in SAMPLING_RANGES if f"\n{name} = " not in text] == []
+    assert [name for name in SAMPLING_RANGES if f"\n# {name} = " not in text] == []
     assert [field.name for field in fields(Speculation) if f"\n# {field.name} = " not in text] == []
     assert "\n[tuning]\nprompts = [" in text
     assert "\nheld_out = [" in text
@@ -107,21 +107,31 @@ def test_every_field_is_read(folder: Path) -> None:
     sampling = Sampling(1.0, 2, 0.3, 0.4, 1.5, -6.0, 0.7, 8)
     speculation = Speculation("sd", 3, 4, "uniform", 0.0, 0.5, "match", 0.2, "ngram")
     prompts = TuningPrompts(ASKED, KEPT)
-    assert read_profile(path) == Profile(
+    expected = Profile(
         "mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts, own_sampling=True
     )
+    assert read_profile(path) == replace(expected, settles=tuple(SAMPLING_RANGES))
 
 
 def test_title_and_task_are_enough(folder: Path) -> None:
     mine = read_profile(put(folder, "mine", MINIMAL))
     assert (mine.description, mine.system_prompt, mine.sampling) == ("", "", Sampling())
     assert (mine.speculation, mine.own_tuning, mine.own_sampling) == (Speculation(), None, False)
+    assert mine.settles == ()
 
 
 def test_the_sampling_of_shipped_profiles_is_not_of_ones_own(folder: Path) -> None:
     assert [known.own_sampling for known in profiles(folder)] == [False] * len(shipped_files())
     put(folder, "coding", shipped_files()["coding"].read_text(encoding="utf-8"))
     assert profiles(folder).named("coding").own_sampling
+
+
+def test_the_documented_values_of_sampling_are_the_usual_ones(folder: Path) -> None:
+    text = shipped()["general"].path.read_text(encoding="utf-8")
+    for name in SAMPLING_RANGES:
+        text = text.replace(f"\n# {name} = ", f"\n{name} = ")
+    mine = read_profile(put(folder, "mine", text))
+    assert (mine.sampling, mine.settles) == (Sampling(), tuple(SAMPLING_RANGES))
 
 
 def test_speculation_settles_what_it_names_and_leaves_the_rest() -> None:

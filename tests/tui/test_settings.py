@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from localspec.chat.messages import ChatSettings
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import shipped_files
-from localspec.types import Message
+from localspec.types import Message, Recommendation, Sampling, SamplingChoice
 from localspec_tui.screens.settings import SettingRow, SettingsScreen
+from tests.scripted import ScriptedModels
 from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = pytest.mark.asyncio
@@ -76,7 +78,7 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
         await desk.shows("Temperature          0.3              this chat")
         await desk.press("down", "ctrl+r", "ctrl+s")
         await desk.until(lambda: desk.app.screen is not screen)
-        assert desk.chat.session.sampling(None).temperature == 0.7
+        assert desk.chat.session.sampling(None).temperature == Sampling().temperature
         assert desk.chat.session.sampling(None).top_k == 7
 
 
@@ -115,7 +117,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
         assert desk.models.requests[-1].sampling.temperature == 0.2
     text = own.read_text(encoding="utf-8")
     shipped = shipped_files()["general"].read_text(encoding="utf-8")
-    assert text == shipped.replace("temperature = 0.7", "temperature = 0.2")
+    assert text == shipped.replace("[sampling]\n", "[sampling]\ntemperature = 0.2\n")
 
 
 async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
@@ -177,3 +179,27 @@ async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_p
         assert desk.models.requests[-1].prompt[0] == Message(
             "system", "You are a helpful assistant.\nBe brief."
         )
+
+
+async def test_what_the_file_of_the_model_recommends_is_told_and_the_profile_goes_before_it(
+    tmp_path: Path,
+) -> None:
+    def models() -> ScriptedModels:
+        scripted = ScriptedModels()
+        recommended = Recommendation(SamplingChoice(temperature=0.6, top_k=20))
+        scripted.target = replace(scripted.target, recommended=recommended)
+        return scripted
+
+    async with desktop(tmp_path, models=models) as desk:
+        await desk.answered("one")
+        assert desk.models.requests[-1].sampling == Sampling(temperature=0.6, top_k=20)
+        await opened(desk)
+        await desk.shows("from the model's file")
+        shown = [line for line in desk.screen_text().splitlines() if "from the model's file" in line]
+        assert [line.split()[1] for line in shown] == ["Temperature", "Top-k"]
+        await desk.press("down", *"0.9", "f2")
+        await desk.shows("kept: Temperature in profile General")
+        await desk.answered("two")
+        assert desk.models.requests[-1].sampling == Sampling(temperature=0.9, top_k=20)
+        await opened(desk)
+        await desk.shows("0.9              profile General")

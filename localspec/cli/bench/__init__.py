@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from localspec.app.options import PairOptions, pair_options
+from localspec.app.options import PairOptions, pair_options, sampling_given
 from localspec.benchmark.harness import Anchor, Contender, Run, Turn, interleave, plain_anchor
+from localspec.chat.answer_settings import SessionRequest
 from localspec.cli.bench.contenders import (
     BenchRequest,
     check_fit,
@@ -50,6 +51,9 @@ def main(argv: Sequence[str]) -> int:
         pair, tuned = placed_pair(args, request, pair, models.look)
         opening.load(models, pair)
         opening.tell_notes(models, pair)
+        if args.explain:
+            asked = SessionRequest(sampling=sampling_given(args))
+            say(asked.explained_sampling(None, models.target.recommended))
         request = possible(request, models)
         check_fit(request.prompts, models)
         contenders = [*own(models, request, tuned), *servers(request, pair, models, processes)]

@@ -32,6 +32,7 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.console import leaving_in_order, say
 from localspec.cli.shared.opening import note
 from localspec.errors import UserError
+from localspec.models.recommended import recommended_for
 from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import Speculation, files_in, shipped_files
 from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
@@ -159,7 +160,11 @@ def parser() -> Parser:
     about = "also run llama.cpp's own server, with and without its speculation, on the same models"
     add("--against", type=read_against, metavar=f"{SERVER}=PATH", help=about)
     add_verbose_flag(add)
-    add_sampler_flags(result, USUAL_SAMPLING, "the same for all that is compared")
+    about = (
+        "the same for all that is compared; what is not given: as the model's file recommends (SmolLM2: its "
+        "card), else as in parentheses"
+    )
+    add_sampler_flags(result, USUAL_SAMPLING, about)
     add_drafting_flags(
         result.add_argument_group("speculation", "the same for all modes of ours").add_argument
     )
@@ -172,12 +177,13 @@ def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOp
     """Return what the arguments ask for of a pair; raises UserError."""
     has_draft = pair.draft is not None
     usual = (mode for mode in MODES if has_draft or mode not in DRAFT_MODES)
+    recommended = recommended_for(pair.target.path)
     request = BenchRequest(
         modes=args.modes or tuple(usual),
         asked_modes=args.modes is not None,
         lengths=args.lengths,
         prompts=tuple(prompts),
-        sampling=replace(USUAL_SAMPLING, **sampling_given(args)),
+        sampling=replace(recommended.sampling.over(USUAL_SAMPLING), **sampling_given(args)),
         max_tokens=args.predict,
         repetitions=args.runs,
         speculation=replace(speculation_given(args), mode=None, draft_length=None),

@@ -244,8 +244,8 @@ def add_sampling_flags(parser: Parser) -> None:
     add = add_sampler_flags(
         parser,
         _SAMPLING,
-        "what is not given: as your own profile says, else as the card of SmolLM2 if that is the model, else "
-        "as a shipped profile says, else as in parentheses",
+        "what is not given: as the profile says, else as the model's file recommends (SmolLM2: its card, "
+        "before the profiles that come with LocalSpec), else as in parentheses",
     )
     add("-s", "--seed", type=_or_minus_one(0, 2**32 - 1), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
