@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import localspec
-from localspec.errors import PairingError
+from localspec.decoding.model import Rows
+from localspec.errors import EngineError, PairingError
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Grammar, Message, ModelOptions, RoundDone, Sampling
+from localspec.llama.heads import HeadContext
+from localspec.types import (
+    EngineSettings,
+    Grammar,
+    Message,
+    ModeChanged,
+    ModelOptions,
+    RoundDone,
+    Sampling,
+    TextDelta,
+)
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
 
 
@@ -129,3 +142,47 @@ def test_heads_follow_a_grammar(runtime: Runtime) -> None:
         found, end = answer(runtime, replace(greedy(settings), grammar=sum_, reuses_cache=False))
         assert (found, end.reason) == (expected, "stop")
         assert end.summary.accepted > end.summary.rounds
+
+
+def spoilt_rows(head: HeadContext, tokens: Sequence[int], logits: int) -> Rows:
+    """Give what a head gives whose weights are not numbers."""
+    rows = HeadContext._extend(head, tokens, logits).copy()
+    return rows * np.nan
+
+
+def failed(*_: object) -> Rows:
+    raise EngineError("llama.cpp failed to decode (code -3); its log says why")
+
+
+@pytest.mark.parametrize(
+    ("verb", "instead", "said"),
+    [
+        ("_extend", spoilt_rows, "returned logits that are not numbers"),
+        ("_extend", failed, "failed: llama.cpp failed to decode (code -3); its log says why"),
+        ("_read", failed, "failed: llama.cpp failed to decode (code -3); its log says why"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["eagle", "mtp"])
+def test_a_head_that_fails_ends_drafting_and_not_the_answer(
+    kind: str,
+    verb: str,
+    instead: Callable[..., Rows],
+    said: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected, _ = answer(request.getfixturevalue(kind), replace(greedy(OFF), reuses_cache=False))
+    files = {"eagle": ("demo_target_q8", "made_eagle3"), "mtp": ("made_hybrid", "made_hybrid")}[kind]
+    with open_pair(*map(request.getfixturevalue, files)) as opened:
+        head = opened._contexts.draft
+        assert head is not None
+        monkeypatch.setattr(head, verb, partial(instead, head))
+        for _ in range(2):
+            events = [*opened.generate(greedy(FORCED))]
+            changes = [event for event in events if isinstance(event, ModeChanged)]
+            assert changes == [ModeChanged("off", f"the draft model {head.name} {said}")]
+            text = "".join(event.text for event in events if isinstance(event, TextDelta))
+            assert text == expected
+        settings, reason = opened.choose_settings()
+        assert settings.mode == "ngram"
+        assert reason.startswith(changes[0].reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, isnan
+from math import exp
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import Rows
 from localspec.decoding.sampling import (
-    NOT_NUMBERS,
     best_and_column_maxima,
     best_candidates,
     draft_distribution,
@@ -24,7 +23,6 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.decoding.verify import BufferedUniforms
-from localspec.errors import EngineError
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
@@ -124,8 +122,6 @@ class Proposer:
         """
         token, maxima = best_and_column_maxima(row)
         best = row.item(token)
-        if isnan(best):
-            raise EngineError(NOT_NUMBERS)
         place = max(len(maxima) - CANDIDATES, 0)
         maxima.partition(place)
         sharpness = self._sharpness
