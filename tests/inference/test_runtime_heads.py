@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ from localspec.errors import EngineError, PairingError
 from localspec.inference.runtime import Runtime
 from localspec.llama.heads import HeadContext
 from localspec.types import (
+    Acceptance,
     EngineSettings,
+    Finished,
     Grammar,
     Message,
     ModeChanged,
@@ -26,6 +30,7 @@ from localspec.types import (
     TextDelta,
 )
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
+from tests.made_models import eagle3
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +191,34 @@ def test_a_head_that_fails_ends_drafting_and_not_the_answer(
         settings, reason = opened.choose_settings()
         assert settings.mode == "ngram"
         assert reason.startswith(changes[0].reason)
+
+
+@pytest.mark.parametrize("acceptance", get_args(Acceptance))
+@pytest.mark.parametrize("warmth", [0.0, 0.8])
+def test_a_head_of_few_tokens_drafts_under_a_grammar_that_asks_for_others(
+    demo_target_q8: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    warmth: float,
+    acceptance: Acceptance,
+) -> None:
+    few = eagle3(tmp_path_factory.mktemp("few") / "few.gguf", drafted=2000)
+    fields = '{"Zxq": {"type": "string", "maxLength": 9}, "year": {"type": "integer"}}'
+    schema = f'{{"type": "object", "properties": {fields}, "required": ["Zxq", "year"]}}'
+    settings = EngineSettings(mode="sd", min_confidence=0.0, acceptance=acceptance)
+    request = replace(
+        greedy(settings, max_tokens=60),
+        sampling=Sampling(temperature=warmth),
+        grammar=Grammar("json_schema", schema),
+    )
+    with open_pair(demo_target_q8, few) as opened:
+        for seed in range(1 if warmth == 0 else 6):
+            events = [*opened.generate(replace(request, seed=seed))]
+            assert not [event for event in events if isinstance(event, ModeChanged)]
+            end = events[-1]
+            assert isinstance(end, Finished)
+            assert end.summary.accepted > 0
+            text = "".join(event.text for event in events if isinstance(event, TextDelta))
+            if end.reason == "stop":
+                assert {*json.loads(text)} >= {"Zxq", "year"}
+            if warmth == 0:
+                assert text == answer(opened, replace(request, settings=OFF))[0]

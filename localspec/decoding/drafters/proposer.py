@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -159,12 +159,20 @@ class Proposer:
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
 
     def _candidates(self, row: NDArray[np.float32], text: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Return the best tokens that may follow a text; its best of all if it has none of them."""
+        """Return the best tokens that may follow a text.
+
+        Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
+        it; where it does not even have them in its vocabulary, its best of all is refused.
+        """
         if self.rules is None:
             return best_candidates(row, CANDIDATES)
         row, mask = self.rules.biased(row), self.rules.mask(text)
-        left, ids = (row, None) if mask is None else masked(row, mask)
-        if ids is None or not len(ids):
-            return best_candidates(left if ids is None else row, CANDIDATES)
+        if mask is None:
+            return best_candidates(row, CANDIDATES)
+        left, ids = masked(row, mask)
+        if not len(left):
+            return best_candidates(row, CANDIDATES)
         places, logits = best_candidates(left, CANDIDATES)
-        return ids[places].tolist(), logits
+        if logits[0] == -inf:
+            logits = [0.0] * len(logits)
+        return places if ids is None else ids[places].tolist(), logits
