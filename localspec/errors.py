@@ -9,8 +9,10 @@ LocalSpecError
 │   ├── PairingError       this draft cannot serve this target
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
-│   └── EngineDied         the process that holds the models has ended; it can be started again
-│       └── ServerLost         for that another machine, or the line to it, is gone or silent
+│   ├── EngineDied         the process that holds the models has ended; it can be started again
+│   │   └── ServerLost         for that another machine, or the line to it, is gone or silent
+│   ├── LogitsError        a model returned logits that are not numbers
+│   └── DraftError         the draft model failed; the target can go on alone
 ├── StoreError         the conversations cannot be read or written: disk full, no permission, damaged file
 └── Cancelled          somebody asked to stop; not a failure
 """
@@ -74,6 +76,18 @@ class EngineDied(EngineError):
 
 class ServerLost(EngineDied):
     """Another machine that computes for these models is gone, or falls silent."""
+
+
+class LogitsError(EngineError):
+    """A model returned logits that are not numbers."""
+
+    def __str__(self) -> str:
+        """Return it as a sentence about the model that it was made with, if any."""
+        return f"{self.args[0] if self.args else 'the model'} returned logits that are not numbers"
+
+
+class DraftError(EngineError):
+    """The draft model failed; the target can go on alone."""
 
 
 class StoreError(LocalSpecError):

@@ -245,10 +245,14 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """Decoding goes on in another mode, because the one before was losing or may pay again."""
+    """Decoding goes on in another mode, because the one before was losing or may pay again.
+
+    Or because the draft model failed, which then rests until the models are opened again.
+    """
 
     mode: Mode
     reason: str
+    draft_failed: bool = field(default=False, compare=False, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

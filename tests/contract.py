@@ -91,7 +91,9 @@ class Toy:
         """Return the exact distribution of the token after a text."""
         rules = self.rules or TokenRules()
         row = rules.biased(self.target.logits_after(text))
-        return distribution(row, sampling, text[self.answer_start :], rules.mask(text))
+        p = distribution(row, sampling, text[self.answer_start :], rules.mask(text))
+        ids = np.arange(self.vocabulary) if p.ids is None else p.ids
+        return Distribution(ids[p.probs > 0], p.probs[p.probs > 0])
 
     def by_disagreement(self, text: Sequence[int], sampling: Sampling) -> Distribution:
         """Return the exact distribution, sorted by how much the target prefers a token to the draft.

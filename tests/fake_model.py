@@ -56,6 +56,8 @@ class FakeModel(LanguageModel):
     Two models with one `seed` agree the better the smaller the `noise` of the second is.
     """
 
+    name = "fake"
+
     def __init__(
         self,
         vocabulary: int = 16,

@@ -96,6 +96,7 @@ class PacedModel:
 
     def __init__(self, model: LanguageModel, cost: Callable[[int], float], chunk: int = 512) -> None:
         self._model = model
+        self.name = model.name
         self._hold = Hold(cost, chunk)
         self.max_draft, self.rereads, self.is_head = model.max_draft, model.rereads, model.is_head
 

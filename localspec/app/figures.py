@@ -120,7 +120,7 @@ def speculation(
     return {
         "reason": reason,
         "settings": asdict(settings),
-        "changes": [asdict(change) for change in changes],
+        "changes": [{"mode": change.mode, "reason": change.reason} for change in changes],
         "rounds": s.rounds,
         "acceptance": _ratio(s.accepted, s.drafted),
         "accepted_length": _ratio(decoded_tokens(s), s.rounds),

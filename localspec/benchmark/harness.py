@@ -10,10 +10,19 @@ from itertools import cycle
 from pathlib import Path
 from typing import Protocol
 
-from localspec.errors import Cancelled, EngineError
+from localspec.errors import Cancelled, DraftError, EngineError
 from localspec.inference.interface import OpenModels
 from localspec.storage.json_file import JsonFile
-from localspec.types import EngineSettings, Finished, Message, Request, RoundDone, Sampling, Summary
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    Message,
+    ModeChanged,
+    Request,
+    RoundDone,
+    Sampling,
+    Summary,
+)
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
 FEWEST_PROMPTS = 3  # below it nothing can be told
@@ -251,6 +260,8 @@ def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[Ro
     for event in models.generate(request):
         if isinstance(event, RoundDone):
             rounds.append(event)
+        elif isinstance(event, ModeChanged) and event.draft_failed:
+            raise DraftError(event.reason)
         elif isinstance(event, Finished):
             if event.reason == "cancelled":
                 raise Cancelled("the answer was cancelled")

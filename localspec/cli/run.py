@@ -108,9 +108,10 @@ def _conclude(
         return FAILURE
     if args.json:
         _print_json(models, options, answer, finished)
-    if args.stats:
-        for change in answer.changes:
+    for change in answer.changes:
+        if args.stats or change.draft_failed:
             say(figures.note(change))
+    if args.stats:
         for line in figures.table(options.request.settings, options.reason, finished.summary):
             say(line)
     if finished.reason == "context":

@@ -18,6 +18,7 @@ Logits = NDArray[np.float32]
 
 _BAN = -100.0
 _BANNED = -1e10  # no chance beside any other token, and yet a number: of banned ones alone the best is taken
+_MOST = 1e10  # by more no token is likelier
 
 
 class Constraint(Protocol):
@@ -49,7 +50,7 @@ class TokenRules:
         known = {token: value for token, value in self.bias if token < logits.shape[-1]}
         if not known:
             return logits
-        values = [_BANNED if value <= _BAN else value for value in known.values()]
+        values = [_BANNED if value <= _BAN else min(value, _MOST) for value in known.values()]
         logits = logits.copy()
         logits[..., list(known)] += np.array(values, np.float32)
         return logits

@@ -34,6 +34,10 @@ class Conversations:
         self._saved: list[_Conversation] = []  # the least recently used first
         self.limit = 0
 
+    def forget_draft(self) -> None:
+        """Keep the target's caches alone from now on."""
+        self._caches = self._caches[:1]
+
     def figures(self) -> SavedConversations:
         """Return what is kept; callable from any thread."""
         saved = self._saved.copy()
@@ -84,7 +88,7 @@ class Conversations:
         self._saved.append(_Conversation(states[0][1], tuple(states)))
 
     def _take_up(self, conversation: _Conversation) -> None:
-        for cache, saved in zip(self._caches, conversation.states, strict=True):
+        for cache, saved in zip(self._caches, conversation.states, strict=False):
             if saved is not None:
                 state, text = saved
                 state.restore()

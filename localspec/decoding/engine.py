@@ -24,6 +24,7 @@ from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
+from localspec.errors import DraftError
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
 CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mode rested
@@ -40,6 +41,8 @@ class Drafters:
 
     def __init__(self, state: DraftState | None, worker: Worker = DraftWorker) -> None:
         self.state = state
+        self.failure = ""
+        """Why the draft model is left out from here on."""
         self._worker = worker
         self.index = SuffixIndex()
         self._lookup_stats = PromptLookupStats()
@@ -66,6 +69,8 @@ class Drafters:
             return PromptLookupDrafter(policy, self.index)
         if self.state is None:
             raise ValueError(f"mode {settings.mode} needs a draft model")
+        if self.failure:
+            raise DraftError(self.failure)
         settings = replace(settings, draft_length=min(settings.draft_length, self.state.model.max_draft))
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self.index, policy, self._lookup_stats) if uses_lookup else None
@@ -99,7 +104,7 @@ class Engine:
         self.conversations.turn_to(())
         self._reused = None
         self.decoder.forget()
-        if self.drafters.state is not None:
+        if self.drafters.state is not None and not self.drafters.failure:
             self.drafters.state.begin([])
 
     def rounds(
@@ -130,7 +135,21 @@ class Engine:
             may_skip = segment > 0 and not proposer.needs_history and not state.model.is_head
             state.most_read = CATCH_UP if may_skip else None
         drafter = self.drafters.drafter(settings, policy, proposer)
-        return self.decoder.rounds(prompt, drafter, policy, params, for_target)
+        return self._watched(self.decoder.rounds(prompt, drafter, policy, params, for_target))
+
+    def _watched(self, rounds: Rounds) -> Rounds:
+        """Decode, and leave the draft model out from where it fails on."""
+        try:
+            with closing(rounds):
+                yield from rounds
+        except DraftError as error:
+            self.leave_out_draft(error)
+            raise
+
+    def leave_out_draft(self, error: DraftError) -> None:
+        """Work without the draft model from here on, and its cache."""
+        self.drafters.failure = str(error)
+        self.conversations.forget_draft()
 
 
 DecodeSegment = Callable[[Mode, int], Rounds]
@@ -147,6 +166,7 @@ def decode_in_segments(
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
     """Decode an answer, with the fallback changing the mode between two rounds; `text` grows by its tokens.
 
+    Where the draft model fails it goes on plainly, to the end.
     It goes on with the segment of number `first` where one before was left after a round.
     A segment begins with nothing in flight and with random streams of its own, so that whatever led to the
     change, the tokens that follow are drawn afresh.
@@ -158,19 +178,22 @@ def decode_in_segments(
             mode = mode_fallback.mode
             mode_fallback.begin()
         change: ModeChanged | None = None
-        with closing(decode(mode, segment)) as events:
-            is_first = True
-            for event in events:
-                if isinstance(event, Round):
-                    text += event.tokens
-                    if mode in {"off", "ngram"} and not event.stats.drafted and not is_first:
-                        plain.observe(len(text), event.stats.seconds / len(event.tokens))
-                    if mode_fallback is not None and not event.is_last:
-                        change = mode_fallback.observe(event.stats, len(event.tokens), len(text))
-                    is_first = False
-                yield event
-                if change is not None:
-                    break
+        try:
+            with closing(decode(mode, segment)) as events:
+                is_first = True
+                for event in events:
+                    if isinstance(event, Round):
+                        text += event.tokens
+                        if mode in {"off", "ngram"} and not event.stats.drafted and not is_first:
+                            plain.observe(len(text), event.stats.seconds / len(event.tokens))
+                        if mode_fallback is not None and not event.is_last:
+                            change = mode_fallback.observe(event.stats, len(event.tokens), len(text))
+                        is_first = False
+                    yield event
+                    if change is not None:
+                        break
+        except DraftError as error:
+            mode, mode_fallback, change = "off", None, ModeChanged("off", str(error), draft_failed=True)
         if change is None:
             return
         yield change

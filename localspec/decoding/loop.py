@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.decoding.constraint import TokenRules
-from localspec.decoding.drafters.drafter import Drafter, common_prefix
+from localspec.decoding.drafters.drafter import Drafter, common_prefix, failing
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import SpeculationPolicy
-from localspec.decoding.sampling import distribution, penalises, score
+from localspec.decoding.sampling import distribution, largest, penalises, score
 from localspec.decoding.verify import BufferedUniforms, Uniforms, verify, verify_greedily
+from localspec.errors import LogitsError
 from localspec.types import (
     Acceptance,
     Distribution,
@@ -91,15 +92,20 @@ class Decoder:
         """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
 
         The first round verifies an empty draft, so that the first token waits for nobody.
+        Raises `DraftError` between two rounds if the drafter fails, and `EngineError` if the target does.
         """
         text, draft, emitted = list(prompt), Draft(), 0
         uniforms = BufferedUniforms(random)
-        drafter.begin(text)
         try:
+            with failing(drafter.model_name):
+                drafter.begin(text)
             clock = _Clock(self.model, drafter)
             rows = yield from self._read(text)
             while True:
-                outcome = self._judge(draft, rows, text, params, uniforms)
+                try:
+                    outcome = self._judge(draft, rows, text, params, uniforms)
+                except LogitsError:
+                    raise LogitsError(f"the model {self.model.name}") from None
                 tokens = _cut([*draft.tokens[: outcome.accepted], outcome.bonus], params, emitted)
                 accepted = min(outcome.accepted, len(tokens))
                 scores = _scores(tokens, rows, params.top_logprobs)
@@ -116,8 +122,9 @@ class Decoder:
                 clock.restart()
                 if is_last:
                     return
-                drafter.commit(outcome)
-                draft = drafter.draft(min(params.draft_length, room - 1, self.model.max_draft))
+                with failing(drafter.model_name):
+                    drafter.commit(outcome)
+                    draft = drafter.draft(min(params.draft_length, room - 1, self.model.max_draft))
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
@@ -155,13 +162,14 @@ class Decoder:
         start = max(params.answer_start, len(text) - sampling.penalty_window)
         history = text[start:] if penalises(sampling) else None
         best_decides = sampling.is_greedy and history is None and rules is None
-        if best_decides and rows.item(0) == rows.item(0):  # not a number: let `distribution` say so
+        if best_decides:
             return verify_greedily(draft, rows)
 
         def target(accepted: int) -> Distribution:
             seen = () if history is None else [*history, *draft.tokens[:accepted]]
             if rules is None:
                 return distribution(rows[accepted], sampling, seen)
+            largest(rows[accepted])  # a mask may hide what is none
             mask = rules.mask([*text, *draft.tokens[:accepted]])
             return distribution(rules.biased(rows[accepted]), sampling, seen, mask)
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, repeat
@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.drafter import Drafter
+from localspec.decoding.drafters.drafter import Drafter, failing
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
@@ -27,7 +27,15 @@ from localspec.decoding.policy import (
     SpeculationPolicy,
     is_plausible,
 )
-from localspec.decoding.sampling import Floats, Ids, distribution, probabilities, probability, top_candidates
+from localspec.decoding.sampling import (
+    Floats,
+    Ids,
+    distribution,
+    largest,
+    probabilities,
+    probability,
+    top_candidates,
+)
 from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.decoding.verify import Uniforms
 from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome
@@ -177,7 +185,7 @@ def measure(
     from statistics import median_low  # 3 ms, which costs that were kept do without
 
     timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
-    with _scratch(target, PREFIX), _scratch(draft, PREFIX):
+    with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
         timer.warm_up(on_card=on_card)
         timer.run(together=together)
     curve = {size: median_low(seconds) for size, seconds in timer.verify.items()}
@@ -188,7 +196,7 @@ def measure(
 def make_programs(target: LanguageModel, draft: LanguageModel | None) -> None:
     """Make the calls that `measure` times, untimed: a card makes its programs at the first of every size."""
     timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, 0.0)
-    with _scratch(target, PREFIX), _scratch(draft, PREFIX):
+    with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
         timer.warm_up(on_card=True)
 
 
@@ -203,7 +211,7 @@ def time_calls(
     timer = _CallTimer(target, draft, sizes, widths, FEWEST_WISHED, MOST_PASSES, budget_s)
     together = request.together and draft is not None
     depth = min(request.depth, target.context_size - max(sizes))
-    with _scratch(target, depth), _scratch(draft, depth):
+    with _scratch(target, depth), _scratch_of_draft(draft, depth):
         depth = target.length()
         timer.warm_up(on_card=on_card)
         before = _anchors(target, budget_s)
@@ -264,7 +272,8 @@ def _step(model: LanguageModel, width: int) -> float:
     for sequence in range(1, width):
         model.share(0, sequence, end)
     before = model.busy_s
-    model.step(_text(model, width), range(width))
+    with failing(model.name):
+        largest(model.step(_text(model, width), range(width)))
     seconds = model.busy_s - before
     for sequence in range(width):
         model.truncate(end if sequence == 0 else 0, sequence)
@@ -288,6 +297,15 @@ def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
         yield
     finally:
         model.truncate(length)
+
+
+@contextmanager
+def _scratch_of_draft(draft: LanguageModel | None, depth: int) -> Iterator[None]:
+    """Lend the end of the draft model's cache; raise `DraftError` if it cannot be filled."""
+    with ExitStack() as lent:
+        with nullcontext() if draft is None else failing(draft.name):
+            lent.enter_context(_scratch(draft, depth))
+        yield
 
 
 PLAIN_TOKENS = 12
@@ -404,10 +422,11 @@ class Tracer(Decoder):
             block = drawn_from[first : first + READ_TOGETHER]
             end = len(text) - len(drawn_from) + first + len(block) - 1
             tokens = [min(token, known) for token in text[draft.length() : end]]
-            if len(tokens) > len(block):
-                draft.evaluate(tokens[: -len(block)], 0)
-            rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
-            ids, logits = top_candidates(rows, self._candidates)
+            with failing(draft.name):
+                if len(tokens) > len(block):
+                    draft.evaluate(tokens[: -len(block)], 0)
+                rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
+                ids, logits = top_candidates(rows, self._candidates)
             chances = [probabilities(p, row) for p, row in zip(block, ids, strict=True)]
             yield (
                 _widened(ids, self._candidates, -1),

@@ -42,6 +42,11 @@ class LanguageModel(Protocol):
     is_head: bool = False  # whether it drafts from the hidden states of its target, with which it reads along
 
     @property
+    def name(self) -> str:
+        """Return the model's name, for a person."""
+        return "model"
+
+    @property
     def vocabulary_size(self) -> int:
         """Return the number of token ids."""
 

@@ -15,14 +15,13 @@ from math import exp, inf, log
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.errors import EngineError
+from localspec.errors import LogitsError
 from localspec.types import Distribution, EngineSettings, Sampling, TokenMask
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-NOT_NUMBERS = "the model returned logits that are not numbers"
 FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
 _LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
 _LARGE_ROW = 16384  # from here on, folding it twice is faster than once
@@ -40,7 +39,7 @@ def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     """Return ids and logits of the `count` largest entries of each row, in descending order.
 
     `rows` float32 (n, vocabulary); the results are (n, count), narrower where the vocabulary is.
-    Raises `EngineError` when the logits are not numbers.
+    Raises `LogitsError` when the logits are not numbers.
     """
     size = rows.shape[1]
     count = min(count, size)
@@ -49,8 +48,6 @@ def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     thresholds = _thresholds(rows, count)
     for index, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
         found = (row >= threshold).nonzero()[0]
-        if len(found) < count:
-            raise EngineError(NOT_NUMBERS)
         values = row[found]
         order = values.argsort()[: -count - 1 : -1]
         ids[index] = found[order]
@@ -65,14 +62,24 @@ def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
     """
     count = min(count, len(row))
     maxima = column_maxima(row)
+    largest(maxima)
     place = len(maxima) - count
     maxima.partition(place)
     found = (row >= maxima[place]).nonzero()[0]
-    if len(found) < count:
-        raise EngineError(NOT_NUMBERS)
     ids, values = found.tolist(), row.take(found).tolist()
     order = sorted(range(len(ids)), key=values.__getitem__, reverse=True)[:count]
     return [ids[place] for place in order], [values[place] for place in order]
+
+
+def largest(rows: Logits) -> np.float32:
+    """Return the largest of some logits; raise `LogitsError` where one is no number.
+
+    Minus infinity is one: it stands for no chance.
+    """
+    found: np.float32 = rows.max()
+    if not found < inf:  # NaN is the largest, where there is any
+        raise LogitsError
+    return found
 
 
 def column_maxima(row: Logits) -> Logits:
@@ -85,12 +92,20 @@ def column_maxima(row: Logits) -> Logits:
     return _folded(row, len(row) // _COLUMNS or 1)
 
 
+def best_token(row: Logits) -> int:
+    """Return a token of the largest logit; raise `LogitsError` where logits are not numbers."""
+    token = int(row.argmax())  # of a NaN, if there is any
+    if not row.item(token) < inf:
+        raise LogitsError
+    return token
+
+
 def best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
-    """Return a best token, one without a number if there is any, and the maxima of `column_maxima`."""
+    """Return a best token and the maxima of `column_maxima`; raise `LogitsError` as `best_token` does."""
     if len(row) < _LARGE_ROW:
-        return int(row.argmax()), column_maxima(row)
+        return best_token(row), column_maxima(row)
     folded, width = _folded(row, 64), len(row) // 64
-    column = int(folded.argmax())  # its row is a 64th of what else had to be read again
+    column = best_token(folded)  # its row is a 64th of what else had to be read again
     return column + width * int(row[column::width].argmax()), _folded(folded, width // _COLUMNS)
 
 
@@ -115,8 +130,12 @@ def _thresholds(rows: Logits, count: int) -> Logits:
     blocks = 16 if size < _LARGE_VOCABULARY else 64
     width = size // blocks
     if width <= count:
+        largest(rows)
         return np.partition(rows, size - count, axis=1)[:, size - count]
     maxima = rows[:, : width * blocks].reshape(-1, blocks, width).max(axis=1)
+    largest(maxima)
+    if width * blocks < size:
+        largest(rows[:, width * blocks :])
     return np.partition(maxima, width - count, axis=1)[:, width - count]
 
 
@@ -151,10 +170,7 @@ def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
 def _sampled(row: Logits, sampling: Sampling) -> Distribution:
     """Apply all steps but the penalties."""
     if sampling.is_greedy:
-        token = int(row.argmax())
-        if row[token] != row[token]:
-            raise EngineError(NOT_NUMBERS)
-        return one_point(token)
+        return one_point(best_token(row))
     if sampling.top_k > 0 and min(sampling.top_k, len(row)) <= FEW:
         few, logits_of_few = best_candidates(row, sampling.top_k)
         probs = _truncated(logits_of_few, sampling, sampling.temperature)
@@ -165,7 +181,7 @@ def _sampled(row: Logits, sampling: Sampling) -> Distribution:
         kept = _kept(values, sampling)
         return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
     if sampling.top_p >= 1 and sampling.min_p <= 0:
-        return Distribution(None, _softmax(row, sampling.temperature, row.max()))
+        return Distribution(None, _softmax(row, sampling.temperature, largest(row)))
     return _without_top_k(row, sampling)
 
 
@@ -289,7 +305,7 @@ def _truncated(values: Sequence[float] | Logits, sampling: Sampling, temperature
     """Return the probabilities of those of the few descending `values` that top-p and min-p leave."""
     best = float(values[0])
     if not -inf < best < inf:
-        raise EngineError(NOT_NUMBERS)
+        raise LogitsError
     gaps = [float(value) - best for value in values]
     kept = len(gaps)
     if sampling.top_p < 1:
@@ -308,7 +324,7 @@ def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> 
     probs: Floats = np.exp(scaled, out=scaled).astype(np.float64, copy=False)
     mass = probs.sum()
     if not mass > 0:  # also when it is not a number
-        raise EngineError(NOT_NUMBERS)
+        raise LogitsError
     probs /= mass
     return probs
 
@@ -332,7 +348,7 @@ def _kept(values: Floats, sampling: Sampling, total: float | None = None) -> int
 
 def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
     """Truncate a whole row by top-p and min-p, looking at as few candidates as decide it."""
-    weights = row - row.max()
+    weights = row - largest(row)
     total = float(np.exp(weights, out=weights).sum(dtype=np.float64))
     count = 256
     while True:

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.sampling import draw, probability, residual
+from localspec.decoding.sampling import best_token, draw, probability, residual
 from localspec.types import Acceptance, Distribution, Draft, VerifyOutcome
 
 UNIFORMS = 64  # drawn at once
@@ -65,7 +65,7 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
 def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
     """Judge a draft by the best token of each row of logits: what `verify` does at temperature 0."""
     for accepted, token in enumerate(draft.tokens):
-        best = int(rows[accepted].argmax())  # a row is as long as the vocabulary: none is read in vain
+        best = best_token(rows[accepted])  # a row is as long as the vocabulary: none is read in vain
         if token != best:
             return VerifyOutcome(accepted, best)
-    return VerifyOutcome(len(draft.tokens), int(rows[len(draft.tokens)].argmax()))
+    return VerifyOutcome(len(draft.tokens), best_token(rows[len(draft.tokens)]))

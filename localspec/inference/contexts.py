@@ -16,7 +16,7 @@ from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel, is_plausible
 from localspec.decoding.speed_model import shared_cores
-from localspec.errors import UserError
+from localspec.errors import DraftError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
@@ -188,8 +188,11 @@ class CostedEngine(Engine):
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
     def _measured(self, together: bool) -> LatencyModel:
-        models, on_card = self.alone(together=together), self._contexts.on_card
-        found = measure(*models, MEASURE_S, together=together, on_card=on_card)
+        try:
+            found = self._measure(together=together)
+        except DraftError as error:
+            self.leave_out_draft(error)
+            return self._measure(together=together)
         verify, step = found.verify.points(), found.step.points()
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
@@ -197,6 +200,10 @@ class CostedEngine(Engine):
         if file is not None and is_plausible(verify) and is_plausible(step):
             keep_costs(file, time.time(), verify, step)
         return found
+
+    def _measure(self, *, together: bool) -> LatencyModel:
+        models, on_card = self.alone(together=together), self._contexts.on_card
+        return measure(*models, MEASURE_S, together=together, on_card=on_card)
 
     def _compare(self, event: Round, *, together: bool) -> None:
         """Learn from the first rounds what plain decoding costs now, where it was measured earlier.
@@ -224,7 +231,7 @@ class CostedEngine(Engine):
         """Return both models with empty caches and their threads, for something else than an answer."""
         self.forget()
         self._contexts.share_threads(together=together)
-        return self._contexts.target, self._contexts.draft
+        return self._contexts.target, None if self.drafters.failure else self._contexts.draft
 
     def segment(
         self,

@@ -29,7 +29,7 @@ from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, 
 from localspec.decoding.speed_model import explain, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.errors import Cancelled, ContextFullError, UserError
+from localspec.errors import Cancelled, ContextFullError, DraftError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
@@ -50,6 +50,7 @@ from localspec.types import (
     GenerationEvent,
     Message,
     Mode,
+    ModeChanged,
     ModelInfo,
     ModelOptions,
     Paused,
@@ -62,6 +63,7 @@ from localspec.types import (
 )
 
 SCORE_CHUNK = 64
+_REPEATED = "repetitions in the text serve as drafts"
 Progress = Callable[[float], bool]
 
 
@@ -155,12 +157,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
         settings = settings or EngineSettings()
         if self._draft_model is None:
-            reason = "there is no draft model; repetitions in the text serve as drafts"
-            return replace(settings, mode="ngram"), reason
+            return replace(settings, mode="ngram"), f"there is no draft model; {_REPEATED}"
         with self._contexts.at_work():
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
             ranked = rank(alone, together, self._draft_model.header.acceptance)
+        if self._engine.drafters.failure:
+            return replace(settings, mode="ngram"), f"{self._engine.drafters.failure}; {_REPEATED}"
         reason = explain(ranked) + (", measured earlier" if self._engine.earlier else "")
         return replace(settings, mode=ranked[0].mode), reason
 
@@ -265,12 +268,17 @@ class Runtime(AbstractContextManager["Runtime"]):
         return self._engine.conversations.figures()
 
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
-        """Yield every token of an answer with its provenance, and whether its round's draft was prepared."""
+        """Yield every token of an answer with its provenance, and whether its round's draft was prepared.
+
+        Raises `DraftError` where the draft model fails.
+        """
         with (
             self._contexts.at_work(),
             closing(self._rounds(self._begin(request))) as rounds,
         ):
             for event in rounds:
+                if isinstance(event, ModeChanged) and event.draft_failed:
+                    raise DraftError(event.reason)
                 if isinstance(event, Round):
                     hit = event.stats.origin is DraftOrigin.AHEAD
                     for token, provenance in zip(event.tokens, event.provenance, strict=True):
@@ -380,7 +388,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._sampling, self._text = request.sampling, text
         limit, rules = self._limit(request), self._rules(request, text[: answer.prompt_tokens])
         fallback = None
-        if request.steps_down and settings.mode != "off":
+        if request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
             self._engine.costs(together=False)  # of plain decoding
         self._engine.costs_in(settings.mode)  # before the prompt is in the cache
@@ -406,6 +414,10 @@ class Runtime(AbstractContextManager["Runtime"]):
             return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
 
         yield from decode_in_segments(decode, answer.mode, text, self._engine.plain, fallback, answer.segment)
+
+    def _left_out(self, mode: Mode) -> bool:
+        """Tell whether a mode needs the draft model, which has failed."""
+        return bool(self._engine.drafters.failure) and mode in {"sd", "ssd"}
 
     def _rules(self, request: Request, prompt: Sequence[int]) -> TokenRules | None:
         """Return what a request asks of single tokens; raise `UserError` for what cannot be."""

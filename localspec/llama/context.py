@@ -137,6 +137,11 @@ class Context:
         self._seen, self._view = 0, self._no_rows
 
     @property
+    def name(self) -> str:
+        """Return the model's name."""
+        return self.model.name
+
+    @property
     def pointer(self) -> int:
         """Return the native context; raise `EngineError` once it is closed."""
         self._check_open()

@@ -104,13 +104,21 @@ class HeadContext(Context):
         self._own.switch(on=True)
         self._encoder = Batch(self._micro_batch, 1, self.context_size, self._states.width)
         self._encode = native().llama_encode
+        self._target = target.model
         self._follows, self._kept = False, KEPT
+        self._failure: EngineError | None = None  # of reading along, for who wants a draft
         self._true = 0  # leading tokens whose cells are made of the target's own states
         self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
         self._start = 0
         self._after: Rows = np.empty((0, self._batch.hidden.shape[1]), np.float32)
         self._state: Rows | None = None  # the head's own after its last token, until its next call
         target.reader = self
+
+    @property
+    def name(self) -> str:
+        """Return the head's name, which that of a target is not that has it in its file."""
+        is_own = self.model.pointer == self._target.pointer
+        return f"{self.model.name}, its MTP head" if is_own else self.model.name
 
     def follow(self, *, on: bool, kept: int = KEPT) -> None:
         """Take the target's hidden states from its next call on, or no longer."""
@@ -119,7 +127,18 @@ class HeadContext(Context):
         self._follows, self._kept = on, kept
 
     def read(self, start: int, tokens: Sequence[int]) -> None:
-        """Take what the target's last call has read from a position on."""
+        """Take what the target's last call has read from a position on.
+
+        A failure is none of the target's: the head tells of it when it is asked for a draft.
+        """
+        if self._failure is not None:
+            return
+        try:
+            self._read(start, tokens)
+        except EngineError as error:
+            self._failure = error
+
+    def _read(self, start: int, tokens: Sequence[int]) -> None:
         self.cut(start)
         if not self._follows:
             self.cut(0)
@@ -148,6 +167,8 @@ class HeadContext(Context):
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the logits after the last `logits` of them."""
+        if self._failure is not None:
+            raise self._failure
         total, rows = len(tokens), self._no_rows
         self._check_call(total, logits)
         done = 0

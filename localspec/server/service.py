@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass, field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from localspec.app.figures import Json, summary_line
+from localspec.app.figures import Json, note, summary_line
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.server.exchange import Refusal, error
 from localspec.server.queue import Asked, EngineQueue, Job
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Message, ModelInfo, Summary
+from localspec.types import Finished, GenerationEvent, Message, ModeChanged, ModelInfo, Summary
 from localspec.version import __version__
 
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
@@ -65,6 +65,8 @@ class Service:
                     if isinstance(event, Finished):
                         finished = event
                         self._count(asked, event.summary, time.monotonic() - began)
+                    elif isinstance(event, ModeChanged) and event.draft_failed:
+                        self.tell(note(event))
                     yield event
         finally:
             self.totals["failed"] += finished is None

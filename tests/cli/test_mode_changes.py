@@ -52,3 +52,11 @@ def test_a_single_answer_rests_where_its_mode_loses(
 ) -> None:
     invoke("run", "Hi", *arguments)
     assert fake.requests[0].steps_down
+
+
+def test_a_draft_model_that_failed_is_told_of_without_figures(fake: FakeRuntime, invoke: Invoke) -> None:
+    reason = "the draft model small returned logits that are not numbers"
+    fake.scripts = [says("Hello", changes=[ModeChanged("off", reason, draft_failed=True)])]
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out) == (0, "Hello\n")
+    assert outcome.err == f"note: mode off: {reason}\n"

@@ -7,9 +7,21 @@ from localspec.decoding.sampling import (
     best_candidates,
     column_maxima,
     columns,
+    distribution,
+    draw,
     top_candidates,
 )
+from localspec.errors import LogitsError
+from localspec.types import Sampling
 from tests.decoding.test_sampling import random_row
+
+SAMPLINGS = (
+    Sampling(temperature=0.0),
+    Sampling(),
+    Sampling(top_k=100),
+    Sampling(top_k=0, top_p=0.5),
+    Sampling(top_k=0, top_p=1.0, min_p=0.0),
+)
 
 
 @pytest.mark.parametrize("size", [10, 3001, 8192, 40005])
@@ -58,8 +70,10 @@ def test_the_best_token_comes_with_the_maxima(size: int) -> None:
         token, maxima = best_and_column_maxima(row)
         assert token == best
         assert np.array_equal(maxima, column_maxima(row))
-        row[size // 2] = np.nan
-        assert np.isnan(row[best_and_column_maxima(row)[0]])
+        for broken in (np.nan, np.inf):
+            row[size // 2] = broken
+            with pytest.raises(LogitsError):
+                best_and_column_maxima(row)
 
 
 def test_top_candidates_of_equal_logits_are_distinct() -> None:
@@ -68,7 +82,25 @@ def test_top_candidates_of_equal_logits_are_distinct() -> None:
     assert not logits.any()
 
 
-def test_a_number_beside_one_that_is_none_is_still_a_candidate() -> None:
-    row = random_row(40005).copy()
-    row[[7, 7 + 40005 // 64]] = np.nan, 99.0  # of one column
-    assert top_candidates(row[None], 16)[0][0][0] == 7 + 40005 // 64
+@pytest.mark.parametrize("size", [10, 300, 8192, 40_005, 152_064])
+@pytest.mark.parametrize("broken", [np.nan, np.inf])
+def test_one_entry_that_is_no_number_is_noticed_wherever_it_stands(size: int, broken: float) -> None:
+    for place in (0, size // 3, size - 1):
+        row = random_row(size).copy()
+        row[place] = broken
+        with pytest.raises(LogitsError):
+            top_candidates(np.stack((random_row(size), row)), 16)
+        with pytest.raises(LogitsError):
+            best_candidates(row, 16)
+        for sampling in SAMPLINGS:
+            with pytest.raises(LogitsError):
+                distribution(row, sampling, ())
+
+
+def test_tokens_without_a_chance_are_numbers() -> None:
+    row = np.full(9000, -np.inf, np.float32)
+    row[77] = 1.0
+    assert best_candidates(row, 16)[0][0] == top_candidates(row[None], 16)[0][0][0] == 77
+    assert best_and_column_maxima(row)[0] == 77
+    for sampling in SAMPLINGS:
+        assert draw(distribution(row, sampling, ()), 0.999) == 77

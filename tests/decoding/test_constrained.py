@@ -178,3 +178,13 @@ def test_scores_are_the_log_probabilities_of_the_target_alone() -> None:
                 assert [logprob for *_, logprob in each.top] == pytest.approx(logprobs[best].tolist())
                 text.append(each.token)
         assert len(text) == 63
+
+
+@pytest.mark.parametrize("value", [1e10, 1e39, -1e39])
+@pytest.mark.parametrize("settings", [OFF, SD, SSD, NGRAM], ids=["off", "sd", "ssd", "ngram"])
+def test_a_bias_beyond_the_numbers_of_logits_is_as_good_as_a_large_one(
+    settings: EngineSettings, value: float
+) -> None:
+    toy = contract.Toy(rules=TokenRules(((5, value),)))
+    answer = toy.answer([1, 2, 3], settings, PLAIN, 20)
+    assert set(answer) == {5} if value > 0 else 5 not in answer

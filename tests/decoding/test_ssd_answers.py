@@ -9,7 +9,7 @@ import pytest
 
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
-from localspec.errors import Cancelled, EngineError
+from localspec.errors import Cancelled, DraftError
 from localspec.types import DraftOrigin, EngineSettings
 from tests.decoding.toys import (
     GREEDY,
@@ -35,9 +35,12 @@ def no_thread_stays() -> Iterator[None]:
 
 
 def decode(
-    engine: Engine, prompt: Sequence[int] = PROMPT, params: DecodeParams = TASK
+    engine: Engine,
+    prompt: Sequence[int] = PROMPT,
+    params: DecodeParams = TASK,
+    settings: EngineSettings = SETTINGS,
 ) -> Generator[Round, None, None]:
-    for event in engine.rounds(prompt, SETTINGS, params, latency_model(), 0):
+    for event in engine.rounds(prompt, settings, params, latency_model(), 0):
         if isinstance(event, Round):
             yield event
 
@@ -46,10 +49,12 @@ def test_an_engine_survives_an_error_of_its_draft_model() -> None:
     target, draft = FakeModel(), FakeModel(sequences=5)
     engine = Engine(target, draft)
     draft._delay = lambda: broken() if len(draft.calls) == 9 else None
-    with pytest.raises(EngineError, match="the card fell out"):
+    with pytest.raises(DraftError, match="the card fell out"):
         list(decode(engine, params=LONG))
-    draft._delay = None
-    tokens = [token for round_ in decode(engine) for token in round_.tokens]
+    with pytest.raises(DraftError, match="the card fell out"):  # it is not tried again
+        list(decode(engine))
+    plain = replace(SETTINGS, mode="off")
+    tokens = [token for round_ in decode(engine, settings=plain) for token in round_.tokens]
     assert tokens == greedy_text(target, PROMPT, 60)
 
 

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
 
 import localspec
-from localspec.errors import PairingError
+from localspec.decoding.model import Rows
+from localspec.errors import EngineError, PairingError
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Grammar, Message, ModelOptions, RoundDone, Sampling
+from localspec.llama.heads import HeadContext
+from localspec.types import (
+    Acceptance,
+    EngineSettings,
+    Finished,
+    Grammar,
+    Message,
+    ModeChanged,
+    ModelOptions,
+    RoundDone,
+    Sampling,
+    TextDelta,
+)
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
+from tests.made_models import eagle3
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +147,78 @@ def test_heads_follow_a_grammar(runtime: Runtime) -> None:
         found, end = answer(runtime, replace(greedy(settings), grammar=sum_, reuses_cache=False))
         assert (found, end.reason) == (expected, "stop")
         assert end.summary.accepted > end.summary.rounds
+
+
+def spoilt_rows(head: HeadContext, tokens: Sequence[int], logits: int) -> Rows:
+    """Give what a head gives whose weights are not numbers."""
+    rows = HeadContext._extend(head, tokens, logits).copy()
+    return rows * np.nan
+
+
+def failed(*_: object) -> Rows:
+    raise EngineError("llama.cpp failed to decode (code -3); its log says why")
+
+
+@pytest.mark.parametrize(
+    ("verb", "instead", "said"),
+    [
+        ("_extend", spoilt_rows, "returned logits that are not numbers"),
+        ("_extend", failed, "failed: llama.cpp failed to decode (code -3); its log says why"),
+        ("_read", failed, "failed: llama.cpp failed to decode (code -3); its log says why"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["eagle", "mtp"])
+def test_a_head_that_fails_ends_drafting_and_not_the_answer(
+    kind: str,
+    verb: str,
+    instead: Callable[..., Rows],
+    said: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expected, _ = answer(request.getfixturevalue(kind), replace(greedy(OFF), reuses_cache=False))
+    files = {"eagle": ("demo_target_q8", "made_eagle3"), "mtp": ("made_hybrid", "made_hybrid")}[kind]
+    with open_pair(*map(request.getfixturevalue, files)) as opened:
+        head = opened._contexts.draft
+        assert head is not None
+        monkeypatch.setattr(head, verb, partial(instead, head))
+        for _ in range(2):
+            events = [*opened.generate(greedy(FORCED))]
+            changes = [event for event in events if isinstance(event, ModeChanged)]
+            assert changes == [ModeChanged("off", f"the draft model {head.name} {said}")]
+            text = "".join(event.text for event in events if isinstance(event, TextDelta))
+            assert text == expected
+        settings, reason = opened.choose_settings()
+        assert settings.mode == "ngram"
+        assert reason.startswith(changes[0].reason)
+
+
+@pytest.mark.parametrize("acceptance", get_args(Acceptance))
+@pytest.mark.parametrize("warmth", [0.0, 0.8])
+def test_a_head_of_few_tokens_drafts_under_a_grammar_that_asks_for_others(
+    demo_target_q8: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    warmth: float,
+    acceptance: Acceptance,
+) -> None:
+    few = eagle3(tmp_path_factory.mktemp("few") / "few.gguf", drafted=2000)
+    fields = '{"Zxq": {"type": "string", "maxLength": 9}, "year": {"type": "integer"}}'
+    schema = f'{{"type": "object", "properties": {fields}, "required": ["Zxq", "year"]}}'
+    settings = EngineSettings(mode="sd", min_confidence=0.0, acceptance=acceptance)
+    request = replace(
+        greedy(settings, max_tokens=60),
+        sampling=Sampling(temperature=warmth),
+        grammar=Grammar("json_schema", schema),
+    )
+    with open_pair(demo_target_q8, few) as opened:
+        for seed in range(1 if warmth == 0 else 6):
+            events = [*opened.generate(replace(request, seed=seed))]
+            assert not [event for event in events if isinstance(event, ModeChanged)]
+            end = events[-1]
+            assert isinstance(end, Finished)
+            assert end.summary.accepted > 0
+            text = "".join(event.text for event in events if isinstance(event, TextDelta))
+            if end.reason == "stop":
+                assert {*json.loads(text)} >= {"Zxq", "year"}
+            if warmth == 0:
+                assert text == answer(opened, replace(request, settings=OFF))[0]

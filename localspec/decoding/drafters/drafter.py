@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import one_point
+from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
 from localspec.types import Draft, DraftOrigin, VerifyOutcome
 
 
@@ -23,6 +25,8 @@ class Drafter:
         """Native seconds of the draft model so far, while the target waited."""
         self.wait_s = 0.0
         """Other seconds that the target waited for a draft."""
+        self.model_name = ""
+        """The draft model's, where there is one."""
 
     @property
     def ahead_s(self) -> float:
@@ -41,6 +45,17 @@ class Drafter:
 
     def end(self) -> None:
         """Stop all work, also after an error; what was read is kept for the next answer."""
+
+
+@contextmanager
+def failing(model: str) -> Iterator[None]:
+    """Let a failure inside be that of the draft model of a name: `DraftError`."""
+    try:
+        yield
+    except LogitsError as error:
+        raise DraftError(str(LogitsError(f"the draft model {model}"))) from error
+    except (EngineError, ContextFullError) as error:
+        raise DraftError(f"the draft model {model} failed: {error}") from error
 
 
 def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin, copied: Sequence[int] = ()) -> Draft:

@@ -24,6 +24,7 @@ class ModelDrafter(Drafter):
     ) -> None:
         """Take the most tokens that the model may write; a draft that ends in copied ones may be longer."""
         super().__init__()
+        self.model_name = draft_state.model.name
         self._draft_state = draft_state
         self._policy = policy
         self._proposer = proposer

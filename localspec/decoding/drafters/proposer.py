@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, isnan
+from math import exp, inf
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import Rows
 from localspec.decoding.sampling import (
-    NOT_NUMBERS,
     best_and_column_maxima,
     best_candidates,
     draft_distribution,
@@ -24,7 +23,6 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.decoding.verify import BufferedUniforms
-from localspec.errors import EngineError
 from localspec.types import Distribution, EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
@@ -124,8 +122,6 @@ class Proposer:
         """
         token, maxima = best_and_column_maxima(row)
         best = row.item(token)
-        if isnan(best):
-            raise EngineError(NOT_NUMBERS)
         place = max(len(maxima) - CANDIDATES, 0)
         maxima.partition(place)
         sharpness = self._sharpness
@@ -163,12 +159,20 @@ class Proposer:
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
 
     def _candidates(self, row: NDArray[np.float32], text: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Return the best tokens that may follow a text; its best of all if it has none of them."""
+        """Return the best tokens that may follow a text.
+
+        Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
+        it; where it does not even have them in its vocabulary, its best of all is refused.
+        """
         if self.rules is None:
             return best_candidates(row, CANDIDATES)
         row, mask = self.rules.biased(row), self.rules.mask(text)
-        left, ids = (row, None) if mask is None else masked(row, mask)
-        if ids is None or not len(ids):
-            return best_candidates(left if ids is None else row, CANDIDATES)
+        if mask is None:
+            return best_candidates(row, CANDIDATES)
+        left, ids = masked(row, mask)
+        if not len(left):
+            return best_candidates(row, CANDIDATES)
         places, logits = best_candidates(left, CANDIDATES)
-        return ids[places].tolist(), logits
+        if logits[0] == -inf:
+            logits = [0.0] * len(logits)
+        return places if ids is None else ids[places].tolist(), logits

@@ -154,6 +154,7 @@ class SSDDrafter(Drafter):
     def __init__(self, worker: DraftWorker, draft_length: int, lookup: PromptLookup | None = None) -> None:
         """Take the draft model's side, and what may stand in for its drafts or go on behind them."""
         super().__init__()
+        self.model_name = worker.state.model.name
         self.worker = worker
         self._policy = worker.policy
         self._clock = worker.state.clock
