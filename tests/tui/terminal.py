@@ -67,6 +67,15 @@ class Terminal:
         with suppress(OSError):  # it has vanished
             os.close(self._master)
 
+    @property
+    def modes(self) -> set[str]:
+        """What the program has switched on and not off again: private modes, `>u` for kitty's keyboard."""
+        on: set[str] = set()
+        for number, switch in re.findall(rb"\x1b\[\?(\d+)([hl])", self.raw):
+            (on.add if switch == b"h" else on.discard)(number.decode())
+        keyboards = len(re.findall(rb"\x1b\[>\d+u", self.raw)) - len(re.findall(rb"\x1b\[<u", self.raw))
+        return on | {">u"} if keyboards else on
+
     def vanish(self) -> None:
         """Be no more, and tell nobody."""
         os.close(self._master)

@@ -10,7 +10,8 @@ import sys
 import threading
 import tomllib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -107,6 +108,21 @@ class LocalSpecApp(App[int]):
         from localspec_tui.terminal import TerminalDriver  # not to be imported on Windows
 
         return TerminalDriver
+
+    @contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Lend the terminal to another program; what is raised meanwhile comes once the screen is back.
+
+        Textual comes back only where nothing is raised. Raises `SuspendNotSupported`.
+        """
+        raised: BaseException | None = None
+        with super().suspend():
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error
+        if raised is not None:
+            raise raised
 
     def exit(
         self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
