@@ -33,7 +33,9 @@ class Terminal:
         *,
         variables: Mapping[str, str],
         size: tuple[int, int] = (100, 30),
+        log: Path | None = None,
     ) -> None:
+        """Start it; its standard error goes to `log` if there is one."""
         columns, rows = size
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -42,14 +44,15 @@ class Terminal:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tui'}",
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "localspec", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment | dict(variables),
-            start_new_session=True,
-        )
+        with Path(log or os.devnull).open("wb") as written:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "localspec", *arguments],
+                stdin=slave,
+                stdout=slave,
+                stderr=written if log else slave,
+                env=environment | dict(variables),
+                start_new_session=True,
+            )
         os.close(slave)
         self.output = ""  # everything so far, without control sequences
         self.raw = b""  # with them

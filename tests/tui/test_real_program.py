@@ -24,8 +24,12 @@ def first(tmp_path: Path) -> Callable[..., Terminal]:
     """Starts the program on an untouched machine."""
     folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
 
-    def start(*arguments: str, variables: Mapping[str, str] | None = None) -> Terminal:
-        return Terminal(arguments, variables={"HOME": str(tmp_path), **folders} | dict(variables or {}))
+    def start(
+        *arguments: str, variables: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> Terminal:
+        return Terminal(
+            arguments, variables={"HOME": str(tmp_path), **folders} | dict(variables or {}), log=log
+        )
 
     return start
 
@@ -253,3 +257,59 @@ def test_screen_is_back_after_a_profile_was_broken(run: Callable[..., Terminal],
         terminal.send("\x1b")
         terminal.send("\x11")
         assert terminal.leave() == 0
+
+
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_signal_gives_the_terminal_back_and_ends_the_program(
+    run: Callable[..., Terminal], tmp_path: Path, ends: signal.Signals
+) -> None:
+    with run() as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.until(lambda: terminal.modes >= SCREEN)
+        terminal.send("half a prompt")
+        terminal.shows("half a prompt")
+        terminal.process.send_signal(ends)
+        assert terminal.leave() == -ends
+        terminal.until(lambda: terminal.modes == {"7", "25"})  # long lines wrap, and there is a cursor
+        assert drafts(tmp_path) == "half a prompt"
+
+
+def test_signal_that_the_program_was_to_ignore_ends_nothing(run: Callable[..., Terminal]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        terminal = run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.process.send_signal(signal.SIGHUP)
+        terminal.send("still here")
+        terminal.shows("still here")
+
+
+def test_signal_ends_a_screen_that_is_lent_to_an_editor(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    waits = f"import time\nwhile not pathlib.Path({str(done)!r}).exists(): time.sleep(0.01)"
+    with run(variables={"VISUAL": editor(waits)}) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x07")
+        terminal.shows("EDITING")
+        terminal.process.send_signal(signal.SIGTERM)
+        try:
+            assert terminal.leave() == -signal.SIGTERM
+            assert not terminal.modes & SCREEN
+        finally:
+            done.touch()
+
+
+def test_screen_is_drawn_where_standard_error_is_a_log(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with run(log=log) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+    assert log.read_bytes() == b""
+    with run("--profile", "codnig", log=log) as terminal:
+        assert terminal.leave() == 2
+        assert terminal.output == ""
+    assert "did you mean `coding`?" in log.read_text(encoding="utf-8")
