@@ -6,12 +6,17 @@ import os
 import shlex
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.storage.paths import PRIVATE_FILE
 from localspec.storage.profiles import profile_file, read_profile, write_own
 from localspec.storage.toml_file import read_written
+
+_AT_ONCE_S = 1.0  # nobody opens, reads and closes an editor that fast
+_OWN_KEYS = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
 
 
 def editor_command(example: str) -> list[str]:
@@ -29,18 +34,21 @@ def editor_command(example: str) -> list[str]:
 
 
 def run_editor(command: list[str], path: Path) -> int:
-    """Open a file and return the editor's exit code; meanwhile Ctrl+C is the editor's.
+    r"""Open a file and return the editor's exit code; meanwhile Ctrl+C and Ctrl+\ are the editor's.
 
     To be called in the main thread. Raises `UserError` if the editor cannot be started.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # to ignore it would be inherited
+    before = {
+        key: signal.signal(key, lambda *_: None) for key in _OWN_KEYS
+    }  # to ignore it would be inherited
     try:
         return subprocess.call([*command, str(path)])
     except OSError as error:
         reason = error.strerror or error
         raise UserError(f"cannot start the editor `{command[0]}`: {reason}", "set VISUAL or EDITOR") from None
     finally:
-        signal.signal(signal.SIGINT, before)
+        for key, handler in before.items():
+            signal.signal(key, handler)
 
 
 def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
@@ -58,7 +66,7 @@ def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
         is_changed = path.exists() and path.read_bytes() != before
         if is_copy and not is_changed:
             path.unlink(missing_ok=True)
-    if is_changed and not code:
+    if is_changed:
         _check(path)
     return code, is_changed
 
@@ -71,17 +79,31 @@ def _check(path: Path) -> None:
         raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
-def edit_text(command: list[str], text: str) -> str:
-    """Return what became of a text in the editor; raises `UserError` if it failed or left nothing."""
+def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambda _: None) -> str:
+    """Return what became of a text in the editor: what was saved counts, whatever the exit code.
+
+    `tell` takes what the person should know of it, nothing of a text that was changed. To be called in the
+    main thread. Raises `UserError` if the editor failed or took all of the text away.
+    """
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory(prefix="localspec-") as folder:  # nobody else can look into it
         path = Path(folder, "prompt.md")
         path.touch(PRIVATE_FILE)
         path.write_text(text, "utf-8", "replace")
+        before, began_s = path.read_bytes(), time.monotonic()
         code = run_editor(command, path)
-        edited = path.read_text("utf-8", "replace").rstrip() if path.is_file() else ""
-    if code or not edited:
-        what = f"ended with code {code}" if code else "left no text"
-        raise UserError(f"the editor {what}", "the prompt is as it was")
-    return edited
+        took_s = time.monotonic() - began_s
+        after = path.read_bytes() if path.is_file() else b""
+    edited = after.decode("utf-8", "replace").rstrip() if after != before else ""
+    if edited:
+        tell(f"the editor ended with code {code}; what it saved is here" if code else "")
+        return edited
+    if code:
+        raise UserError(f"the editor ended with code {code}", "the prompt is as it was")
+    if after != before and text.strip():
+        raise UserError("the editor left no text", "the prompt is as it was")
+    nothing = "nothing was changed" if text.strip() else "nothing was written"
+    waits = "; an editor with a window of its own needs a flag to be waited for, such as `code --wait`"
+    tell(f"{nothing}{waits if took_s < _AT_ONCE_S else ''}")
+    return text

@@ -46,6 +46,12 @@ def screens_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_wait, "SLEEP_IDLE", _REST_S / 20)
 
 
+@pytest.fixture(autouse=True)
+def no_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what tests copy out of the buffers of whoever runs them."""
+    monkeypatch.delenv("TMUX", raising=False)
+
+
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A model that is a pair with itself."""

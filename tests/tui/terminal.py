@@ -33,7 +33,9 @@ class Terminal:
         *,
         variables: Mapping[str, str],
         size: tuple[int, int] = (100, 30),
+        log: Path | None = None,
     ) -> None:
+        """Start it; its standard error goes to `log` if there is one."""
         columns, rows = size
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -42,14 +44,15 @@ class Terminal:
             "PATH": os.environ["PATH"],
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tui'}",
         }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "localspec", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=environment | dict(variables),
-            start_new_session=True,
-        )
+        with Path(log or os.devnull).open("wb") as written:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "localspec", *arguments],
+                stdin=slave,
+                stdout=slave,
+                stderr=written if log else slave,
+                env=environment | dict(variables),
+                start_new_session=True,
+            )
         os.close(slave)
         self.output = ""  # everything so far, without control sequences
         self.raw = b""  # with them
@@ -66,6 +69,15 @@ class Terminal:
             self.process.wait()
         with suppress(OSError):  # it has vanished
             os.close(self._master)
+
+    @property
+    def modes(self) -> set[str]:
+        """What the program has switched on and not off again: private modes, `>u` for kitty's keyboard."""
+        on: set[str] = set()
+        for number, switch in re.findall(rb"\x1b\[\?(\d+)([hl])", self.raw):
+            (on.add if switch == b"h" else on.discard)(number.decode())
+        keyboards = len(re.findall(rb"\x1b\[>\d+u", self.raw)) - len(re.findall(rb"\x1b\[<u", self.raw))
+        return on | {">u"} if keyboards else on
 
     def vanish(self) -> None:
         """Be no more, and tell nobody."""

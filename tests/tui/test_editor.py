@@ -54,6 +54,30 @@ def test_editor_that_fails_is_told(code: str, words: str) -> None:
         edit_text(shlex.split(editor(code)), "mine")
 
 
+@pytest.mark.parametrize(
+    ("before", "code", "text", "said"),
+    [
+        ("", "pass", "", "nothing was written; an editor with a window of its own needs a flag"),
+        ("", "path.unlink()", "", "nothing was written"),
+        ("mine", "pass", "mine", "nothing was changed; an editor with a window of its own needs a flag"),
+        ("mine", "path.write_text('other')", "other", ""),
+        (
+            "mine",
+            "path.write_text('other'); sys.exit(1)",
+            "other",
+            "ended with code 1; what it saved is here",
+        ),
+    ],
+)
+def test_what_an_editor_left_is_told_and_what_it_saved_is_kept(
+    before: str, code: str, text: str, said: str
+) -> None:
+    told: list[str] = []
+    assert edit_text(shlex.split(editor(code)), before, told.append) == text
+    assert said in told[0]
+    assert bool(said) == bool(told[0])
+
+
 @pytest.mark.asyncio
 async def test_prompt_comes_back_from_the_editor_and_undo_brings_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -24,8 +24,12 @@ def first(tmp_path: Path) -> Callable[..., Terminal]:
     """Starts the program on an untouched machine."""
     folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
 
-    def start(*arguments: str, variables: Mapping[str, str] | None = None) -> Terminal:
-        return Terminal(arguments, variables={"HOME": str(tmp_path), **folders} | dict(variables or {}))
+    def start(
+        *arguments: str, variables: Mapping[str, str] | None = None, log: Path | None = None
+    ) -> Terminal:
+        return Terminal(
+            arguments, variables={"HOME": str(tmp_path), **folders} | dict(variables or {}), log=log
+        )
 
     return start
 
@@ -189,3 +193,123 @@ def test_answer_that_a_kill_broke_off_is_shown_so_at_once(
         assert messages(tmp_path)[-1] == ("assistant", "stopped")
         terminal.send("\x11")
         assert terminal.leave() == 0
+
+
+SCREEN = {"1049", "1000", "1003", "1006", "1004", "2004", ">u"}  # page, mouse, focus, pastes, keyboard
+NO_PROFILE = "pathlib.Path(sys.argv[1]).write_text('title = \"broken')"
+
+
+def editor(code: str) -> str:
+    """Return the command of an editor that says so, and does something with the file `sys.argv[1]`."""
+    return shlex.join(
+        [sys.executable, "-S", "-c", f"import pathlib, sys\nprint('EDITING', '.' * 40)\n{code}"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("prompt", "command", "words"),
+    [
+        ("", editor(""), "nothing was written"),
+        ("mine", editor("sys.exit(1)"), "ended with code 1"),
+        ("mine", editor("pathlib.Path(sys.argv[1]).unlink()"), "left no text"),
+        ("mine", "false", "ended with code 1"),
+        ("mine", "/nonexistent/ed", "cannot start the editor"),
+        ("mine", "'", "has a quote that does not end"),
+    ],
+)
+def test_screen_is_back_after_an_editor_that_brings_nothing(
+    run: Callable[..., Terminal], tmp_path: Path, prompt: str, command: str, words: str
+) -> None:
+    with run(variables={"VISUAL": command}) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send(prompt)
+        terminal.send("\x07")
+        terminal.shows(words)
+        terminal.until(lambda: terminal.modes >= SCREEN)
+        terminal.send(" and more")
+        terminal.until(lambda: drafts(tmp_path) == f"{prompt} and more")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+def test_what_a_failing_editor_saved_is_in_the_prompt(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    saves = editor("pathlib.Path(sys.argv[1]).write_text('saved'); sys.exit(3)")
+    with run(variables={"VISUAL": saves}) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("mine\x07")
+        terminal.shows("ended with code 3; what it saved is here")
+        terminal.until(lambda: drafts(tmp_path) == "saved")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+@pytest.mark.parametrize("code", ["", "; sys.exit(1)"])
+def test_screen_is_back_after_a_profile_was_broken(run: Callable[..., Terminal], code: str) -> None:
+    with run(variables={"VISUAL": editor(NO_PROFILE + code)}) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("/profile\r")
+        terminal.shows("Profiles", "General")
+        terminal.send("stories")
+        terminal.shows("stories")
+        terminal.send("\x07")
+        terminal.shows("EDITING", "it is not used")
+        terminal.until(lambda: terminal.modes >= SCREEN)
+        terminal.send("\x1b")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+
+
+@pytest.mark.parametrize("ends", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
+def test_signal_gives_the_terminal_back_and_ends_the_program(
+    run: Callable[..., Terminal], tmp_path: Path, ends: signal.Signals
+) -> None:
+    with run() as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.until(lambda: terminal.modes >= SCREEN)
+        terminal.send("half a prompt")
+        terminal.shows("half a prompt")
+        terminal.process.send_signal(ends)
+        assert terminal.leave() == -ends
+        terminal.until(lambda: terminal.modes == {"7", "25"})  # long lines wrap, and there is a cursor
+        assert drafts(tmp_path) == "half a prompt"
+
+
+def test_signal_that_the_program_was_to_ignore_ends_nothing(run: Callable[..., Terminal]) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        terminal = run()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    with terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.process.send_signal(signal.SIGHUP)
+        terminal.send("still here")
+        terminal.shows("still here")
+
+
+def test_signal_ends_a_screen_that_is_lent_to_an_editor(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    waits = f"import time\nwhile not pathlib.Path({str(done)!r}).exists(): time.sleep(0.01)"
+    with run(variables={"VISUAL": editor(waits)}) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x07")
+        terminal.shows("EDITING")
+        terminal.process.send_signal(signal.SIGTERM)
+        try:
+            assert terminal.leave() == -signal.SIGTERM
+            assert not terminal.modes & SCREEN
+        finally:
+            done.touch()
+
+
+def test_screen_is_drawn_where_standard_error_is_a_log(run: Callable[..., Terminal], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with run(log=log) as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+    assert log.read_bytes() == b""
+    with run("--profile", "codnig", log=log) as terminal:
+        assert terminal.leave() == 2
+        assert terminal.output == ""
+    assert "did you mean `coding`?" in log.read_text(encoding="utf-8")

@@ -10,7 +10,8 @@ import sys
 import threading
 import tomllib
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -37,11 +38,14 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
+from localspec_tui.browser import open_in_window
+from localspec_tui.clipboard import CopyAsked, put
 from localspec_tui.screens.chat.pane import AnswerReady, Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 
 DEFAULT_THEME = "localspec-dark"
+SIGNALLED = 128  # and the number of a signal: what it makes of the exit code
 ROOM_FOR_KEYS = 20  # rows from which one tells of keys
 
 
@@ -107,6 +111,44 @@ class LocalSpecApp(App[int]):
         from localspec_tui.terminal import TerminalDriver  # not to be imported on Windows
 
         return TerminalDriver
+
+    @contextmanager
+    def suspend(self) -> Iterator[None]:
+        """Lend the terminal to another program; what is raised meanwhile comes once the screen is back.
+
+        Textual comes back only where nothing is raised. Raises `SuspendNotSupported`.
+        """
+        raised: BaseException | None = None
+        with super().suspend():
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 - raised below
+                raised = error
+        if raised is not None:
+            raise raised
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Put text on every clipboard that can be reached."""
+        super().copy_to_clipboard(text)
+        self.run_worker(asyncio.to_thread(put, text), group="copy", exit_on_error=False)
+
+    @on(CopyAsked)
+    def _copy(self, asked: CopyAsked) -> None:
+        super().copy_to_clipboard(asked.text)
+        self.run_worker(self._tell_copied(asked), group="copy", exit_on_error=False)
+
+    async def _tell_copied(self, asked: CopyAsked) -> None:
+        is_taken = await asyncio.to_thread(put, asked.text)
+        copied, sent = f"copied {asked.what}", f"sent {asked.what} to the terminal, which may copy it"
+        self.notify(copied if is_taken else sent, timeout=2, markup=False)
+
+    def open_url(self, url: str, *, new_tab: bool = True) -> None:
+        """Open an address in a browser with a window of its own; where there is none, copy it."""
+        self.run_worker(self._open(url), group="link", exit_on_error=False)
+
+    async def _open(self, address: str) -> None:
+        if not await asyncio.to_thread(open_in_window, address):
+            self.post_message(CopyAsked(address, "the address, as no browser opens here,"))
 
     def exit(
         self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
@@ -212,7 +254,12 @@ def launch(request: ScreenRequest) -> int:
             app.chat_screen.run_was_stopped = request.was_stopped
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
-            return app.run() or 0
+            code = app.run() or 0
         finally:
             app.chat_screen.fetches.close()
             loader.close()
+    if code > SIGNALLED:
+        from localspec_tui.terminal import end_by  # likewise
+
+        end_by(code - SIGNALLED)
+    return code

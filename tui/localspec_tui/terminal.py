@@ -5,17 +5,33 @@ from __future__ import annotations
 import os
 import selectors
 import signal
+import sys
+import termios
 from codecs import getincrementaldecoder
 from collections.abc import Iterable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
 
 from textual import events
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from localspec.safe_text import safe_text
 
 _REST_S = 0.1  # without a byte: what came is whole
+_ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_LEAVING_S = 3.0  # for a screen that is to leave; then it is left where it is
+_OFF = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 1004, 2004, 2048))
+_GIVEN_BACK = f"\x1b\\{_OFF}\x1b[?7h\x1b[<u\x1b[?1049l\x1b[?25h".encode()
+
+
+def end_by(number: int) -> None:
+    """End the program by a signal: whoever started it sees which."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 class InputParser(XTermParser):
@@ -54,7 +70,62 @@ class InputParser(XTermParser):
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, but bytes that are no UTF-8 are characters that nobody knows, not the end."""
+    """Textual's driver, but it draws on standard output, and gives the terminal back before a signal ends it.
+
+    Bytes that are no UTF-8 are characters that nobody knows, not the end.
+    """
+
+    def __init__(
+        self, app: App[Any], *, debug: bool = False, mouse: bool = True, size: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__(app, debug=debug, mouse=mouse, size=size)
+        self._file = sys.__stdout__  # standard error may be a log
+        self._has_terminal = False
+        self._is_ending = False
+        for number in _ENDS:
+            if signal.getsignal(number) is signal.SIG_DFL:  # else nohup, for one, wants it ignored
+                signal.signal(number, self._end)
+
+    def start_application_mode(self) -> None:
+        """Take the terminal."""
+        self._has_terminal = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back."""
+        if self._mouse_pixels:
+            self.write("\x1b[?1016l")  # which Textual leaves
+        super().stop_application_mode()
+        self._has_terminal = False
+
+    def close(self) -> None:
+        """Leave what ends the program to the system again."""
+        super().close()
+        if not self._is_ending:
+            for number in _ENDS:
+                if signal.getsignal(number) == self._end:
+                    signal.signal(number, signal.SIG_DFL)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        """Let the program leave in order; where there is no terminal to give back, the signal ends it now."""
+        if not self._has_terminal or not os.isatty(self.fileno):
+            end_by(number)
+        if not self._is_ending:
+            self._is_ending = True
+            signal.signal(signal.SIGALRM, lambda *_: self._give_up(number))
+            signal.setitimer(signal.ITIMER_REAL, _LEAVING_S)
+            self._loop.call_soon_threadsafe(self._app.exit, 128 + number)
+
+    def _give_up(self, number: int) -> None:
+        """Give the terminal back in one go, as the screen does not leave, and end."""
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # should nobody read what is written now
+        signal.alarm(1)
+        if self._has_terminal:
+            with suppress(OSError, termios.error):
+                os.write(self.fileno, _GIVEN_BACK)
+                if self.attrs_before is not None:
+                    termios.tcsetattr(self.fileno, termios.TCSANOW, self.attrs_before)
+        end_by(number)
 
     def run_input_thread(self) -> None:
         """Read until the terminal is left, or is no more: then the program is hung up, as a shell is."""

@@ -102,10 +102,14 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     async def _edit(self, profile: Profile) -> None:
         try:
             with self.app.suspend():
-                _, is_changed = edit_profile(profile.name, self._folder)
+                code, is_changed = edit_profile(profile.name, self._folder)
         except SuspendNotSupported:
             raise UserError("this terminal cannot be lent to an editor") from None
-        await self._show(profile.name, "saved" if is_changed else "nothing was changed")
+        except UserError as error:
+            await self._show(profile.name, in_words(error))  # the file may be another all the same
+            return
+        ended = f"the editor ended with code {code}; " if code else ""
+        await self._show(profile.name, ended + ("saved" if is_changed else "nothing was changed"))
 
     async def _delete(self, profile: Profile) -> None:
         if not self._is_own(profile):

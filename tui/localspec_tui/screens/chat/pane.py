@@ -12,7 +12,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeVar, assert_never
 
-import pyperclip
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -50,6 +49,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
 from localspec.types import Mode, PlainRate
 from localspec.units import MODE_NAMES
+from localspec_tui.clipboard import CopyAsked
 from localspec_tui.screens.chat.answering import STUCK, Answering, Job
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
@@ -444,9 +444,9 @@ class ChatPane(Vertical):
         message = self._message(asked.message_id)
         match asked.action:
             case "copy":
-                await self.copy(message.content, "the message")
+                self.copy(message.content, "the message")
             case "copy-code":
-                await self.copy(asked.text, "the code")
+                self.copy(asked.text, "the code")
             case "edit":
                 await self.edit(message)
             case "regenerate":
@@ -465,12 +465,9 @@ class ChatPane(Vertical):
             case _:
                 assert_never(asked.action)
 
-    async def copy(self, text: str, what: str) -> None:
-        """Put text on every clipboard that can be reached; a desktop without one is no mistake."""
-        self.app.copy_to_clipboard(text)
-        with suppress(pyperclip.PyperclipException, OSError):  # the terminal has it, or nobody can
-            await asyncio.to_thread(pyperclip.copy, text)
-        self.notify(f"copied {what}", timeout=2)
+    def copy(self, text: str, what: str) -> None:
+        """Let text be copied, and told by that name."""
+        self.post_message(CopyAsked(text, what))
 
     async def edit(self, message: StoredMessage) -> None:
         """Let a message be rewritten; a new question is answered at once, an answer can be continued."""

@@ -342,12 +342,12 @@ class ChatScreen(Screen[int]):
             self.clear_selection()
             self.pane.composer.focus()
 
-    async def action_interrupt(self) -> None:
+    def action_interrupt(self) -> None:
         """Copy what is selected, or stop the answer, or leave at the second press in a row."""
         widget = self.focused
         selected = widget.selected_text if isinstance(widget, TextArea | Input) else self.get_selected_text()
         if selected:
-            await self.pane.copy(selected, "the selection")
+            self.pane.copy(selected, "the selection")
         elif self.pane.answering:
             self.pane.stop()
         elif time.monotonic() - self._interrupted < QUIT_WITHIN_S:

@@ -115,12 +115,12 @@ def _run_attach(pane: ChatPane, argument: str) -> None:
     composer.focus()
 
 
-async def _run_copy(pane: ChatPane, argument: str) -> None:
+def _run_copy(pane: ChatPane, argument: str) -> None:
     answer = pane.last("assistant").content
     if not argument:
-        await pane.copy(answer, "the last answer")
+        pane.copy(answer, "the last answer")
     elif (code := commands.last_code_block(answer)) is not None:
-        await pane.copy(code, "the last code block")
+        pane.copy(code, "the last code block")
     else:
         raise UserError("the last answer has no code block")
 

@@ -75,10 +75,11 @@ class ChatComposer(Composer):
         command = editor_command("localspec")
         try:
             with self.app.suspend():  # nothing is drawn; an answer is written on in its thread
-                text = edit_text(command, self.text)
+                text = edit_text(command, self.text, self._status.say)
         except SuspendNotSupported:
             raise UserError("this terminal cannot be lent to an editor", "write below") from None
-        self.put(text)
+        if text != self.text:
+            self.put(text)
         self.focus()
 
     def _complete(self, text: str) -> Sequence[Completion]:
