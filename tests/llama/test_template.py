@@ -177,8 +177,11 @@ def test_a_system_message_is_merged_where_the_template_knows_none(tmp_path: Path
     model.close()
 
 
-def test_without_a_template_chatml_stands_in_where_its_tokens_exist(tmp_path: Path) -> None:
-    model = open_tiny(tmp_path, None)
+@pytest.mark.parametrize("template", [None, " \n"])
+def test_without_a_template_chatml_stands_in_where_its_tokens_exist(
+    tmp_path: Path, template: str | None
+) -> None:
+    model = open_tiny(tmp_path, template)
     assert "ChatML" in model.template.note
     assert model.template.render([USER]) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
     model.close()

@@ -40,7 +40,8 @@ class ChatTemplate:
 
     def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
         self._vocabulary = vocabulary
-        self.source, self._stands_in = (source, "") if source else _stand_in(vocabulary)
+        has_one = bool(source and source.strip())
+        self.source, self._stands_in = (source or "", "") if has_one else _stand_in(vocabulary)
         self._segments = Segments(vocabulary)
         control = _texts(vocabulary, vocabulary.control_tokens)
         added = _texts(vocabulary, vocabulary.special_tokens - vocabulary.control_tokens)
