@@ -189,6 +189,7 @@ class Summary:
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, found in the KV cache
     tokens: int = 0
+    thinking_tokens: int = 0  # of those, up to the end of the thinking
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -264,17 +265,6 @@ class Finished:
     stop_string: str | None = None
 
 
-THINKING_TAGS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<reasoning>": "</reasoning>",
-    "[think]": "[/think]",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-}
-"""What models put around their thinking, in small letters."""
-
-
 @dataclass(frozen=True, slots=True)
 class TokenScore:
     """What the target itself thought of a token that the answer got.
@@ -307,7 +297,19 @@ class Paused:
     number: int
 
 
-GenerationEvent = PromptProgress | TokensScored | TextDelta | RoundDone | ModeChanged | Finished | Paused
+@dataclass(frozen=True, slots=True)
+class ThinkingOpened:
+    """The prompt ends inside the model's thinking: the answer begins there, and its text lacks the tag.
+
+    Told before the text. `opening` is the tag with the white space behind it, as the prompt has them.
+    """
+
+    opening: str
+
+
+GenerationEvent = (
+    PromptProgress | ThinkingOpened | TokensScored | TextDelta | RoundDone | ModeChanged | Finished | Paused
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,11 +363,13 @@ class Request:
     A conversation that ends with an assistant's message has that message continued.
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
     `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
-    or has filled the context; `seed` None draws one.
+    or has filled the context; thinking that goes in circles is closed, and the answer follows.
+    In a conversation `stop` counts from the end of the thinking on. `seed` None draws one.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `infill` of a bare text ends the answer where what follows begins.
     `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
-    tokens, whose text `shows_control` leaves in the answer.
+    tokens, whose text `shows_control` leaves in the answer. The tags of thinking are always shown in a
+    conversation.
     `reuses_cache` False reads the whole prompt, as if it were the first.
     `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
     the prompt has opened the model's thinking, it holds from the end of that. What it leaves no choice about

@@ -31,6 +31,7 @@ from localspec.types import (
     RoundStats,
     TextDelta,
     TextPiece,
+    ThinkingOpened,
 )
 
 PLAIN_S = 0.030  # a verification with no draft takes,
@@ -174,7 +175,7 @@ class Gate:
         assert passed, "nobody opened the gate"
 
 
-Step = str | Gate | BaseException | PromptProgress | ModeChanged
+Step = str | Gate | BaseException | PromptProgress | ThinkingOpened | ModeChanged
 """What a script consists of: text to write, a gate to wait at, an error to raise, an event to report."""
 
 
@@ -256,7 +257,7 @@ class ScriptedModels:
                 case ModeChanged():
                     answer.change(step.mode)
                     yield step
-                case PromptProgress():
+                case PromptProgress() | ThinkingOpened():
                     yield step
             if self._cancelled.is_set():
                 yield answer.finished("cancelled")

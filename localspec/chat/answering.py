@@ -26,6 +26,7 @@ from localspec.types import (
     RoundDone,
     TextDelta,
     TextPiece,
+    ThinkingOpened,
 )
 
 T = TypeVar("T")
@@ -96,6 +97,7 @@ class Answering:
         self._work_s = 0.0
         self._finished: Finished | None = None
         self._pieces: list[TextPiece] = []
+        self._opening = ""  # of the thinking, as long as nothing has come of it
         self._earlier = place if place.role == "assistant" else None
         if self._earlier is None:
             self._id = branches.add(place.id, "assistant", "", state="writing").id
@@ -105,7 +107,11 @@ class Answering:
             self._keep("writing")
 
     def events(self, models: OpenModels, request: Request) -> Generator[AnswerEvent]:
-        """Yield the answer as `OpenChat.answer` promises it."""
+        """Yield the answer as `OpenChat.answer` promises it.
+
+        Thinking that the prompt has opened begins with that tag, so that the kept text tells by itself what
+        it is; `ThinkingOpened` goes no further.
+        """
         failure: BaseException | None = None
         generated: Iterator[GenerationEvent] = iter(())
         self._saver.start()
@@ -113,8 +119,12 @@ class Answering:
             yield Started(self._branches.message(self._id))
             generated = models.generate(request)
             for event in generated:
-                self._take(event)
-                yield event
+                if isinstance(event, ThinkingOpened):
+                    self._opening = "" if self._pieces else event.opening
+                    continue
+                told = self._with_opening(event)
+                self._take(told)
+                yield told
             state: State = _STATES[self._finished.reason] if self._finished else "failed"
         except GeneratorExit:
             self._end("stopped")
@@ -134,6 +144,13 @@ class Answering:
         failure = failure or self._trouble
         if failure is not None:
             raise failure
+
+    def _with_opening(self, event: GenerationEvent) -> GenerationEvent:
+        """Return an event; before the first text put the tag that the prompt has opened the thinking with."""
+        if not isinstance(event, TextDelta) or not self._opening:
+            return event
+        opening, self._opening = TextPiece(self._opening, Provenance.TARGET), ""
+        return TextDelta((opening, *event.pieces))
 
     def _take(self, event: GenerationEvent) -> None:
         match event:

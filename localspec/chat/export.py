@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage
 from localspec.chat.store.record_codec import from_plain, to_plain
-from localspec.chat.thinking import code_blocks, fenced
+from localspec.chat.thinking import code_blocks, fenced, split
 from localspec.chat.tree import Tree
+from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
 
@@ -69,6 +70,7 @@ def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[
     value = {
         "format": FORMAT,
         "schema": SCHEMA,
+        "tagged": True,  # answers have the tag with which their prompt opened the thinking
         "chat": described,
         "messages": [_message_json(message, records.get(message.id)) for message in messages],
     }
@@ -94,11 +96,19 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
     marks = [" ".join(record.target.split())] if record is not None else []
     marks += [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
     yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
-    yield _closed(message.content.strip("\n"))
+    if message.role == "user":
+        yield _closed(message.content.strip("\n"))
+    for part in split(message.content) if message.role == "assistant" else ():
+        yield _quoted(part.text) if part.kind == "thinking" else _closed(part.text.strip("\n"))
     for attachment in message.attachments:
         name = " ".join(attachment.name.replace("`", "'").split())
         ending = name.rpartition(".")[2] if "." in name else ""
         yield f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
+
+
+def _quoted(thinking: str) -> str:
+    """Return thinking as a quotation, which sets it apart wherever Markdown is read."""
+    return "\n".join(f"> {line}".rstrip() for line in ("**Thinking**", "", *thinking.split("\n")))
 
 
 def _closed(text: str) -> str:
@@ -174,6 +184,9 @@ def _parsed(value: object) -> Parsed:
         messages[message.id] = message
         if isinstance(item, Mapping) and item.get("record") is not None:
             records[message.id] = from_plain(item["record"], f"messages[{i}].record")
+    if value.get("tagged") is not True:
+        records = {id_: record_with_opening_tag(each, messages[id_].content) for id_, each in records.items()}
+        messages = {id_: _tagged(message) for id_, message in messages.items()}
     return _chat(value.get("chat"), messages), tuple(messages.values()), records
 
 
@@ -201,6 +214,12 @@ def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) ->
     _check_time(found.created, f"{where}.created")
     _check_texts(where, [found.content, *(part for a in found.attachments for part in (a.name, a.text))])
     return replace(found, state="stopped") if found.state == "writing" else found
+
+
+def _tagged(message: StoredMessage) -> StoredMessage:
+    if message.role == "user":
+        return message
+    return replace(message, content=with_opening_tag(message.content))
 
 
 def _check_texts(where: str, texts: Sequence[str]) -> None:

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Literal
 
-from localspec.types import THINKING_TAGS
+from localspec.thinking_tags import (
+    ANY_CASE,
+    OPENING,
+    LeadingThinking,
+    Stretch,
+    StretchKind,
+    ThinkingTags,
+    begun,
+    may_open,
+    tags_of,
+)
 
 _OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?", re.MULTILINE)
-_ANY_CLOSING = "|".join(map(re.escape, THINKING_TAGS.values()))
-_ANYWHERE = re.IGNORECASE | re.MULTILINE
-_THINKING_OPENING = re.compile(rf"[ \t]*({'|'.join(map(re.escape, THINKING_TAGS))})", re.IGNORECASE)
-_STRAY_CLOSING = re.compile(rf"(?:^[ \t]*|(?<!`)(?=(?:{_ANY_CLOSING})[ \t]*$))({_ANY_CLOSING})", _ANYWHERE)
+HARMONY_MARKS = tuple(
+    f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "call", "return")
+)
+HARMONY_BEGINNING = "<|channel|>"
+"""What an answer in OpenAI's harmony format begins with; what stands before it is the prompt's."""
+_HARMONY_MARK = re.compile("|".join(map(re.escape, HARMONY_MARKS)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +48,15 @@ def code_block_at(text: str, start: int) -> CodeBlock | None:
     if opening is None:
         return None
     mark, language = opening["mark"], opening["info"].strip().partition(" ")[0]
-    closing = re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*(?:\n|\Z)", re.MULTILINE)
-    found = closing.search(text, opening.end())
+    found = _closing_fence(mark).search(text, opening.end())
     if found is None:
         return CodeBlock(start, len(text), text[opening.end() :], language, closed=False)
     return CodeBlock(start, found.end(), text[opening.end() : found.start()], language)
+
+
+@lru_cache
+def _closing_fence(mark: str) -> re.Pattern[str]:
+    return re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*(?:\n|\Z)", re.MULTILINE)
 
 
 def code_blocks(text: str) -> Iterator[CodeBlock]:
@@ -76,40 +95,24 @@ class Part:
 def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     """Return the parts of an answer, without the tags between them and the blank space around those.
 
-    A tag counts at the start of a line outside of code. `streaming` says that more will come: a tag that has
-    only begun is kept back. That the prompt has opened the thinking shows only when the closing tag comes.
+    `streaming` says that more will come: a tag that has only begun is kept back.
     """
-    parts: list[Part] = []
-    at = start = 0  # of what is in no part yet, and of the line that is looked at
-    in_code = False
-    while start < len(text):
-        end = line_end(text, start)
-        if block := code_block_at(text, start):
-            end, in_code = block.end, not block.closed
-        elif opened := _THINKING_OPENING.match(text, start):
-            tag, begin = THINKING_TAGS[opened[1].lower()], opened.end()
-            closing = re.compile(re.escape(tag), re.IGNORECASE).search(text, begin)
-            # a tag that nothing closes is one that the answer speaks of, unless it comes first
-            if closing or streaming or not text[at:start].strip():
-                parts.append(_part("answer", text, at, start))
-                if closing is None:
-                    end = len(text) - (begun(text, (tag,), begin) if streaming else 0)
-                    parts.append(_part("thinking", text, begin, end, closed=False))
-                    return _told(parts)
-                parts.append(_part("thinking", text, begin, closing.start()))
-                at = end = closing.end()
-        elif not parts and (stray := _STRAY_CLOSING.search(text[start:end])):
-            parts.append(_part("thinking", text, at, start + stray.start(1)))
-            at = end = start + stray.end(1)
-        start = end
-    waits = streaming and not in_code
-    end = len(text) - (_begun_in_answer(text, at, thought_before=bool(parts)) if waits else 0)
-    parts.append(_part("answer", text, at, end) if parts else Part("answer", text[:end]))
-    return _told(parts)
-
-
-def _told(parts: Sequence[Part]) -> tuple[Part, ...]:
-    return tuple(part for part in parts if part.text or not part.closed)
+    reader = ThinkingReader()
+    stretches = [*reader.feed(text, more=streaming), *reader.unfinished()]
+    is_parted = any(kind == "tag" for kind, _ in stretches)
+    parts, at = list[Part](), 0
+    for kind, group in groupby(stretches, itemgetter(0)):
+        own = "".join(stretch for _, stretch in group)
+        start, at = at, at + len(own)
+        if kind == "answer" and is_parted:
+            start += len(own) - len(own.lstrip("\n"))
+            own = own.strip("\n")
+        if kind != "tag" and own:
+            parts.append(Part(kind, own, start=start))
+    if reader.is_thinking:
+        last = parts.pop() if parts and parts[-1].kind == "thinking" else Part("thinking", "", start=at)
+        parts.append(replace(last, closed=False))
+    return tuple(parts)
 
 
 def without_thinking(text: str) -> str:
@@ -120,24 +123,187 @@ def without_thinking(text: str) -> str:
     return "\n\n".join(part.text.rstrip() for part in parts if part.kind == "answer")
 
 
-def _begun_in_answer(text: str, at: int, *, thought_before: bool) -> int:
-    """Return how many characters at the end of an answer may be the beginning of a tag that counts."""
-    last_line = text[max(at, text.rfind("\n") + 1) :].lstrip().lower()
-    if last_line and any(tag.startswith(last_line) for tag in THINKING_TAGS):
-        return len(last_line)
-    count = 0 if thought_before else begun(text, tuple(THINKING_TAGS.values()), at)
-    return count if count > 1 else 0  # a mere bracket is more often something else
+class ThinkingReader:
+    """Tells thinking from answer in a text as it comes: the one reader of thinking.
+
+    Thinking comes first, as `LeadingThinking` finds it. Further on a tag counts at the start of a line
+    outside of code, once the closing one has come, too: else the answer only speaks of it. Messages of
+    OpenAI's harmony format are known by what they begin with. White space around thinking belongs to neither.
+    """
+
+    def __init__(self, opened: ThinkingTags | None = None, *, has_channels: bool = False) -> None:
+        """Begin with nothing; `opened` are the tags whose first one the prompt ends with.
+
+        `has_channels` says that the text is in the harmony format, whatever it begins with.
+        """
+        self._leading = LeadingThinking(opened)
+        self._later = _LaterThinking()
+        self._channels = _Channels() if has_channels else None
+        self._beginning: str | None = "" if opened is None else None  # while it may be that of channels
+        self._blank = ""  # at the end of the thinking so far
+        self._has_told_thinking = False
+
+    @property
+    def is_thinking(self) -> bool:
+        """Tell whether the text ends inside of thinking."""
+        if self._channels is not None:
+            return self._channels.thinks
+        return self._leading.tags is not None or self._later.opening is not None
+
+    def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
+        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        if self._channels is None and self._beginning is not None:
+            text = self._beginning = self._beginning + text
+            start = text.lstrip()
+            if more and HARMONY_BEGINNING.startswith(start):
+                return
+            self._beginning = None
+            self._channels = _Channels() if start.startswith(HARMONY_BEGINNING) else None
+        if self._channels is not None:
+            yield from self._trimmed(self._channels.feed(text, more=more))
+        else:
+            yield from self._trimmed(self._tagged(text, more=more))
+        if not more:
+            yield from self._end_of_thinking()
+
+    def unfinished(self) -> Iterator[Stretch]:
+        """Yield later thinking whose closing tag may still come, to show it before that is clear."""
+        yield from self._trimmed(self._later.unfinished())
+
+    def _tagged(self, text: str, *, more: bool) -> Iterator[Stretch]:
+        for kind, stretch in self._leading.feed(text, more=more):
+            if kind == "answer":
+                yield from self._later.feed(stretch)
+            else:
+                yield kind, stretch
+        if not more:
+            yield from self._later.feed("", more=False)
+
+    def _trimmed(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
+        """Count the white space around thinking among the tags."""
+        for kind, stretch in stretches:
+            if kind != "thinking":
+                yield from self._end_of_thinking()
+                yield kind, stretch
+                continue
+            text = self._blank + stretch
+            thought = text.rstrip()
+            self._blank = text[len(thought) :]
+            if not self._has_told_thinking:
+                start = len(thought) - len(thought.lstrip())
+                if start:
+                    yield "tag", thought[:start]
+                thought = thought[start:]
+            if thought:
+                self._has_told_thinking = True
+                yield "thinking", thought
+
+    def _end_of_thinking(self) -> Iterator[Stretch]:
+        if self._blank:
+            yield "tag", self._blank
+        self._blank, self._has_told_thinking = "", False
 
 
-def begun(text: str, tags: Sequence[str], at: int = 0) -> int:
-    """Return how many characters at the end of a text, from `at` on, may be the beginning of a tag."""
-    longest = min(len(text) - at, max(map(len, tags)) - 1)
-    ends = ((n, text[-n:].lower()) for n in range(longest, 0, -1))
-    return next((n for n, end in ends if any(tag.lower().startswith(end) for tag in tags)), 0)
+class _LaterThinking:
+    """Finds thinking behind the beginning of an answer."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._line = ""  # as far as it was told
+        self._fence = ""  # of the code that the line stands in
+        self._follows_thinking = False
+        self._searched = 0  # characters of the rest without a closing tag
+        self.opening: re.Match[str] | None = None  # at the beginning of the rest
+
+    def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
+        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        self._rest += text
+        if self._follows_thinking:
+            yield from self._told("tag", len(self._rest) - len(self._rest.lstrip("\n")))
+        while self._rest:
+            self._follows_thinking = False
+            if not self._line and not self._fence:
+                start = len(self._rest) - len(self._rest.lstrip(" \t"))
+                self.opening = OPENING.match(self._rest, start)
+                if self.opening is not None and (closing := self._closing(self.opening)):
+                    thought = closing.start() - self.opening.end()
+                    yield from self._told("tag", self.opening.end())
+                    yield from self._told("thinking", thought)
+                    yield from self._told("tag", len(closing[0]))
+                    yield from self._told("tag", len(self._rest) - len(self._rest.lstrip("\n")))
+                    self._follows_thinking, self._searched, self.opening = True, 0, None
+                    continue
+                if more and (self.opening is not None or may_open(self._rest[start:])):
+                    return
+                self._searched, self.opening = 0, None
+            end = line_end(self._rest, 0)
+            self._line += self._rest[:end]
+            yield from self._told("answer", end)
+            if self._line.endswith("\n"):
+                self._end_line()
+
+    def unfinished(self) -> Iterator[Stretch]:
+        """Yield thinking that has not been closed; the rest is not to be fed."""
+        if self.opening is not None:
+            closing = tags_of(self.opening[0]).closing
+            begin, end = self.opening.end(), len(self._rest)
+            end -= begun(self._rest, (closing,), begin)
+            yield "tag", self._rest[:begin]
+            yield "thinking", self._rest[begin:end]
+
+    def _closing(self, opening: re.Match[str]) -> re.Match[str] | None:
+        tag = tags_of(opening[0]).closing
+        at = max(opening.end(), self._searched - len(tag))
+        self._searched = len(self._rest)
+        return re.compile(re.escape(tag), ANY_CASE).search(self._rest, at)
+
+    def _told(self, kind: StretchKind, count: int) -> Iterator[Stretch]:
+        text, self._rest = self._rest[:count], self._rest[count:]
+        if text:
+            yield kind, text
+
+    def _end_line(self) -> None:
+        line, self._line = self._line, ""
+        if self._fence:
+            self._fence = "" if _closing_fence(self._fence).match(line) else self._fence
+        elif opening := _OPENING.match(line):
+            self._fence = opening["mark"]
 
 
-def _part(
-    kind: Literal["thinking", "answer"], text: str, begin: int, end: int, *, closed: bool = True
-) -> Part:
-    own, blank = text[begin:end], None if kind == "thinking" else "\n"
-    return Part(kind, own.strip(blank), closed, begin + len(own) - len(own.lstrip(blank)))
+class _Channels:
+    """Reads messages of OpenAI's harmony format: a header, then text, of which analysis is thinking."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+        self._header: str | None = ""  # with its marks; None within a message, and the prompt has begun one
+        self._has_messages = False
+        self.thinks = False
+
+    def feed(self, text: str, *, more: bool) -> Iterator[Stretch]:
+        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        self._rest += text
+        while mark := _HARMONY_MARK.search(self._rest):
+            yield from self._told(self._rest[: mark.start()])
+            self._rest = self._rest[mark.end() :]
+            self._header = (self._header or "") + mark[0]
+            self.thinks = False
+            if mark[0] == "<|message|>":
+                yield "tag", self._header
+                self.thinks = "analysis" in self._header and "to=functions." not in self._header
+                self._header, self._has_messages = None, True
+        end = len(self._rest) - (begun(self._rest, HARMONY_MARKS) if more else 0)
+        yield from self._told(self._rest[:end])
+        self._rest = self._rest[end:]
+        if self._header and not more:
+            yield "tag" if self._has_messages else "answer", self._header  # one that keeps to no form
+
+    def _told(self, text: str) -> Iterator[Stretch]:
+        if self._header is not None:
+            self._header += text
+        elif text:
+            yield "thinking" if self.thinks else "answer", text
+
+
+def without_marks(header: str) -> str:
+    """Return the words in the header of a message in the harmony format."""
+    return _HARMONY_MARK.sub(" ", header)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 from uuid import uuid4
 
-from localspec.chat.thinking import begun, split
+from localspec.chat.thinking import ThinkingReader, without_marks
 from localspec.errors import UserError
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
-from localspec.types import THINKING_TAGS, Grammar, Request, TemplateVariables
+from localspec.thinking_tags import Stretch, begun, opened_at_end, tags_of
+from localspec.types import Grammar, Request, TemplateVariables, ThinkingOpened
 
 _NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
@@ -48,7 +49,6 @@ class ToolFormat:
     """How a model writes a call: `before` its name, `between` it and the arguments, `after` them.
 
     A call begins with the tag `opening`, or is the whole answer; `closing` are tags that may follow it.
-    `thinks` is the tag with which the prompt itself opens the thinking.
     Kinds: a JSON object that holds the name, a name before a JSON object, gpt-oss's channels of such,
     parameters in tags of their own, and Gemma's notation.
     """
@@ -59,7 +59,6 @@ class ToolFormat:
     before: str = ""
     between: str = ""
     after: str = ""
-    thinks: str = ""
 
 
 def tool_format(render: Callable[[Request], str], variables: TemplateVariables = ()) -> ToolFormat:
@@ -71,11 +70,9 @@ def tool_format(render: Callable[[Request], str], variables: TemplateVariables =
     if text.rfind(PROBE[2].content) < text.find(PROBE[0].content):
         raise UserError("the model's chat template leaves out what is said", "choose another model")
     start = text.rindex(PROBE[0].content) + len(PROBE[0].content)
-    prompt = render(Request(PROBE[:1], template_variables=variables)).rstrip()
-    thinks = next((tag for tag in THINKING_TAGS if prompt.lower().endswith(tag)), "")
-    asked = prompt.rpartition(PROBE[0].content)[2].removesuffix(thinks).rstrip()
-    written = text[start : text.index(PROBE[2].content, start)].removeprefix(asked)
-    return replace(_written_format(written), thinks=thinks)
+    prompt = render(Request(PROBE[:1], template_variables=variables))
+    asked = prompt.rpartition(PROBE[0].content)[2].removesuffix(opened_at_end(prompt)).rstrip()
+    return _written_format(text[start : text.index(PROBE[2].content, start)].removeprefix(asked))
 
 
 def _written_format(written: str) -> ToolFormat:
@@ -129,84 +126,44 @@ class AnswerReader:
     """An answer as it comes: thinking, text and calls of these tools apart."""
 
     def __init__(
-        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, thinks: str | None = ""
+        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, is_bare: bool = False
     ) -> None:
-        """Read without calls where there are no tools; a form of None knows no channels either.
-
-        `thinks` is the tag that the prompt has opened; with None all is answer.
-        """
-        self._channels = _Channels() if form is not None and form.kind == "harmony" else None
+        """Read without calls where there are no tools; of a bare completion all is text."""
+        self._has_channels = form is not None and form.kind == "harmony"
+        self._thinking = None if is_bare else ThinkingReader(has_channels=self._has_channels)
         self._calls = _Calls(form, _schemas(tools)) if form is not None and tools else None
-        self._text = thinks or ""
-        self._thought = 0  # characters of thinking that were told
-        self._answer_from = 0 if thinks is None else None  # where what was not told of the answer begins
+        self._thought: Literal["not", "now", "before"] = "not"
+
+    def open(self, opened: ThinkingOpened) -> None:
+        """Take note, before any text, that the prompt has opened the thinking."""
+        self._thinking = ThinkingReader(tags_of(opened.opening), has_channels=self._has_channels)
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
         """Yield what this text makes certain; `more` if the answer goes on."""
-        told = self._channels.feed if self._channels is not None else self._parted
-        for thinks, part in told(text, more=more):
-            if self._calls is not None and not thinks:
-                yield from self._calls.feed(part)
-            elif part:
-                yield Piece("thinking" if thinks else "text", part)
+        parted: Iterable[Stretch] = [("answer", text)]
+        if self._thinking is not None:
+            parted = self._thinking.feed(text, more=more)
+        for kind, part in parted:
+            if kind == "thinking":
+                between = "\n\n" if self._thought == "before" else ""
+                self._thought = "now"
+                yield Piece("thinking", between + part)
+                continue
+            if self._thought == "now":
+                self._thought = "before"
+            said = part if kind == "answer" else _called_in(part)
+            if self._calls is not None:
+                yield from self._calls.feed(said)
+            elif said:
+                yield Piece("text", said)
         if self._calls is not None and not more:
             yield from self._calls.feed("", more=False)
 
-    def _parted(self, text: str, *, more: bool) -> Iterator[tuple[bool, str]]:
-        """Yield thinking and answer, as long as tags may still tell them apart; then all is answer."""
-        self._text += text
-        if self._answer_from is None:
-            parts = split(self._text, streaming=more)
-            thinking = "".join(part.text for part in parts if part.kind == "thinking")
-            if added := thinking[self._thought :]:
-                self._thought += len(added)
-                yield True, added
-            starts = [part.start for part in parts if part.kind == "answer" and part.text]
-            if not starts:
-                return
-            self._answer_from = starts[0]
-        yield False, self._text[self._answer_from :]
-        self._answer_from = len(self._text)
 
-
-class _Channels:
-    """Messages of OpenAI's harmony format: a header, then text, of which analysis is thinking."""
-
-    _MARKS = tuple(
-        f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "call", "return")
-    )
-    _MARK = re.compile("|".join(map(re.escape, _MARKS)))
-
-    def __init__(self) -> None:
-        self._rest = ""
-        self._header: str | None = ""  # which the prompt has begun; None within a message
-        self._thinks = False
-        self._empty = True
-
-    def feed(self, text: str, *, more: bool) -> Iterator[tuple[bool, str]]:
-        """Yield whether it is thinking, and the text; a call is put as `to=` its tool and its arguments."""
-        self._rest += text
-        while mark := self._MARK.search(self._rest):
-            yield from self._told(self._rest[: mark.start()])
-            self._rest = self._rest[mark.end() :]
-            if mark[0] != "<|message|>":
-                self._header = (self._header or "") + " "
-                continue
-            header, self._header, self._empty = self._header or "", None, False
-            _, to, name = header.partition("to=functions.")
-            self._thinks = "analysis" in header and not to
-            yield from self._told(f"{to}{name} " if to else "")
-        end = len(self._rest) - (begun(self._rest, self._MARKS) if more else 0)
-        yield from self._told(self._rest[:end])
-        self._rest = self._rest[end:]
-        if not more and self._empty and self._header:
-            yield False, self._header  # it keeps to no form
-
-    def _told(self, text: str) -> Iterator[tuple[bool, str]]:
-        if self._header is not None:
-            self._header += text
-        elif text:
-            yield self._thinks, text
+def _called_in(header: str) -> str:
+    """Return the beginning of a call that the header of a channel names, as `_Calls` reads it."""
+    _, to, name = without_marks(header).partition("to=functions.")
+    return f"{to}{name} " if to else ""
 
 
 @dataclass(frozen=True, slots=True)

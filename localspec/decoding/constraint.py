@@ -35,6 +35,26 @@ class Constraint(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ForcedTokens:
+    """Tokens that stand at a place of the text, whatever the model wants; `elsewhere` holds around them."""
+
+    start: int
+    tokens: tuple[int, ...]
+    elsewhere: Constraint | None = None
+
+    def mask(self, text: Sequence[int]) -> TokenMask | None:
+        """Return the tokens that may follow, at least one; None stands for all."""
+        place = len(text) - self.start
+        if 0 <= place < len(self.tokens):
+            return TokenMask(np.array([self.tokens[place]], np.int64))
+        return None if self.elsewhere is None else self.elsewhere.mask(text)
+
+    def copy(self) -> ForcedTokens:
+        """Return another that says the same."""
+        return self if self.elsewhere is None else replace(self, elsewhere=self.elsewhere.copy())
+
+
+@dataclass(frozen=True, slots=True)
 class TokenRules:
     """The bias first, by token; then the constraint. Penalties and the other steps of sampling come after."""
 

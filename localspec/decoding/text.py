@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
@@ -11,6 +12,7 @@ from typing import Protocol
 from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.errors import UserError
+from localspec.thinking_tags import LeadingThinking, Stretch, ThinkingTags
 from localspec.types import (
     Finished,
     FinishReason,
@@ -45,15 +47,27 @@ class AnswerText:
     """The text of one answer, which ends before the first stop string that is complete.
 
     Text that may yet become a stop string is held back. Where one character completes several stop strings,
-    the longest counts.
+    the longest counts. Stop strings in the thinking before the answer do not count.
     """
 
-    def __init__(self, detokenizer: Detokenizer, stop: Sequence[str] = (), known_spaces: int = 0) -> None:
-        """Start with nothing; the first `known_spaces` spaces are already before the answer."""
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        stop: Sequence[str] = (),
+        known_spaces: int = 0,
+        thinking: LeadingThinking | None = None,
+    ) -> None:
+        """Start with nothing; the first `known_spaces` spaces are already before the answer.
+
+        `thinking` follows what the model thinks; without it all is the answer.
+        """
         if "" in stop:
             raise UserError("a stop string is empty", "leave it out, or give it at least one character")
         self._detokenizer = detokenizer
         self._known_spaces = known_spaces
+        self._thinking = thinking
+        self._tokens = 0
+        self.thinking_tokens = 0  # up to the end of the thinking
         self._stop = tuple(sorted(stop, key=len, reverse=True))
         self._ready: list[tuple[str, Provenance]] = []
         self._held: list[tuple[str, Provenance]] = []  # characters
@@ -72,8 +86,17 @@ class AnswerText:
         """
         if not self.stopped:
             self._last = provenance
+            self._tokens += 1
+            was_thinking = self.open_tags is not None
             self._append(self._detokenizer.feed(token))
+            if was_thinking or self.open_tags is not None:
+                self.thinking_tokens = self._tokens
         return self.stopped
+
+    @property
+    def open_tags(self) -> ThinkingTags | None:
+        """Return the tags of the thinking that goes on, None where there is none."""
+        return None if self._thinking is None else self._thinking.tags
 
     def named(self, score: TokenScore) -> TokenScore:
         """Return a score with the bytes of its tokens."""
@@ -91,21 +114,32 @@ class AnswerText:
     def finish(self) -> tuple[TextPiece, ...]:
         """End the answer and return the rest of its text, without an unfinished character."""
         if not self.stopped:
-            self._append(self._detokenizer.flush().rstrip(_BROKEN))
-            self._release(len(self._held))
+            self._append(self._detokenizer.flush().rstrip(_BROKEN), more=False)
+            if not self.stopped:
+                self._release(len(self._held))
         return self.take()
 
-    def _append(self, text: str) -> None:
+    def _append(self, text: str, *, more: bool = True) -> None:
         if self._known_spaces and text:
             text = self._without_known_spaces(text)
-        if not text:
-            return
+        stretches: Iterable[Stretch] = [("answer", text)]
+        if self._thinking is not None:
+            stretches = self._thinking.feed(text, more=more)
         if not self._stop:
-            self._ready.append((text, self._last))
+            self._ready += [(text, self._last)] if text else []
+            deque(stretches, maxlen=0)
             return
         self._held += [(character, self._last) for character in text]
+        for kind, stretch in stretches:
+            if kind == "answer":
+                self._look_for_stops(len(stretch))
+            else:
+                self._release(len(stretch))
+
+    def _look_for_stops(self, new: int) -> None:
+        """Release what is certain of the held text, which ends in so many new characters of the answer."""
         held = "".join(character for character, _ in self._held)
-        found = self._stop_found(held, len(held) - len(text))
+        found = self._stop_found(held, len(held) - new)
         if found is not None:
             end, self.stopped_by = found
             self._release(end)
@@ -195,14 +229,18 @@ class AnswerEvents:
     ) -> None:
         """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
 
-        One that has a limit of its own, in tokens, may go in circles up to there.
+        One that has a limit of its own, in tokens, may go in circles up to there. Thinking that does is to be
+        closed, with a limit and without, once.
         """
         self._text = text
         self._end_tokens = end_tokens
         self._stopwatch = stopwatch
         self._limit = limit
-        self._loop_detector = LoopDetector() if limit is None and not ignores_circles else None
+        self._loop_detector = None if ignores_circles else LoopDetector()
         self._ending: FinishReason | None = None
+        self._may_close = True
+        self._is_to_close = False
+        self.thinks_too_long = False  # whoever decodes is to close the thinking and to go on
         self.paused = False
         self.tally = tally
 
@@ -216,51 +254,71 @@ class AnswerEvents:
     ) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it.
 
-        Where a pause is wanted it stops earlier: time stands still, and more events may follow.
+        It stops earlier where the model `thinks_too_long`, and where a pause is wanted, in which time stands
+        still. More events may follow.
         """
-        self.paused = False
+        self.paused = self.thinks_too_long = False
         self._stopwatch.go_on()
         for event in events:
+            goes_on = _goes_on(event)
             if isinstance(event, Round):
-                scores = event.scores[: self._take(event)]
-                self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
-            elif isinstance(event, ModeChanged):
-                self.tally.change(event.mode)
-            with self._stopwatch.paused():
-                if isinstance(event, Round):
-                    yield from self._told(event, scores)
-                else:
+                taken = self._take(event)
+                # thinking is closed at the same token in every mode: what else the round brought goes
+                tokens = event.tokens[:taken] if self._is_to_close else event.tokens
+                goes_on = goes_on or len(tokens) < len(event.tokens)
+                self.tally.add(event.stats, len(tokens), self._stopwatch.seconds())
+                with self._stopwatch.paused():
+                    yield from self._told(event.scores[:taken])
+                    yield RoundDone(event.stats, len(tokens))
+            else:
+                if isinstance(event, ModeChanged):
+                    self.tally.change(event.mode)
+                with self._stopwatch.paused():
                     yield event
             if self._ending is not None:
                 return
-            if wants_pause() and _goes_on(event):
+            if self._is_to_close:
+                self._is_to_close, self.thinks_too_long = False, goes_on
+                return
+            if wants_pause() and goes_on:
                 self.paused = True
                 self._stopwatch.stop()
                 return
 
-    def _told(self, event: Round, scores: Sequence[TokenScore]) -> Iterator[GenerationEvent]:
+    def _told(self, scores: Sequence[TokenScore]) -> Iterator[GenerationEvent]:
         if scores:
             yield TokensScored(tuple(map(self._text.named, scores)))
         if pieces := self._text.take():
             yield TextDelta(pieces)
-        yield RoundDone(event.stats, len(event.tokens))
 
     def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
         """Yield the rest of the text, and why the answer ended and what it cost."""
         if pieces := self._text.finish():
             yield TextDelta(pieces)
-        yield Finished(reason, self.tally.summary(cached_tokens), self._text.stopped_by)
+        summary = replace(self.tally.summary(cached_tokens), thinking_tokens=self._text.thinking_tokens)
+        yield Finished(reason, summary, self._text.stopped_by)
 
     def _take(self, round_: Round) -> int:
         """Add a round's tokens to the text, up to that with which the answer ends itself.
 
-        Returns how many there are before that.
+        Returns how many there are before that, or up to where the thinking is to be closed.
         """
         for place, (token, provenance) in enumerate(zip(round_.tokens, round_.provenance, strict=True)):
             if token in self._end_tokens or self._text.add(token, provenance):
                 self._ending = "stop"
-            elif self._loop_detector is not None and self._loop_detector.add(token):
-                self._ending = "circles"
+            elif self._goes_in_circles(token):
+                if self._text.open_tags is not None and self._may_close:
+                    self._is_to_close, self._may_close = True, False
+                    return place + 1
+                if self._limit is None:
+                    self._ending = "circles"
             if self._ending is not None:
                 return place
         return len(round_.tokens)
+
+    def _goes_in_circles(self, token: int) -> bool:
+        is_watched = self._limit is None or self._text.open_tags is not None
+        if self._loop_detector is None or not is_watched or not self._loop_detector.add(token):
+            return False
+        self._loop_detector = LoopDetector()
+        return True

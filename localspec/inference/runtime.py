@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, fields, replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.constraint import TokenRules
+from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
@@ -42,6 +43,7 @@ from localspec.models.pairing import compare_vocabularies
 from localspec.models.recommended import recommended
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
 from localspec.storage.toml_file import Range, TomlTable
+from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
 from localspec.types import (
     DeviceMemory,
     DraftOrigin,
@@ -59,11 +61,13 @@ from localspec.types import (
     Request,
     Sampling,
     SavedConversations,
+    ThinkingOpened,
     Token,
 )
 
 SCORE_CHUNK = 64
 _REPEATED = "repetitions in the text serve as drafts"
+_LONGEST_OPENING = 24  # tokens of a tag that the prompt opens the thinking with, and of the blanks behind it
 Progress = Callable[[float], bool]
 
 
@@ -73,12 +77,15 @@ class _Answer:
 
     request: Request
     settings: EngineSettings
+    written: AnswerText
     events: AnswerEvents
+    opening: str  # of the thinking that the prompt ends in
     prompt_tokens: int
     text: list[int]  # the prompt and what was decoded
     mode: Mode  # of the last segment
     segment: int = 0  # the next one
     cached: int | None = None  # tokens of the prompt that were not read
+    forced: ForcedTokens | None = None  # which closed the thinking
 
 
 class Runtime(AbstractContextManager["Runtime"]):
@@ -225,9 +232,16 @@ class Runtime(AbstractContextManager["Runtime"]):
         with self._contexts.at_work():
             answer = begin()
             events = answer.events
+            if answer.opening and not answer.segment and not isinstance(answer.request.prompt, str):
+                yield ThinkingOpened(answer.opening)
             with suppress(Cancelled):
-                with closing(self._rounds(answer)) as rounds:
-                    yield from events.events(rounds, lambda: self._pausing)
+                goes_on = True
+                while goes_on:
+                    with closing(self._rounds(answer)) as rounds:
+                        yield from events.events(rounds, lambda: self._pausing)
+                    goes_on = events.thinks_too_long
+                    if goes_on:
+                        self._close_thinking(answer)
                 reason = events.ending
         if answer.cached is None:
             answer.cached = self._engine.reused
@@ -374,19 +388,40 @@ class Runtime(AbstractContextManager["Runtime"]):
     def _begin(self, request: Request) -> _Answer:
         """Return a new answer."""
         stopwatch, prompt, settings = Stopwatch(), self._prompt(request), self._checked(request.settings)
+        is_chat, vocabulary = not isinstance(request.prompt, str), self._target_model.vocabulary
         spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
-        detokenizer = Detokenizer(self._target_model.vocabulary, special=request.shows_control)
-        text = AnswerText(detokenizer, request.stop, spaces)
+        thinking, opening = self._thinking_before(request, prompt)
+        detokenizer = Detokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
+        text = AnswerText(detokenizer, request.stop, spaces, thinking if is_chat else None)
         tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
         events = AnswerEvents(
-            text, tally, end_tokens, stopwatch, request.max_tokens, ignores_circles=request.ignores_circles
+            text,
+            tally,
+            end_tokens,
+            stopwatch,
+            request.max_tokens,
+            ignores_circles=request.ignores_circles,
         )
-        return _Answer(request, settings, events, len(prompt), prompt, settings.mode)
+        return _Answer(request, settings, text, events, opening, len(prompt), prompt, settings.mode)
+
+    def _thinking_before(self, request: Request, prompt: Sequence[int]) -> tuple[LeadingThinking, str]:
+        """Return whether an answer begins before, in or after thinking, and what has opened it.
+
+        The message that is continued tells; else the end of the prompt.
+        """
+        last = "" if isinstance(request.prompt, str) else request.prompt[-1]
+        if isinstance(last, Message) and last.role == "assistant" and last.content.strip():
+            thinking = LeadingThinking()
+            deque(thinking.feed(last.content, more=False), maxlen=0)
+            return thinking, "" if thinking.tags is None else thinking.tags.opening
+        end = self._target_model.vocabulary.decode(prompt[-_LONGEST_OPENING:], special=True)
+        opening = opened_at_end(end)
+        return LeadingThinking(tags_of(opening) if opening else None), opening
 
     def _rounds(self, answer: _Answer) -> DecodeEvents:
         request, settings, text = answer.request, answer.settings, answer.text
         self._sampling, self._text = request.sampling, text
-        limit, rules = self._limit(request), self._rules(request, text[: answer.prompt_tokens])
+        limit, rules = self._limit(request), self._rules(answer)
         fallback = None
         if request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
@@ -419,8 +454,21 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Tell whether a mode needs the draft model, which has failed."""
         return bool(self._engine.drafters.failure) and mode in {"sd", "ssd"}
 
-    def _rules(self, request: Request, prompt: Sequence[int]) -> TokenRules | None:
+    def _close_thinking(self, answer: _Answer) -> None:
+        """Let the answer go on with the end of its thinking, as if the model had written it.
+
+        Tokens of the last round that its events have left out are dropped.
+        """
+        tags = answer.written.open_tags
+        assert tags is not None  # it thinks
+        tokens = self._target_model.vocabulary.tokenize(f"\n{tags.closing}", special=True)
+        del answer.text[answer.prompt_tokens + answer.events.tally.tokens :]
+        answer.forced = ForcedTokens(len(answer.text), tuple(tokens))
+        answer.events.tally.change(answer.mode)
+
+    def _rules(self, answer: _Answer) -> TokenRules | None:
         """Return what a request asks of single tokens; raise `UserError` for what cannot be."""
+        request, prompt, forced = answer.request, answer.text[: answer.prompt_tokens], answer.forced
         size, bias, grammar = self.target.vocabulary, request.logit_bias, request.grammar
         for token, value in bias:
             if not 0 <= token < size:
@@ -429,9 +477,13 @@ class Runtime(AbstractContextManager["Runtime"]):
                 )
             if not isfinite(value):
                 raise UserError(f"logit bias: {value} for token {token} is no number", "-100 bans a token")
-        if grammar is None:
-            return TokenRules(bias) if bias else None
-        return TokenRules(bias, self._grammars.constraint(grammar, prompt))
+        constraint: Constraint | None = None
+        if grammar is not None:
+            opened = tags_of(answer.opening) if answer.opening else None
+            constraint = self._grammars.constraint(grammar, prompt, opened)
+        if forced is not None:
+            constraint = replace(forced, elsewhere=constraint)
+        return TokenRules(bias, constraint) if bias or constraint is not None else None
 
     def _limit(self, request: Request) -> int:
         return self.target.context if request.max_tokens is None else request.max_tokens

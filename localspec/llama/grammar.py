@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import takewhile
@@ -13,7 +14,8 @@ import numpy as np
 from localspec.errors import UserError
 from localspec.llama.library import native
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import THINKING_TAGS, Grammar, TokenMask
+from localspec.thinking_tags import ThinkingTags
+from localspec.types import Grammar, TokenMask
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 2**20  # of a grammar: a hundred times the largest in use
 _GRAMMARS_KEPT = 8
-_LONGEST_TAG = 16  # tokens, and blanks behind it
 _POSITIONS_KEPT = 64  # more than a draft has
 _MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
 # Between JSON's tokens, as llama.cpp has it: without an end of it some models write blanks for ever.
@@ -32,31 +33,34 @@ _NAMES = {"json_schema": "JSON schema", "gbnf": "grammar", "lark": "Lark grammar
 class GrammarConstraint:
     """A grammar that an answer follows from a position of the text on: a `Constraint` of decoding.
 
-    With `thinks_until` it begins only behind that token. When it is fulfilled nothing but an end token may
-    follow; what comes behind one, or behind a token that was refused, is nobody's concern.
+    With `thinking` it begins only where that ends. When it is fulfilled nothing but an end token may follow;
+    what comes behind one, or behind a token that was refused, is nobody's concern.
     """
 
-    def __init__(self, compiled: CompiledGrammar, start: int, thinks_until: int | None = None) -> None:
+    def __init__(self, compiled: CompiledGrammar, start: int, thinking: ClosingTag | None = None) -> None:
         self._compiled = compiled
         self._start = start
-        self._thinks_until = thinks_until
+        self._thinking = None if thinking is None else _ThinkingEnd(thinking)
         self._matcher = compiled.matcher.deep_copy()
         self._held: list[int] = []  # tokens that the matcher has taken
         self._known: dict[int, TokenMask] = {}  # what may follow so many of them: both models ask
 
     def copy(self) -> Self:
         """Return another that says the same."""
-        return type(self)(self._compiled, self._start, self._thinks_until)
+        thinking = None if self._thinking is None else self._thinking.closing
+        return type(self)(self._compiled, self._start, thinking)
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow; None stands for all.
 
         Raises `UserError` where the grammar asks for more work than llguidance does.
         """
-        begin = self._begin(text)
-        if begin is None:
-            return None
-        path = text[begin:]
+        path = text[self._start :]
+        if self._thinking is not None:
+            end = self._thinking.end(path)
+            if end is None:
+                return self._thinking.mask()
+            path = path[end:]
         known = self._known.get(len(path))
         if known is not None and self._held[: len(path)] == path:
             return known
@@ -69,21 +73,9 @@ class GrammarConstraint:
         self._known.pop(len(path) - _POSITIONS_KEPT, None)
         return found
 
-    def _begin(self, text: Sequence[int]) -> int | None:
-        """Return where the grammar begins in a text, None while the model thinks."""
-        if self._thinks_until is None:
-            return self._start
-        try:
-            return text.index(self._thinks_until, self._start) + 1
-        except ValueError:
-            return None
-
     def _go(self, path: Sequence[int]) -> bool:
         """Let the matcher have taken exactly these tokens; tell whether more than an end may follow."""
-        held, shared = self._held, min(len(self._held), len(path))
-        back = 1
-        while held[:shared] != path[:shared]:  # what differs are drafts, near the end
-            shared, back = max(0, shared - back), 2 * back
+        held, shared = self._held, _shared(self._held, path)
         if len(held) > shared:
             self._matcher.rollback(len(held) - shared)
             del held[shared:]
@@ -92,6 +84,80 @@ class GrammarConstraint:
         missing = list(takewhile(lambda token: token not in ends, path[shared:]))
         held += missing[: self._matcher.try_consume_tokens(missing)]
         return len(held) == len(path)
+
+
+class ClosingTag:
+    """The tag that ends thinking, on a vocabulary that may spell it in several tokens and in several ways.
+
+    The grammar begins behind the token that completes it; so no token may do that with more than white space
+    behind it, which the grammar would not see.
+    """
+
+    def __init__(self, tag: str, pieces: Sequence[bytes]) -> None:
+        """Look at the bytes of every token."""
+        raw = tag.lower().encode()
+        self.pieces = pieces
+        self.pattern = re.compile(re.escape(raw), re.IGNORECASE)
+        self.length = len(raw)
+        self._beginnings = [raw[:count] for count in range(1, len(raw))]
+        small = [piece.lower() for piece in pieces]
+        # by how much of the tag has come: of none of it a token may yet hold all
+        self._refused = {0: [token for token, piece in enumerate(small) if _goes_past(piece, raw)]}
+        for count in range(1, len(raw)):
+            found = (token for token, piece in enumerate(small) if piece.startswith(raw[count:]))
+            self._refused[count] = [
+                token for token in found if small[token].removeprefix(raw[count:]).strip()
+            ]
+
+    def mask(self, end: bytes) -> TokenMask | None:
+        """Return the tokens that may follow thinking of which these are the latest bytes."""
+        end = end.lower()
+        counts = (len(each) for each in self._beginnings if end.endswith(each))
+        refused = {token for count in (0, *counts) for token in self._refused[count]}
+        return TokenMask(np.array(sorted(refused), np.int64), are_refused=True) if refused else None
+
+
+def _goes_past(piece: bytes, tag: bytes) -> bool:
+    _, found, rest = piece.partition(tag)
+    return bool(found) and bool(rest.strip())
+
+
+class _ThinkingEnd:
+    """Finds where thinking ends in the tokens of an answer, of which drafts may be taken back."""
+
+    def __init__(self, closing: ClosingTag) -> None:
+        self.closing = closing
+        self._held: list[int] = []  # tokens that were read, up to the end of the thinking
+        self._ends = [b""]  # the latest bytes after so many of them
+        self._is_over = False
+
+    def end(self, path: Sequence[int]) -> int | None:
+        """Return how many of an answer's tokens are thinking, None where all are."""
+        held, closing = self._held, self.closing
+        shared = _shared(held, path)
+        if len(held) > shared:
+            del held[shared:], self._ends[shared + 1 :]
+            self._is_over = False
+        for token in path[shared:]:
+            if self._is_over:
+                break
+            text = self._ends[-1] + closing.pieces[token]
+            held.append(token)
+            self._ends.append(text[-closing.length :])
+            self._is_over = closing.pattern.search(text) is not None
+        return len(held) if self._is_over else None
+
+    def mask(self) -> TokenMask | None:
+        """Return the tokens that may follow what was read; None stands for all."""
+        return self.closing.mask(self._ends[-1])
+
+
+def _shared(held: Sequence[int], path: Sequence[int]) -> int:
+    """Return how many tokens both begin with, or somewhat fewer; what differs are drafts, near the end."""
+    shared, back = min(len(held), len(path)), 1
+    while held[:shared] != path[:shared]:
+        shared, back = max(0, shared - back), 2 * back
+    return shared
 
 
 class CompiledGrammar:
@@ -111,20 +177,21 @@ class Grammars:
         """Prepare nothing yet; `end_tokens` are those that end an answer."""
         self._vocabulary, self._end_tokens = vocabulary, end_tokens
         self._compiled = lru_cache(_GRAMMARS_KEPT)(self._compile)
+        self._closing_tag = lru_cache(lambda tag: ClosingTag(tag, self._pieces))
 
-    def constraint(self, grammar: Grammar, prompt: Sequence[int]) -> GrammarConstraint:
-        """Return a grammar for the answer to a prompt, or for what comes after the thinking that it opens.
+    def constraint(
+        self, grammar: Grammar, prompt: Sequence[int], opened: ThinkingTags | None = None
+    ) -> GrammarConstraint:
+        """Return a grammar for the answer to a prompt, or for what follows the thinking that it has opened.
 
-        The end of that must be one token; else the grammar leaves no thinking.
         Raises `UserError` for a grammar that is wrong or too large.
         """
-        return GrammarConstraint(self._compiled(grammar), len(prompt), self._thinks_until(prompt))
+        closing = None if opened is None else self._closing_tag(opened.closing)
+        return GrammarConstraint(self._compiled(grammar), len(prompt), closing)
 
-    def _thinks_until(self, prompt: Sequence[int]) -> int | None:
-        end = self._vocabulary.decode(prompt[-_LONGEST_TAG:], special=True).rstrip().lower()
-        closing = next((tag for opening, tag in THINKING_TAGS.items() if end.endswith(opening)), "")
-        tokens = self._vocabulary.tokenize(closing, special=True)
-        return tokens[0] if len(tokens) == 1 else None
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        return self._vocabulary.all_pieces()
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
@@ -137,7 +204,7 @@ class Grammars:
             raise UserError("the model has no token that ends an answer", "use it without a grammar")
         tokens = [
             b"\xff" + piece if token in control or (token in special and piece[:1] == b"<") else piece
-            for token, piece in enumerate(vocabulary.all_pieces())
+            for token, piece in enumerate(self._pieces)
         ]
         tokenize = ctypes.cast(native().llama_tokenize, ctypes.c_void_p).value
         maker: Any = LLTokenizer  # its stubs do not know the method

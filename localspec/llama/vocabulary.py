@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from localspec.errors import ContextFullError, EngineError, UserError
 from localspec.llama import backends
 from localspec.llama.library import native
+from localspec.thinking_tags import THINKING_TAGS, marks_of
 from localspec.types import Infill
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
@@ -53,6 +54,13 @@ class Vocabulary:
     def special_tokens(self) -> frozenset[int]:
         """Return the control tokens and those that the model's makers have added."""
         return self._having("CONTROL", "UNKNOWN", "USER_DEFINED")
+
+    @cached_property
+    def thinking_marks(self) -> frozenset[int]:
+        """Return the control tokens that tags of thinking are written with, where it has all of a pair."""
+        names = {self.decode([token], special=True).lower(): token for token in self.special_tokens}
+        pairs = [marks for marks in map(marks_of, THINKING_TAGS) if marks <= names.keys()]
+        return frozenset(names[mark] for marks in pairs for mark in marks) & self.control_tokens
 
     @cached_property
     def stripping_tokens(self) -> frozenset[int]:
@@ -210,19 +218,20 @@ class Vocabulary:
 class Detokenizer:
     """Turns a stream of tokens into text; a character split over tokens appears when it is complete."""
 
-    def __init__(self, vocabulary: Vocabulary, *, special: bool = False) -> None:
-        """Start with nothing; `special` shows the texts of control tokens, too."""
+    def __init__(self, vocabulary: Vocabulary, *, special: bool = False, thinking: bool = False) -> None:
+        """Start with nothing; `special` shows control tokens' texts, `thinking` those of its tags alone."""
         self._vocabulary = vocabulary
         self._special = special
+        self._shown = vocabulary.thinking_marks if thinking else frozenset()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def feed(self, token: int) -> str:
         """Take a token and return the text that is complete with it."""
-        return self._decoder.decode(self._vocabulary.piece(token, special=self._special))
+        return self._decoder.decode(self.piece(token))
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text."""
-        return self._vocabulary.piece(token, special=self._special)
+        return self._vocabulary.piece(token, special=self._special or token in self._shown)
 
     def flush(self) -> str:
         """Return what is left, a cut character as U+FFFD, and start anew."""

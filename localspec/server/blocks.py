@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.figures import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import Refusal, error, streamed, unless_gone
-from localspec.types import Finished, GenerationEvent, TextDelta, TokenScore, TokensScored
+from localspec.types import Finished, GenerationEvent, TextDelta, ThinkingOpened, TokenScore, TokensScored
 
 
 @dataclass(slots=True)
@@ -50,7 +50,9 @@ class Blocks:
     def take(self, event: GenerationEvent) -> Iterator[Step]:
         """Yield what an event of the answer brings."""
         pieces: Iterator[Piece] = iter(())
-        if isinstance(event, TextDelta):
+        if isinstance(event, ThinkingOpened):
+            self._reader.open(event)
+        elif isinstance(event, TextDelta):
             pieces = self._reader.feed(event.text)
         elif isinstance(event, TokensScored):
             self.scores += event.scores

@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from localspec.app.figures import Json, finite, timings
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
-from localspec.errors import LocalSpecError, UserError
+from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import Blocks, Reply, Step
 from localspec.server.exchange import read, read_json
@@ -174,9 +174,7 @@ class Chat:
 
     def blocks(self) -> Blocks:
         """Return what reads an answer."""
-        is_continued = self.messages[-1].role == "assistant"
-        thinks = "" if self.form is None or is_continued else self.form.thinks
-        reader = AnswerReader(self.form, self.asked.wishes.answer.tools, thinks=thinks)
+        reader = AnswerReader(self.form, self.asked.wishes.answer.tools)
         return Blocks(reader, parallel=self.body.parallel_tool_calls is not False)
 
 
@@ -186,15 +184,14 @@ async def asked_in_chat(service: Service, body: Body) -> Chat:
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
     form, grammar = None, answer.grammar
-    with suppress(*() if tools else (LocalSpecError,)):  # only calls cannot do without
+    if tools:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     if must_call and form is not None:
         if grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")
         token = partial(_only_token, service.queue.models)
         grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
-    shows_control = bool(tools) or (form is not None and form.kind == "harmony")
-    answer = replace(answer, grammar=grammar, tools=tools, shows_control=shows_control)
+    answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
     return Chat(body, asked_of(body, service, answer, profile), messages, form)
 
 
@@ -281,7 +278,7 @@ def text_of(content: object, where: str) -> str:
 
 def bare_blocks() -> Blocks:
     """Return what reads an answer that is nothing but text."""
-    return Blocks(AnswerReader(thinks=None))
+    return Blocks(AnswerReader(is_bare=True))
 
 
 def bare_text(body: Body) -> str:
@@ -477,11 +474,13 @@ def _delta(step: Step, blocks: Blocks) -> Json | None:
 def usage(ended: Sequence[Finished]) -> Json:
     """Return the tokens of a reply under OpenAI's names; the prompt counts once."""
     first, tokens = ended[0].summary, sum(each.summary.tokens for each in ended)
+    thinking = sum(each.summary.thinking_tokens for each in ended)
     return {
         "prompt_tokens": first.prompt_tokens,
         "completion_tokens": tokens,
         "total_tokens": first.prompt_tokens + tokens,
         "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": thinking},
     }
 
 

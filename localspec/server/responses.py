@@ -132,7 +132,7 @@ class _Reply(Reply):
             "input_tokens": summary.prompt_tokens,
             "input_tokens_details": {"cached_tokens": summary.cached_tokens},
             "output_tokens": summary.tokens,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": summary.thinking_tokens},
             "total_tokens": summary.prompt_tokens + summary.tokens,
         }
         cut: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}

@@ -19,14 +19,17 @@ from localspec.types import (
     Finished,
     FinishReason,
     GenerationEvent,
+    Message,
     ModeChanged,
+    PromptProgress,
     Provenance,
     Request,
     RoundDone,
     TextDelta,
+    ThinkingOpened,
 )
 from tests.chat.talk import answer_again, kept, options, streamed, texts
-from tests.scripted import MARKDOWN, ScriptedModels, says, talks_on
+from tests.scripted import MARKDOWN, ScriptedModels, Step, says, talks_on
 
 
 @pytest.fixture
@@ -68,6 +71,55 @@ def test_the_record_tells_how_the_answer_came_about(chat: OpenChat, store: Store
     assert list(saved.record.rounds) == rounds
     assert [mark.tokens for mark in record.rounds] == [mark.tokens for mark in rounds]
     assert record.summary == next(event.summary for event in events if isinstance(event, Finished))
+
+
+OPENED = ThinkingOpened("<think>\n")
+
+
+@pytest.mark.parametrize(
+    ("steps", "content"),
+    [
+        (("hm ", "</think> ", "Four."), "<think>\nhm </think> Four."),
+        (("hm and",), "<think>\nhm and"),  # cut, it is still thinking
+        ((PromptProgress(1, 1), "hm ", EngineDied("gone")), "<think>\nhm "),
+    ],
+)
+def test_thinking_that_the_prompt_opened_is_kept_with_its_tag(
+    chat: OpenChat, store: Store, steps: tuple[Step, ...], content: str
+) -> None:
+    events: list[AnswerEvent] = []
+    with suppress(EngineDied):
+        events.extend(chat.answer(ScriptedModels(says(OPENED, *steps)), options()))
+    assert kept(chat, store)[0] == content
+    record = chat.record(chat.path[-1].id)
+    assert record is not None
+    assert sum(span.length for span in record.spans) == len(content)
+    assert record.spans[0].provenance is Provenance.TARGET
+    if events:
+        assert streamed(events) == content
+        assert OPENED not in events
+    assert not any("hm" in message.content for message in chat.prompt())
+
+
+def test_a_tag_alone_is_no_answer(chat: OpenChat) -> None:
+    events = list(chat.answer(ScriptedModels(says(OPENED, Cancelled())), options()))
+    assert streamed(events) == ""
+    assert texts(chat.path) == ["one?"]
+
+
+def test_thinking_that_goes_on_keeps_its_one_tag(chat: OpenChat, store: Store) -> None:
+    list(chat.answer(ScriptedModels(says(OPENED, "hm ", reason="length")), options()))
+    models = ScriptedModels(says(OPENED, "so</think> ", "Four."))
+    list(chat.answer(models, options(), continues=chat.path[-1].id))
+    assert models.requests[0].prompt[-1] == Message("assistant", "<think>\nhm ")
+    assert kept(chat, store)[0] == "<think>\nhm so</think> Four."
+    assert chat.prompt()[-1] == Message("assistant", "Four.")
+
+
+def test_an_answer_that_speaks_of_tags_keeps_its_beginning(chat: OpenChat) -> None:
+    text = "It ends with\n`</think>`, or\n</think>\nThat is all."
+    list(chat.answer(ScriptedModels(says(text)), options()))
+    assert chat.prompt()[-1] == Message("assistant", text)
 
 
 def test_the_spans_say_for_each_character_where_it_comes_from(chat: OpenChat) -> None:

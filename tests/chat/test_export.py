@@ -11,10 +11,19 @@ import pytest
 
 from localspec.chat import export as importing
 from localspec.chat.export import to_json, to_markdown, when
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, ChatSettings, State, StoredMessage
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    ChatInfo,
+    ChatSettings,
+    Span,
+    State,
+    StoredMessage,
+)
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import UserError
+from localspec.types import Provenance
 from tests.chat.sample_record import RECORD
 
 CHAT = ChatInfo(1, "Llamas", created=0.0, updated=5.0)
@@ -111,6 +120,20 @@ def test_a_block_left_open_does_not_swallow_the_rest(text: str, closed: str) -> 
     assert to_markdown(CHAT, [message(text)]).endswith(f"## You\n\n{closed}\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("<think>\nhm\n\n```\nx\n</think>\n\nFour.\n", "> **Thinking**\n>\n> hm\n>\n> ```\n> x\n\nFour."),
+        ("[THINK]hm, and th", "> **Thinking**\n>\n> hm, and th"),
+        ("The tag\n</think> ends it.", "The tag\n</think> ends it."),
+    ],
+)
+def test_thinking_is_set_apart(text: str, written: str) -> None:
+    answer = replace(message(text, "stopped"), role="assistant")
+    assert to_markdown(CHAT, [answer]).endswith(f"## Assistant (stopped)\n\n{written}\n")
+    assert f"## You\n\n{text.strip()}\n" in to_markdown(CHAT, [message(text)])
+
+
 def test_times_that_no_calendar_holds() -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", when(0.0))
     assert when(1e300) == ""
@@ -127,6 +150,30 @@ def test_a_chat_comes_back_as_it_was(store: Store, chat: ChatInfo, tmp_path: Pat
     assert [m.content for m in store.messages(again.id)] == [m.content for m in store.messages(chat.id)]
     assert store.record(again.leaf or 0) == RECORD
     assert len(store.search("alpaca")) == 2
+
+
+OLD, SPAN = "hm, yes\n</think>\n\nFour.", Span(23, Provenance.ACCEPTED)
+
+
+def test_old_answers_get_the_tag_that_their_prompt_opened_and_new_ones_keep_what_they_say(
+    store: Store, chat: ChatInfo
+) -> None:
+    parent, two = store.messages(chat.id)[0].id, replace(RECORD, spans=(SPAN,))
+    answer = store.add(chat.id, parent, "assistant", OLD, state="writing")
+    store.write(answer.id, OLD, "complete", two)
+    asked = store.add(chat.id, answer.id, "user", OLD)
+    text = exported(store, chat)
+    for is_old in (True, False):
+        value = {name: each for name, each in json.loads(text).items() if not (is_old and name == "tagged")}
+        back = import_json(store, json.dumps(value))
+        found = {message.role: message for message in store.messages(back.id)[-2:]}
+        record = store.record(found["assistant"].id)
+        assert record is not None
+        assert found["user"].content == OLD
+        assert found["assistant"].content == ("<think>\n" + OLD if is_old else OLD)
+        assert record.spans == ((Span(8, Provenance.TARGET), SPAN) if is_old else (SPAN,))
+        assert store.outlines(back.id)[found["assistant"].id].spans == record.spans
+    assert asked.content == OLD
 
 
 def test_an_answer_under_way_comes_back_stopped(store: Store, chat: ChatInfo) -> None:

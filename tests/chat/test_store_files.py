@@ -9,13 +9,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localspec.chat.messages import Span
 from localspec.chat.store import Store, database
 from localspec.chat.store.search import search_text
 from localspec.errors import StoreError
+from localspec.types import Provenance
 from tests.chat.sample_record import RECORD
 
 Breaks = Callable[[Path], object]
@@ -108,6 +111,29 @@ def test_every_earlier_schema_is_brought_up_to_date(file: Path, version: int) ->
     make(file)
     with Store(file) as store:
         assert len(store.search("question")) == 2  # the title, and the prompt
+
+
+def test_answers_of_an_earlier_schema_read_as_before(file: Path) -> None:
+    """They lack the tag with which their prompt opened the thinking; newer ones say what they say."""
+    text, span = "hm, yes\n</think>\n\nFour.", Span(23, Provenance.ACCEPTED)
+    with Store(file) as store:
+        chat = store.new_chat().id
+        asked = store.add(chat, None, "user", text)
+        old, new = (store.add(chat, asked.id, "assistant", "", state="writing") for _ in range(2))
+        for answer in (old, new):
+            store.write(answer.id, text, "complete", replace(RECORD, spans=(span,)))
+    change(file, f"UPDATE messages SET tagged = 0 WHERE id IN ({asked.id}, {old.id})")  # as they were
+    with Store(file) as store:
+        assert [found.content for found in store.messages(chat)] == [text, f"<think>\n{text}", text]
+        spans = [record.spans for id_ in (old.id, new.id) if (record := store.record(id_))]
+        assert spans == [(Span(8, Provenance.TARGET), span), (span,)]
+        assert [found.spans for found in store.outlines(chat).values()] == spans
+        assert len(store.search("four")) == 3
+        store.write(old.id, f"<think>\n{text}", "complete")
+        assert store.messages(chat)[1].content == f"<think>\n{text}"
+        record = store.record(old.id)
+        assert record is not None
+        assert record.spans == spans[0]
 
 
 def test_steps_are_taken_once_each_and_in_order(tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-import pytest
+import re
+from itertools import groupby
 
-from localspec.chat.thinking import Part, split, without_thinking
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from localspec.chat.thinking import Part, ThinkingReader, split, without_thinking
+from localspec.chat.untagged import with_opening_tag
+from localspec.thinking_tags import THINKING_TAGS, ThinkingTags, tags_of
 
 
 def kinds(text: str, *, streaming: bool = False) -> list[tuple[str, str, bool]]:
@@ -24,17 +31,11 @@ def test_an_empty_text_has_no_parts() -> None:
 
 @pytest.mark.parametrize(
     ("opening", "closing"),
-    [
-        ("<think>", "</think>"),
-        ("<thinking>", "</thinking>"),
-        ("<Think>", "</THINK>"),
-        ("[THINK]", "[/THINK]"),
-        ("<thought>", "</thought>"),
-        ("<reasoning>", "</reasoning>"),
-        ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ],
+    [*((tags.opening, tags.closing) for tags in THINKING_TAGS), ("<Think>", "</THINK>")],
 )
 def test_tags_that_models_write(opening: str, closing: str) -> None:
+    if opening.startswith("<|channel|>"):
+        closing += "<|start|>assistant<|channel|>final<|message|>"
     text = f"\n{opening}\nhm, let me see\n{closing}\n\nIt is 4.\n"
     assert kinds(text) == [("thinking", "hm, let me see", True), ("answer", "It is 4.", True)]
     assert without_thinking(text) == "It is 4."
@@ -88,10 +89,120 @@ def test_a_tag_that_an_answer_speaks_of_stays_text() -> None:
     assert kinds(text) == [("answer", text, True)]
 
 
-def test_a_closing_tag_alone_shows_that_the_prompt_opened_it() -> None:
-    assert kinds("hm, yes\n</think>\n\nFour.") == [("thinking", "hm, yes", True), ("answer", "Four.", True)]
-    assert kinds("hm, yes</think>\nFour.") == [("thinking", "hm, yes", True), ("answer", "Four.", True)]
-    assert without_thinking("</think>\n\nFour.") == "Four."
+STRAY = [
+    "hm, yes\n</think>\n\nFour.",
+    "hm, yes</think>\nFour.",
+    "hm\n\nyes\n  [/THINK] Four.",
+    "</think>Four.",
+]
+
+
+@pytest.mark.parametrize("text", [*STRAY, "The tag\n`</think>` ends it.", "It ends with\n</think>\nso."])
+def test_a_closing_tag_alone_is_text(text: str) -> None:
+    assert kinds(text) == kinds(text, streaming=True) == [("answer", text, True)]
+    assert without_thinking(text) == text
+
+
+@pytest.mark.parametrize("text", STRAY)
+def test_in_old_answers_a_closing_tag_alone_tells_what_the_prompt_opened(text: str) -> None:
+    tagged = with_opening_tag(text)
+    assert tagged.endswith(text)
+    thought, answer = re.split(r"</think>|\[/THINK\]", text)
+    assert [part for part in kinds(tagged) if part[0] == "thinking"] == (
+        [("thinking", thought.strip(), True)] if thought else []
+    )
+    assert without_thinking(tagged).strip() == answer.strip()
+    assert with_opening_tag(tagged) == tagged
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Four.",
+        "<think>hm</think>\nFour.\n</think>",
+        "The tag </think> ends it.",
+        "It ends with `</think>`",
+        "```\n</think>\n```\nis how it ends",
+        "So.\n<think>hm</think>\nFour.</think>",
+        "hm<|end|>",
+        "<|channel>thought\nhm\n<channel|>Four.",
+    ],
+)
+def test_other_old_answers_are_as_they_were(text: str) -> None:
+    assert with_opening_tag(text) == text
+
+
+def read(pieces: list[str], opened: ThinkingTags | None = None) -> list[tuple[str, str]]:
+    """What a reader tells of a text that comes in pieces, neighbours of one kind joined."""
+    reader = ThinkingReader(opened)
+    told = [stretch for piece in pieces for stretch in reader.feed(piece)]
+    told += reader.feed("", more=False)
+    assert "".join(text for _, text in told) == "".join(pieces)
+    groups = groupby(told, lambda stretch: stretch[0])
+    return [(kind, "".join(text for _, text in group)) for kind, group in groups]
+
+
+SCRAPS = [
+    *("<think>", "</think>", "[THINK]", "[/THINK]", "<|channel>thought", "<channel|>", "<|channel|>", "<"),
+    *("analysis", "final", "<|message|>", "<|end|>", "<|start|>assistant", "`", "```", "~~~\n", "```py\n"),
+    *("\n", "\n\n", "  ", " ", "hm", "So.", "</thi", "nk>", "/", "\t"),
+]
+
+
+@given(st.lists(st.sampled_from(SCRAPS), max_size=14), st.booleans())
+@example(
+    ["<think>", "hm", "</think>", "\n\n", "So.", "\n", "[THINK]", "hm", "[/THINK]", "\n", "\n", "So."], False
+)
+@example(["hm", "\n\n", "</thi", "nk>", "\n", "  ", "So."], True)
+def test_a_text_is_read_alike_in_one_piece_in_scraps_and_by_letters(
+    scraps: list[str], is_opened: bool
+) -> None:
+    opened, text = (tags_of("<think>") if is_opened else None), "".join(scraps)
+    whole = read([text], opened)
+    assert read(scraps, opened) == read(list(text), opened) == whole
+    if not is_opened:
+        assert [part.text for part in split(text) if part.kind == "thinking" and part.text] == [
+            said for kind, said in whole if kind == "thinking"
+        ]
+
+
+@given(st.lists(st.sampled_from(SCRAPS), max_size=14))
+def test_what_the_prompt_opens_reads_as_if_the_model_had(scraps: list[str]) -> None:
+    text = "".join(scraps)
+    told = read([text], tags_of("<think>"))
+    kept = split(f"<think>\n{text}")
+    assert [part.text for part in kept if part.kind == "thinking" and part.text] == [
+        said for kind, said in told if kind == "thinking"
+    ]
+    assert [part.text for part in kept if part.kind == "answer"] == [
+        said.strip("\n") for kind, said in told if kind == "answer" and said.strip("\n")
+    ]
+
+
+def test_thinking_is_told_at_once_and_tags_never() -> None:
+    reader = ThinkingReader(tags_of("<think>\n"))
+    pieces = ["hm", ", let", " me see", "\n", "</", "think", ">", "\n\nIt", " is 4."]
+    assert [[*reader.feed(piece)] for piece in pieces] == [
+        [("thinking", "hm")],
+        [("thinking", ", let")],
+        [("thinking", " me see")],
+        [],
+        [],
+        [],
+        [("tag", "\n"), ("tag", "</think>")],
+        [("tag", "\n\n"), ("answer", "It")],
+        [("answer", " is 4.")],
+    ]
+
+
+def test_long_texts_are_read_in_time_that_grows_with_their_length() -> None:
+    reader, later = ThinkingReader(tags_of("<think>")), ThinkingReader()
+    for _ in later.feed("So.\n<think>"):
+        pass
+    for _ in range(40_000):  # 400 kB by the token
+        assert sum(len(text) for _, text in reader.feed("word after")) == 10
+        assert [*later.feed("word after")] == []
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import pytest
 from localspec.decoding.constraint import TokenRules
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
-from localspec.llama.grammar import GrammarConstraint, Grammars, check
+from localspec.llama.grammar import ClosingTag, GrammarConstraint, Grammars, check
 from localspec.llama.model import Model
+from localspec.thinking_tags import THINKING_TAGS, tags_of
 from localspec.types import Grammar, GrammarKind, ModelOptions
 
 VOCABULARY = 8192
@@ -111,27 +112,68 @@ def test_behind_the_end_only_an_end_may_follow(model: Model, grammars: Grammars)
     assert not set(ends) & set(allowed(more, []))
 
 
-def test_thinking_that_the_prompt_opens_is_free(
-    model: Model, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
-) -> None:
+YES = Grammar("gbnf", 'root ::= "yes" | "no"')
+
+
+def spellings(model: Model, text: str) -> Iterator[list[int]]:
+    """The tokens of a text cut once anywhere, each part tokenised by itself: other tokens, the same text."""
     vocabulary = model.vocabulary
-    close = vocabulary.tokenize("x")[-1]  # as if it were the closing tag: no bundled model thinks
-    whole = vocabulary.tokenize
-    monkeypatch.setattr(
-        vocabulary, "tokenize", lambda text, **given: [close] if text == "</think>" else whole(text, **given)
-    )
-    yes = Grammar("gbnf", 'root ::= "yes" | "no"')
-    opened = whole("Well? <think>\n")
-    constraint = grammars.constraint(yes, opened)
-    assert constraint.mask(opened) is None
-    assert accepts(constraint, opened, [3, 4, 5]) == 3
-    thought = [*opened, 3, 4, close]
-    assert allowed(constraint, thought) == allowed(grammars.constraint(yes, []), [])
-    after = whole("yes")
-    assert accepts(constraint, opened, [3, close, *after, 3]) == 2 + len(after)
-    assert constraint.mask([*opened, 3]) is None
-    closed = whole("Well? <think></think>")
-    assert grammars.constraint(yes, closed).mask(closed) is not None
+    for cut in range(len(text)):
+        parts = [part for part in (text[:cut], text[cut:]) if part]
+        tokens = [token for part in parts for token in vocabulary.tokenize(part)]
+        if vocabulary.decode(tokens) == text:
+            yield tokens
+
+
+@pytest.mark.parametrize("tag", ["</think>", "[/THINK]", "<|END_THINKING|>", "</THINK>"])
+def test_a_grammar_begins_where_the_thinking_ends_however_that_is_spelled(
+    model: Model, grammars: Grammars, tag: str
+) -> None:
+    tags = next(tags for tags in THINKING_TAGS if tags.closing.lower() == tag.lower())
+    begun, yes = allowed(grammars.constraint(YES, []), []), model.vocabulary.tokenize("yes")
+    constraint = grammars.constraint(YES, [1, 2], tags)
+    ways = [way for way in spellings(model, f"hm</thi{tag}") if len(way) > 3]
+    assert len(ways) > 5
+    for closing in ways:
+        for count in range(len(closing)):
+            mask = constraint.mask([1, 2, *closing[:count]])
+            assert mask is None or mask.are_refused
+        assert allowed(constraint, [1, 2, *closing]) == begun
+        assert accepts(constraint, [1, 2], [*closing, *yes, 3]) == len(closing) + len(yes)
+        assert constraint.mask([1, 2, *closing[:-1], 3]) is None  # a draft that was taken back
+        assert allowed(constraint.copy(), [1, 2, *closing]) == begun
+
+
+def test_no_token_ends_the_thinking_with_more_than_blanks_behind_it() -> None:
+    """The grammar would not see the rest; `pieces` are texts that real vocabularies hold."""
+    pieces = [b"</", b"think", b">", b">{", b">\n\n", b"> <", b"k>x", b"hm", b"</think>", b"</think>{", b""]
+    closing = ClosingTag("</think>", pieces)
+
+    def refused(end: bytes) -> list[bytes]:
+        mask = closing.mask(end)
+        assert mask is not None
+        assert mask.are_refused
+        return [pieces[token] for token in mask.ids]
+
+    assert refused(b"hm") == [b"</think>{"]
+    assert refused(b"hm</THINK") == [b">{", b"> <", b"</think>{"]
+    assert refused(b"</thin") == [b"k>x", b"</think>{"]
+    assert ClosingTag("</think>", pieces[:3]).mask(b"</think") is None
+
+
+def test_masks_in_and_behind_thinking_depend_on_the_text_alone(model: Model, grammars: Grammars) -> None:
+    tags, draw = tags_of("<think>"), random.Random(3)
+    vocabulary = model.vocabulary
+    whole = vocabulary.tokenize("hm, </th and </think>yes")
+    here = grammars.constraint(YES, [5], tags)
+    for _ in range(300):
+        drafted = [draw.choice(whole) for _ in range(draw.randrange(3))]
+        text = [5, *whole[: draw.randrange(len(whole))], *drafted]
+        fresh = grammars.constraint(YES, [5], tags)
+        mine, its = here.mask(text), fresh.mask(text)
+        assert (mine is None) == (its is None)
+        if mine is not None and its is not None:
+            assert (mine.ids.tolist(), mine.are_refused) == (its.ids.tolist(), its.are_refused)
 
 
 @pytest.mark.parametrize(

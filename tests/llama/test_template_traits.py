@@ -189,6 +189,17 @@ def test_what_is_between_prompt_and_answer_is_the_templates_own(templates: dict[
     )
 
 
+def test_an_answer_in_channels_goes_on_in_its_own(templates: dict[str, ChatTemplate]) -> None:
+    template = templates["channels"]
+    thought, final = "<|channel|>analysis<|message|>hm<|end|>", "<|channel|>final<|message|>So"
+    prompt = template.render([ASK])
+    for begun in (final, thought, f"{thought}<|start|>assistant{final}", "<|channel|>analysis<|message|>h"):
+        assert template.render([ASK, Message("assistant", begun)]) == prompt + begun
+    earlier = template.render([ASK, Message("assistant", f"{thought}<|start|>assistant{final}"), ASK])
+    assert earlier == template.render([ASK, Message("assistant", "So", thinking="hm"), ASK])
+    assert earlier == template.render([ASK, Message("assistant", final), ASK])
+
+
 @pytest.mark.parametrize("name", ["splits", "thinks"])
 def test_an_answer_that_speaks_of_the_tag_keeps_its_beginning(
     name: str, templates: dict[str, ChatTemplate], llama_model: Model

@@ -16,6 +16,7 @@ from localspec.types import (
     Summary,
     TextDelta,
     TextPiece,
+    ThinkingOpened,
 )
 from tests.server.turning_models import TurningModels
 
@@ -33,12 +34,16 @@ class TellingModels(TurningModels):
         assert not isinstance(request.prompt, str)
         said = in_words(request.prompt, request.tools)
         turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in said)
-        thinks = dict(request.template_variables).get("enable_thinking", True)
-        return f"{turns}<|im_start|>assistant\n{self.opens if thinks else ''}"
+        return f"{turns}<|im_start|>assistant\n{self.opens if self._thinks(request) else ''}"
+
+    def _thinks(self, request: Request) -> bool:
+        return bool(self.opens) and bool(dict(request.template_variables).get("enable_thinking", True))
 
     def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
         text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
         yield PromptProgress(1, 1)
+        if self._thinks(request):
+            yield ThinkingOpened(self.opens)
         for start in range(0, len(text), 3):
             yield TextDelta((TextPiece(text[start : start + 3], Provenance.TARGET),))
             if self.fails:

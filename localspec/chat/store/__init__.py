@@ -30,6 +30,7 @@ from localspec.chat.messages import (
 from localspec.chat.store import record_codec
 from localspec.chat.store.database import Database
 from localspec.chat.store.search import excerpt, parse
+from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import StoreError, UserError
 from localspec.safe_text import safe_line
 from localspec.storage.json_file import checked
@@ -48,6 +49,8 @@ _CHAT_COLUMNS = (
     "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted, "
     "chats.settings"
 )
+_UNTAGGED = "CASE WHEN tagged THEN NULL ELSE content END"
+_RECORDS = "records JOIN messages ON messages.id = message"
 # Relevance is rounded, so that of texts which fit about equally well the newest comes first.
 _TITLES = f"""
     SELECT title, NULL, {_CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
@@ -199,8 +202,9 @@ class Store:
         """Save an answer as far as it has come; cheap enough for twice a second."""
         now = self._now()
         with self._database.writing() as connection:
+            record = record or _read_record(connection, message_id, "NOT tagged")
             changed = connection.execute(
-                "UPDATE messages SET content = ?, state = ?, written = ? WHERE id = ?",
+                "UPDATE messages SET content = ?, state = ?, written = ?, tagged = 1 WHERE id = ?",
                 (_storable(content), state, now, message_id),
             )
             if not changed.rowcount:
@@ -223,18 +227,15 @@ class Store:
     def record(self, message_id: int) -> AnswerRecord | None:
         """Return how an answer came about, None where that is not known."""
         with self._database.reading() as connection:
-            query = "SELECT outline, rounds FROM records WHERE message = ?"
-            row = connection.execute(query, (message_id,)).fetchone()
-        return record_codec.unpack(*row) if row else None
+            return _read_record(connection, message_id)
 
     def outlines(self, chat_id: int) -> dict[int, AnswerRecord]:
         """Return how the answers of a chat came about, by message and without their rounds."""
         with self._database.reading() as connection:
             found = connection.execute(
-                "SELECT message, outline FROM records JOIN messages ON messages.id = message WHERE chat = ?",
-                (chat_id,),
+                f"SELECT message, {_UNTAGGED}, outline FROM {_RECORDS} WHERE chat = ?", (chat_id,)
             ).fetchall()
-        records = ((message, record_codec.unpack(outline)) for message, outline in found)
+        records = ((message, _unpacked(text, outline)) for message, text, outline in found)
         return {message: record for message, record in records if record is not None}
 
     def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
@@ -375,12 +376,26 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
         (number,),
     ):
         attached[message].append(Attachment(name, text))
-    columns = "id, chat, parent, role, content, created, state, dropped"
+    columns = "id, chat, parent, role, content, created, state, dropped, tagged"
     rows = connection.execute(f"SELECT {columns} FROM messages WHERE {where} ORDER BY id", (number,))
-    return tuple(
-        StoredMessage(id_, chat, parent, role, content, created, state, tuple(attached[id_]), bool(dropped))
-        for id_, chat, parent, role, content, created, state, dropped in rows
-    )
+    found = []
+    for id_, chat, parent, role, content, created, state, dropped, tagged in rows:
+        text = content if tagged or role == "user" else with_opening_tag(content)
+        files = tuple(attached[id_])
+        found.append(StoredMessage(id_, chat, parent, role, text, created, state, files, bool(dropped)))
+    return tuple(found)
+
+
+def _read_record(connection: sqlite3.Connection, message_id: int, where: str = "true") -> AnswerRecord | None:
+    query = f"SELECT {_UNTAGGED}, outline, rounds FROM {_RECORDS} WHERE message = ? AND {where}"
+    row = connection.execute(query, (message_id,)).fetchone()
+    return _unpacked(*row) if row else None
+
+
+def _unpacked(untagged: str | None, outline: bytes, rounds: bytes | None = None) -> AnswerRecord | None:
+    """Return a record as it is stored with a message, whose text is given where it may lack its tag."""
+    record = record_codec.unpack(outline, rounds)
+    return record if record is None or untagged is None else record_with_opening_tag(record, untagged)
 
 
 def _read_chat(connection: sqlite3.Connection, chat_id: int) -> ChatInfo:
@@ -423,7 +438,7 @@ def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
 def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:
     columns = ("chat", "parent", "role", "state", "dropped", "created", "content")
     values = {name: getattr(message, name) for name in columns}
-    number = _insert(connection, "messages", written=message.created, **values)
+    number = _insert(connection, "messages", written=message.created, tagged=True, **values)
     for position, file in enumerate(message.attachments):
         _insert(connection, "attachments", message=number, position=position, name=file.name, text=file.text)
     return number

@@ -1,11 +1,16 @@
-"""An answer that the model goes on with, and the tags of thinking in it and before it."""
+"""An answer that the model goes on with, and the thinking in it and before it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.types import THINKING_TAGS, Message
+from localspec.thinking_tags import OPENING, tags_of
+from localspec.types import Message
+
+# What gpt-oss writes before its answer; right behind the prompt its first part stands there already.
+_FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,25 +30,16 @@ def begun_answer(message: Message, spaces: int = 0) -> BegunAnswer:
     """Return the parts of a message that is to be continued, without so many spaces at its end."""
     text = message.content[: -spaces or None]
     begins = text.lstrip()
-    length = next((len(tag) for tag in THINKING_TAGS if begins.lower().startswith(tag)), 0)
-    if not length:
-        return BegunAnswer(text, message.thinking)
-    opening, rest = begins[:length], begins[length:]
-    thinking, closing, content = rest.partition(closing_tag(opening))
-    return BegunAnswer(content, thinking, opening, closing)
-
-
-def opening_tag(prompt: str) -> str:
-    """Return the tag at a prompt's end that opens the model's thinking, as spelled there; empty for none."""
-    end = prompt.rstrip()
-    length = next((len(tag) for tag in THINKING_TAGS if end.lower().endswith(tag)), 0)
-    return end[len(end) - length :]
-
-
-def closing_tag(opening: str) -> str:
-    """Return the tag that closes thinking, in capitals where the opening one is."""
-    closing = THINKING_TAGS[opening.lower()]
-    return closing if opening == opening.lower() else closing.upper()
+    found = OPENING.match(begins)
+    if found is None:
+        return BegunAnswer(_FINAL.sub("", text, 1) if _FINAL.match(begins) else text, message.thinking)
+    closing = re.search(re.escape(tags_of(found[0]).closing), begins[found.end() :], re.IGNORECASE)
+    if closing is None:
+        return BegunAnswer("", begins[found.end() :], found[0])
+    thinking = begins[found.end() : found.end() + closing.start()]
+    content = begins[found.end() + closing.end() :]
+    header = final[0] if (final := _FINAL.match(content)) else ""
+    return BegunAnswer(content.removeprefix(header), thinking, found[0], closing[0] + header)
 
 
 def with_thinking_apart(message: Message) -> Message:
@@ -51,9 +47,13 @@ def with_thinking_apart(message: Message) -> Message:
     if message.role != "assistant" or message.thinking:
         return message
     begun = begun_answer(message)
-    if not begun.closing:
+    if begun.opening and not begun.closing:
         return message
-    return replace(message, content=begun.content.lstrip("\n"), thinking=begun.thinking.strip())
+    return replace(
+        message,
+        content=begun.content.lstrip("\n") if begun.closing else begun.content,
+        thinking=begun.thinking.strip(),
+    )
 
 
 def trailing_spaces(messages: Sequence[Message]) -> int:

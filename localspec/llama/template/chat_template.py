@@ -17,8 +17,6 @@ from localspec.llama.template.adapted import adapted
 from localspec.llama.template.begun_answer import (
     BegunAnswer,
     begun_answer,
-    closing_tag,
-    opening_tag,
     trailing_spaces,
     with_thinking_apart,
 )
@@ -26,7 +24,8 @@ from localspec.llama.template.segments import Segments
 from localspec.llama.template.traits import Conversation, TemplateTraits, probe
 from localspec.llama.template.turn_ends import turn_ends
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import THINKING_TAGS, Message, ToolCall
+from localspec.thinking_tags import THINKING_TAGS, opened_at_end, tags_of
+from localspec.types import Message, ToolCall
 
 _NEVER = re.compile("(?!)")
 _SAID = Message("user", "markedquestion"), Message("assistant", "markedanswer")
@@ -45,8 +44,7 @@ class ChatTemplate:
         self._segments = Segments(vocabulary)
         control = _texts(vocabulary, vocabulary.control_tokens)
         added = _texts(vocabulary, vocabulary.special_tokens - vocabulary.control_tokens)
-        spelled = {tag for pair in THINKING_TAGS.items() for each in pair for tag in (each, each.upper())}
-        tags = {tag for tag in spelled if tag in self.source}
+        tags = {tag for pair in THINKING_TAGS for tag in (pair.opening, pair.closing) if tag in self.source}
         guarded = control | tags | {text for text in added if len(text) > 1 and not _is_plain(text)}
         self._single = frozenset(text for text in guarded if len(text) == 1)
         starts = (f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in guarded - self._single)
@@ -66,7 +64,7 @@ class ChatTemplate:
         render = partial(self._marked, probed)
         return replace(
             probed,
-            opens_thinking=opening_tag(render(_SAID[0])),
+            opens_thinking=opened_at_end(render(_SAID[0])).rstrip(),
             closes_answers=not render(*_SAID).endswith(_SAID[1].content),
             end_tokens=tuple(sorted(turn_ends(render, self._vocabulary))),
         )
@@ -149,15 +147,15 @@ class ChatTemplate:
         self, prompt: str, begun: BegunAnswer, variables: Variables | None, guard: Callable[[str], str]
     ) -> str:
         """Return a prompt with the answer that the model goes on with; thinking that is open ends first."""
-        opening = opening_tag(prompt)
+        opening = opened_at_end(prompt)
         content, thinking = guard(begun.content), guard(begun.thinking)
         if begun.opening:
-            start = prompt.rstrip().removesuffix(opening) if opening else prompt
+            start = prompt.removesuffix(opening)
             return f"{start}{begun.opening}{thinking}{begun.closing}{content}"
         start = self._answer_start(tuple((variables or {}).items()))
         if not opening:
             return prompt + start + content
-        closing = closing_tag(opening)
+        closing = tags_of(opening).closing
         if thinking or closing not in start:
             start = f"{thinking}\n{closing}\n\n"
         return prompt + start + content

@@ -1,0 +1,129 @@
+"""What models put around their thinking, and where it ends in an answer that is being written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+ANY_CASE = re.IGNORECASE | re.ASCII
+"""How tags are looked for; without ASCII some letters of other alphabets would count as Latin ones."""
+
+StretchKind = Literal["thinking", "answer", "tag"]
+Stretch = tuple[StretchKind, str]
+"""Some text of an answer and what it is; `tag` is what stands between thinking and answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingTags:
+    """The two texts between which a model thinks, in small or large letters."""
+
+    opening: str
+    closing: str
+
+
+THINKING_TAGS = (
+    ThinkingTags("<think>", "</think>"),  # DeepSeek R1, Qwen, GLM and most others
+    ThinkingTags("<thinking>", "</thinking>"),
+    ThinkingTags("<thought>", "</thought>"),  # EXAONE Deep
+    ThinkingTags("<reasoning>", "</reasoning>"),
+    ThinkingTags("[THINK]", "[/THINK]"),  # Magistral, Ministral
+    ThinkingTags("<seed:think>", "</seed:think>"),  # Seed OSS
+    ThinkingTags("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ThinkingTags("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
+    ThinkingTags("◁think▷", "◁/think▷"),  # Kimi VL
+    ThinkingTags("<|START_THINKING|>", "<|END_THINKING|>"),  # Command R7B and A
+    ThinkingTags("<|begin_of_thought|>", "<|end_of_thought|>"),  # OpenThinker
+    ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ThinkingTags("<|channel>thought", "<channel|>"),  # Gemma 4
+    ThinkingTags("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss
+)
+_BY_OPENING = {tags.opening.lower(): tags for tags in THINKING_TAGS}
+_ANY_OPENING = "|".join(map(re.escape, _BY_OPENING))
+OPENING = re.compile(_ANY_OPENING, ANY_CASE)
+_OPENED_AT_END = re.compile(rf"({_ANY_OPENING})\s*\Z", ANY_CASE)
+_MARK = re.compile(r"<[^<>]+>|\[[^\[\]]+\]|◁[^◁▷]+▷")
+
+
+def opened_at_end(text: str) -> str:
+    """Return the opening tag that a text ends with, and the white space behind it; empty for none."""
+    found = _OPENED_AT_END.search(text)
+    return found[0] if found else ""
+
+
+def tags_of(opening: str) -> ThinkingTags:
+    """Return the pair that an opening tag belongs to; white space behind it does not matter."""
+    return _BY_OPENING[opening.rstrip().lower()]
+
+
+def marks_of(tags: ThinkingTags) -> frozenset[str]:
+    """Return the parts of two tags that vocabularies have as tokens of their own, in small letters."""
+    return frozenset(_MARK.findall(f"{tags.opening}{tags.closing}".lower()))
+
+
+def begun(text: str, tags: Sequence[str], at: int = 0) -> int:
+    """Return how many characters at the end of a text, from `at` on, may be the beginning of a tag."""
+    longest = min(len(text) - at, max(map(len, tags)) - 1)
+    ends = ((n, text[-n:].lower()) for n in range(longest, 0, -1))
+    return next((n for n, end in ends if any(tag.lower().startswith(end) for tag in tags)), 0)
+
+
+def may_open(text: str) -> bool:
+    """Tell whether a text may be the beginning of an opening tag."""
+    text = text.lower()
+    return any(opening.startswith(text) for opening in _BY_OPENING)
+
+
+class LeadingThinking:
+    """Follows an answer as it comes: first the model's thinking, if any, then the answer itself.
+
+    Thinking is opened by the prompt, or by the first words that the model writes; several blocks of it may
+    follow one another. White space between the thinking and the answer belongs to neither.
+    """
+
+    def __init__(self, opened: ThinkingTags | None = None) -> None:
+        """Begin with nothing; `opened` are the tags whose first one the prompt ends with."""
+        self.tags = opened  # of the thinking that goes on
+        self._has_thought = opened is not None
+        self._answers = False  # what comes is the answer
+        self._rest = ""  # may become a tag
+
+    def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
+        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        self._rest += text
+        while self._rest:
+            if self._answers:
+                yield from self._told("answer", len(self._rest))
+            elif self.tags is not None:
+                closing = re.compile(re.escape(self.tags.closing), ANY_CASE).search(self._rest)
+                if closing is None:
+                    waits = begun(self._rest, (self.tags.closing,)) if more else 0
+                    yield from self._told("thinking", len(self._rest) - waits)
+                    return
+                yield from self._told("thinking", closing.start())
+                yield from self._told("tag", len(closing[0]))
+                self.tags = None
+            else:
+                start = len(self._rest) - len(self._rest.lstrip())
+                if opening := OPENING.match(self._rest, start):
+                    yield from self._told("tag", opening.end())
+                    self.tags, self._has_thought = tags_of(opening[0]), True
+                elif start == len(self._rest) and not more:
+                    yield from self._told("tag" if self._has_thought else "answer", start)
+                elif more and may_open(self._rest[start:]):
+                    return
+                else:
+                    yield from self._told("tag", self._blank(start))
+                    self._answers = True
+
+    def _blank(self, start: int) -> int:
+        """Return how much of the white space before the answer is none of it: lines, or spaces at a tag."""
+        if not self._has_thought:
+            return 0
+        return self._rest.rfind("\n", 0, start) + 1 or start
+
+    def _told(self, kind: StretchKind, count: int) -> Iterator[Stretch]:
+        text, self._rest = self._rest[:count], self._rest[count:]
+        if text:
+            yield kind, text

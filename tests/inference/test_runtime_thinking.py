@@ -1,0 +1,213 @@
+"""Thinking on the bundled pair: where it begins and ends, and what holds only behind it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+import gguf
+import pytest
+
+from localspec.decoding.text import TOKENS
+from localspec.inference.runtime import Runtime
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    GenerationEvent,
+    Grammar,
+    Message,
+    Mode,
+    Paused,
+    Request,
+    RoundDone,
+    TextDelta,
+    ThinkingOpened,
+    TokensScored,
+)
+from tests.inference.runtimes import GREEDY, MODES, end_of, open_pair, text_of
+from tests.inference.thinking_pair import CLOSES, OPENS, thinking_pair
+
+ASKED = (Message("user", "What is 12 plus 30?"),)
+SCHEMA = Grammar(
+    "json_schema",
+    json.dumps({
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 12}, "n": {"enum": [1, 2]}},
+        "required": ["name", "n"],
+        "additionalProperties": False,
+    }),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def closes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """A pair whose prompts open thinking, with one token for the closing tag."""
+    files = thinking_pair(tmp_path_factory.mktemp("closes"), "<think>\n", {CLOSES: "</think>"})
+    with open_pair(*files) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def spells(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """One that spells its tags."""
+    with open_pair(*thinking_pair(tmp_path_factory.mktemp("spells"), "[THINK]")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
+    """One whose tags are control tokens, and that opens its thinking itself."""
+    tokens = {OPENS: "[THINK]", CLOSES: "[/THINK]"}
+    kind = gguf.TokenType.CONTROL
+    with open_pair(*thinking_pair(tmp_path_factory.mktemp("hides"), "", tokens, kind)) as opened:
+        yield opened
+
+
+def request(mode: Mode = "off", max_tokens: int | None = 60, *, closing: float = 11.0) -> Request:
+    """Return a request whose answer closes its thinking early, inside of drafts where the mode makes any."""
+    settings, sampling = EngineSettings(mode, draft_length=8, min_confidence=0.0), GREEDY
+    bias = ((CLOSES, closing),)
+    return Request(ASKED, replace(sampling, frequency_penalty=10), settings, max_tokens, logit_bias=bias)
+
+
+def scored(events: list[GenerationEvent]) -> list[bytes]:
+    return [score.data for event in events if isinstance(event, TokensScored) for score in event.scores]
+
+
+def test_a_prompt_that_opens_thinking_is_told_before_the_text(closes: Runtime, spells: Runtime) -> None:
+    for runtime, opening in ((closes, "<think>\n"), (spells, "[THINK]")):
+        events = list(runtime.generate(request()))
+        kinds = [type(event) for event in events]
+        assert events[kinds.index(ThinkingOpened)] == ThinkingOpened(opening)
+        assert kinds.count(ThinkingOpened) == 1
+        assert kinds.index(ThinkingOpened) < kinds.index(TextDelta)
+        shut = replace(request(max_tokens=4), template_variables=(("enable_thinking", False),))
+        bare = replace(request(max_tokens=4), prompt=runtime.render(request()))
+        for other in (shut, bare):
+            assert not any(isinstance(event, ThinkingOpened) for event in runtime.generate(other))
+
+
+@pytest.mark.parametrize(
+    ("content", "opening"),
+    [
+        ("<think>\nhm", "<think>"),
+        ("<THINK>hm</think> Four", None),
+        ("The tag </think>, and", None),
+        ("", "<think>\n"),
+    ],
+)
+def test_an_answer_that_goes_on_may_be_inside_its_thinking(
+    closes: Runtime, content: str, opening: str | None
+) -> None:
+    asked = replace(request(max_tokens=2), prompt=(*ASKED, Message("assistant", content)))
+    told = [event.opening for event in closes.generate(asked) if isinstance(event, ThinkingOpened)]
+    assert told == ([] if opening is None else [opening])
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_stop_strings_count_behind_the_thinking(closes: Runtime, mode: Mode) -> None:
+    whole = text_of(list(closes.generate(request(mode))))
+    thought, tag, answer = whole.partition("</think>")
+    stop = next(letter for letter in answer.strip()[3:] if letter in thought)
+    events = list(closes.generate(replace(request(mode), stop=(stop, "</think>"))))
+    said = answer.lstrip()
+    blank = answer[: len(answer) - len(said)]
+    assert text_of(events) == thought + tag + blank + said.partition(stop)[0]
+    assert end_of(events).stop_string == stop
+    bare = replace(request(mode), stop=(stop,), prompt=closes.render(request()))
+    assert stop not in text_of(list(closes.generate(bare)))
+
+
+@pytest.mark.parametrize(
+    ("question", "closing", "has_thought"),
+    [("Hi", 10.0, True), ("Who are you?", 10.0, True), ("Who are you?", 11.0, True), ("Hi", 13.0, False)],
+)
+def test_a_grammar_begins_behind_the_thinking_in_every_mode(
+    closes: Runtime, question: str, closing: float, has_thought: bool
+) -> None:
+    def asked(mode: Mode) -> Request:
+        return replace(request(mode, closing=closing), prompt=(Message("user", question),), grammar=SCHEMA)
+
+    (text,) = {text_of(list(closes.generate(asked(mode)))) for mode in MODES}
+    thought, tag, answer = text.partition("</think>")
+    assert bool(thought) is has_thought
+    assert tag
+    assert set(json.loads(answer)) == {"name", "n"}
+
+
+def circling(runtime: Runtime, mode: Mode, max_tokens: int | None) -> Request:
+    """Return a request whose answer writes one word for ever, where a grammar allows it."""
+    ((word, _),) = runtime.tokenize(" wait")
+    bias = ((word, 60.0), (CLOSES, -100.0))
+    return replace(request(mode, max_tokens), sampling=GREEDY, logit_bias=bias)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("limit", [600, None])
+def test_thinking_in_a_circle_is_closed_and_the_answer_follows(
+    closes: Runtime, spells: Runtime, mode: Mode, limit: int | None
+) -> None:
+    for runtime, tag in ((closes, "</think>"), (spells, "[/THINK]")):
+        asked = replace(circling(runtime, mode, limit), grammar=SCHEMA, top_logprobs=0)
+        events = list(runtime.generate(asked))
+        finished = end_of(events)
+        thought, found, answer = text_of(events).partition(tag)
+        assert thought == f"{' wait' * TOKENS}\n"  # in every mode
+        assert found
+        assert set(json.loads(answer)) == {"name", "n"}
+        assert finished.reason == "stop"
+        tokens = scored(events)
+        assert b"".join(tokens).decode() == text_of(events)
+        behind = next(n for n in range(len(tokens)) if tag.encode() in b"".join(tokens[: n + 1])) + 1
+        assert finished.summary.thinking_tokens == behind
+        assert finished.summary.tokens == len(tokens) + 1  # and the end token
+        assert sum(event.tokens for event in events if isinstance(event, RoundDone)) == len(tokens) + 1
+
+
+def test_an_answer_in_a_circle_ends_as_it_would_without_thinking(spells: Runtime) -> None:
+    finished = {}
+    for limit in (700, None):
+        events = list(spells.generate(circling(spells, "off", limit)))
+        text, finished[limit] = text_of(events), end_of(events)
+        assert text.count("[/THINK]") == 1
+        assert text.endswith(" wait")
+    assert (finished[700].reason, finished[700].summary.tokens) == ("length", 700)
+    assert finished[None].reason == "circles"
+    ignored = replace(circling(spells, "off", 300), ignores_circles=True)
+    assert "[/THINK]" not in text_of(list(spells.generate(ignored)))
+
+
+def test_closing_the_thinking_gets_along_with_pauses(spells: Runtime) -> None:
+    asked = replace(circling(spells, "sd", 400), grammar=SCHEMA)
+    whole = list(spells.generate(asked))
+    events: list[GenerationEvent] = []
+    running, rounds = spells.generate(asked), 0
+    while not events or not isinstance(events[-1], Finished):
+        event = next(running)
+        if isinstance(event, Paused):
+            list(spells.generate(request(max_tokens=3)))
+            running = spells.resume(event.number)
+            continue
+        events.append(event)
+        rounds += isinstance(event, RoundDone)
+        if isinstance(event, RoundDone) and rounds % 5 == 0:
+            spells.pause()
+    assert text_of(events) == text_of(whole)
+    assert [event for event in events if isinstance(event, ThinkingOpened)] == [ThinkingOpened("[THINK]")]
+    for name in ("tokens", "thinking_tokens", "prompt_tokens"):
+        assert getattr(end_of(events).summary, name) == getattr(end_of(whole).summary, name)
+
+
+def test_tags_that_are_control_tokens_are_shown_in_a_conversation(hides: Runtime) -> None:
+    bias = ((OPENS, 16.0), (CLOSES, 12.0))
+    asked = replace(request("sd"), logit_bias=bias)
+    events = list(hides.generate(asked))
+    text = text_of(events)
+    assert text.startswith("[THINK]")
+    assert text.count("[/THINK]") == 1
+    thinking = end_of(events).summary.thinking_tokens
+    assert 2 < thinking < end_of(events).summary.tokens
+    events = list(hides.generate(replace(asked, prompt=hides.render(asked))))
+    assert "THINK" not in text_of(events)
+    assert end_of(events).summary.thinking_tokens == 0
