@@ -91,6 +91,23 @@ def test_the_list_is_what_the_source_says() -> None:
     assert tomllib.loads(made) == supported()
 
 
+def test_what_is_written_by_hand_of_architectures_and_tokenizers_is_of_those_in_the_list() -> None:
+    tables = (
+        "encoders",
+        "mtp",
+        "no_heads",
+        "layer_inputs",
+        "last_output",
+        "snapshots",
+        "windows",
+        "not_chat",
+    )
+    named = {name for table in tables for name in facts()[table]}
+    assert named - {*supported()["names"]["architecture"]} == set()
+    begun = {name for names in facts()["begins"].values() for name in names}
+    assert begun - {*supported()["names"]["pre-tokenizer"]} == set()
+
+
 def test_the_library_knows_the_architectures_and_no_others(tmp_path: Path) -> None:
     known = supported()["names"]["architecture"]
     others = {*gguf.MODEL_ARCH_NAMES.values(), "tomorrow9", "(unknown)"} - {*known, "gptj"}
