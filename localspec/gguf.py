@@ -465,6 +465,8 @@ def check_file(header: Header) -> None:
         )
     if fault := next(_faults(header), ""):
         raise header.broken(fault)
+    if not header.architecture and not header.integer("split.no"):  # only the first part has it
+        raise ModelFileError(f"{header.path} does not name its architecture", "choose another file")
     check_known(header.path, _named(header), {tensor.kind for tensor in header.tensors})
 
 
@@ -498,7 +500,7 @@ def _named(header: Header) -> Iterator[tuple[str, str]]:
     """Yield what a header names that llama.cpp has to know: "architecture" and so on, and its name."""
     tokenizer, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     is_by_pairs = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
-    if header.architecture:  # which only the first part of a split model names
+    if header.architecture:
         yield "architecture", header.architecture
     if tokenizer:
         yield "tokenizer", tokenizer

@@ -291,8 +291,6 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
 
 
 def _shape(header: Header) -> ModelShape:
-    if not header.architecture:
-        raise ModelFileError(f"{header.path} does not name its architecture", "download the file again")
     grouped, outside = _by_layer(header.tensors)
     if _TABLE not in outside and header.architecture != "eagle3":  # which may borrow its target's
         raise ModelFileError(
