@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.console import SIMPLER, exit_code, is_terminal, nothing_obeyed
+from localspec.cli.shared.unknown_verbs import refuse_unknown_verb
 from localspec.errors import UserError
 from localspec.version import __version__
 
@@ -26,6 +26,7 @@ VERBS = (
 ANSWERING = ("run", "chat", "serve", "verify")  # which open models that flags name, in a process of their own
 HERE = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
 HERE_USUALLY = ("setup", "doctor")  # whatever config.toml says
+_HELP = ("-h", "--help")
 ALIASES = {"ls": "models", "list": "models"}
 
 
@@ -60,7 +61,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     servers, argv = _split_flag("--rpc", "HOST:PORT,HOST:PORT", argv)
     from_there = () if servers is None else ("--rpc", servers)  # as another machine sees them
     first = argv[0] if argv else ""
-    if first in ("-h", "--help", "help"):
+    if first in (*_HELP, "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
         return 0
     if first == "--version":
@@ -72,7 +73,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     if name in VERBS:
         argv = argv[1:]
     elif first and not first.startswith("-"):
-        _refuse_misspelt_verb(first)
+        refuse_unknown_verb(argv, VERBS, _foreign_flags(argv))
         name = "run"
     elif not (name := _without_verb(argv)):
         _use_servers(servers)
@@ -80,7 +81,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     if host := _host_of(name, host):
         return _run_there(host, [name, *argv, *from_there])
     _use_servers(servers)
-    if name in ANSWERING and {"-h", "--help"}.isdisjoint(argv):
+    if name in ANSWERING and not set(_HELP) & set(argv):
         get_ready(argv)
     return _verb(name)(argv)
 
@@ -144,13 +145,17 @@ def _verb(name: str) -> Verb:
     return verb
 
 
-def _refuse_misspelt_verb(word: str) -> None:
-    close = get_close_matches(word.lower(), VERBS, n=1, cutoff=0.6)
-    if close and " " not in word:
-        raise UserError(
-            f"there is no verb `{word}`; did you mean `{close[0]}`?",
-            f'to ask the model this very word, write `localspec run "{word}"`',
-        )
+def _foreign_flags(argv: Sequence[str]) -> list[str]:
+    """Return the flags among the arguments of a question that it cannot have."""
+    if not any(word.startswith("-") for word in argv):
+        return []
+    from localspec.cli.run import parser
+
+    try:
+        _, unknown = parser().parse_known_args([word for word in argv if word not in _HELP])
+    except UserError:  # of a flag that it has, which `run` complains of
+        return []
+    return [word for word in unknown if word.startswith("-") and word != "--"]
 
 
 def _wants_to_talk(argv: Sequence[str]) -> bool:

@@ -102,7 +102,8 @@ def main(argv: Sequence[str]) -> int:
             worker.keep_conversations(_kept(args.cache_ram))
             return worker
 
-        queue = EngineQueue(open_models, known.experience, 1 if args.share == "off" else args.parallel)
+        parallel = 1 if args.share == "off" else args.parallel
+        queue = EngineQueue(open_models, known.experience, parallel, say)
         try:
             opening.tell_notes(first, pair)
             if args.explain:

@@ -106,6 +106,8 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
 class _Reply(Reply):
     """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
 
+    waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
+
     def __init__(self, chat: Chat, tokens: int) -> None:
         super().__init__(chat.blocks())
         self._tokens = tokens

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +20,14 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalSpecError
+from localspec.safe_text import safe_line
 from localspec.server import anthropic, engine, openai, responses, service, texts
-from localspec.server.exchange import error, refusal
+from localspec.server.exchange import GONE, error, refusal, without_content
 from localspec.server.service import Handler, Service
 
 LARGEST_HEADER = 64 * 2**10  # bytes
@@ -32,6 +36,7 @@ HEADER_S = 10.0  # for the head of a request to arrive
 KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
 DRAIN_S = 30  # for answers under way when the server is to end
 _PROTOCOLS = tuple(each.PROTOCOL for each in (service, openai, responses, anthropic, texts, engine))
+_LONGEST_PATH = 200  # in the log
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
 
 
@@ -58,7 +63,43 @@ class Doors:
                 raise HTTPException(401, "the API key is missing or wrong")
 
 
-def application(served: Service, doors: Doors) -> Starlette:
+class LoggedApplication:
+    """Tells a line of every request that is refused or fails, without what its client has sent."""
+
+    def __init__(self, application: ASGIApp, tell: Callable[[str], object]) -> None:
+        """Remember what answers, and who hears."""
+        self._application, self._tell = application, tell
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        status, failure = 0, None
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._application(scope, receive, watched)
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            failure = scope.get("state", {}).get("failure", failure)
+            asked = safe_line(f"{scope.get('method')} {scope.get('path')}")[:_LONGEST_PATH]
+            if isinstance(failure, TimeoutError):
+                self.tell(f"{asked}  given up: its client reads nothing")
+            elif failure is not None and refusal(failure).status != GONE:
+                self.tell(f"{asked}  {refusal(failure).status} {without_content(failure)}")
+            elif failure is None and status >= 400:
+                self.tell(f"{asked}  {status}")
+
+    def tell(self, line: str) -> None:
+        """Tell a line, after the time."""
+        self._tell(f"{time.strftime('%H:%M:%S')}  {line}")
+
+
+def application(served: Service, doors: Doors) -> LoggedApplication:
     """Return the ASGI application."""
 
     async def answer(handler: Handler, request: Request) -> Response:
@@ -66,6 +107,7 @@ def application(served: Service, doors: Doors) -> Starlette:
         return await handler(served, request)
 
     async def fail(request: Request, failed: Exception) -> Response:
+        request.state.failure = failed
         refused, words = refusal(failed), errors.get(request.url.path, error)
         return JSONResponse(words(refused), refused.status)
 
@@ -84,7 +126,7 @@ def application(served: Service, doors: Doors) -> Starlette:
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
-    return found
+    return LoggedApplication(found, served.tell)
 
 
 def _host(header: str) -> str:
@@ -93,8 +135,8 @@ def _host(header: str) -> str:
     return ""
 
 
-def http_server(application: Starlette) -> Server:
-    """Return a server that logs nothing and, told to end, lets what is being answered end first."""
+def http_server(application: LoggedApplication) -> Server:
+    """Return a server that logs nothing itself and, told to end, lets what is being answered end first."""
     logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would tell of clients that leave
     config = Config(
         application,
@@ -117,6 +159,11 @@ class _Impatient(H11Protocol):
     """Closes a connection on which no request comes; uvicorn waits for ever for the rest of one's head."""
 
     _closes: asyncio.TimerHandle | None = None
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        assert isinstance(self.config.app, LoggedApplication)
+        self.config.app.tell("400 what was sent is no HTTP")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.figures import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
-from localspec.server.exchange import Refusal, error, streamed, unless_gone
+from localspec.server.exchange import WAITING, Refusal, error, streamed, unless_gone
 from localspec.types import Finished, GenerationEvent, TextDelta, ThinkingOpened, TokenScore, TokensScored
 
 
@@ -100,6 +100,7 @@ class Reply(ABC):
     """What a client gets to see of an answer, in the words of a protocol."""
 
     last_frame = ""  # of a stream that went well
+    waiting = WAITING  # what a stream says that has nothing to tell yet
 
     def __init__(self, blocks: Blocks) -> None:
         """Begin with nothing."""
@@ -110,7 +111,7 @@ class Reply(ABC):
     ) -> Response:
         """Return the response: a stream of events, or all in one when the answer is complete."""
         if streams:
-            return await streamed(request, self._told(events), self.fails, self.last_frame)
+            return await streamed(request, self._told(events), self.fails, self.last_frame, self.waiting)
         return JSONResponse(await unless_gone(request, self._whole(events)))
 
     async def _told(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:

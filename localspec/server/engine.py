@@ -38,7 +38,13 @@ async def _open(service: Service, _body: bytes) -> Attachment:
 
 
 async def _cancel(service: Service, body: bytes) -> bool:
-    return service.queue.cancel(from_json(body, str))
+    """End the answer of the caller's name; raises HTTPException for no name, or one that no answer has."""
+    name = from_json(body, str)
+    if not name:
+        raise HTTPException(400, "which answer is to end? Send the name that it was asked for with")
+    if not service.queue.cancel(name):
+        raise HTTPException(404, "no answer of this name is under way")
+    return True
 
 
 async def _choose_settings(service: Service, body: bytes) -> Choice:

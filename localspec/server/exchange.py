@@ -19,17 +19,31 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from localspec.app.figures import Json
-from localspec.errors import Cancelled, ContextFullError, EngineDied, LocalSpecError, UserError
+from localspec.errors import (
+    Cancelled,
+    ContextFullError,
+    EngineDied,
+    EngineError,
+    LocalSpecError,
+    UserError,
+)
 from localspec.server.queue import QueueFullError
 from localspec.storage.json_file import UnexpectedError, checked
 
 LARGEST_BODY = 32 * 2**20  # bytes: more than any context holds
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
-_GONE = 499  # nginx's status for a client that has left; nobody reads it
+SILENCE_S = 5.0  # after which a stream says that it waits
+WAITING = ": waiting\n\n"
+"""A comment, which readers of server-sent events pass over."""
+GONE = 499  # nginx's status for a client that has left; nobody reads it
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
+
+
+class BodyError(UserError):
+    """A body is not what its protocol says; the message names the place and repeats nothing of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,16 @@ def refusal(error: Exception) -> Refusal:
         return Refusal(500, "server_error", str(error))
     mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
     return Refusal(500, "server_error", mistake)
+
+
+def without_content(error: Exception) -> str:
+    """Return what a log may say of an error: its kind, and its message where that repeats nothing sent."""
+    refused = refusal(error)
+    if isinstance(error, UserError) and not isinstance(error, ContextFullError | BodyError):
+        return refused.kind
+    if isinstance(error, EngineError) and not isinstance(error, EngineDied | QueueFullError | Cancelled):
+        return f"{refused.kind}: {refused.message.partition(': ')[0]}"
+    return f"{refused.kind}: {refused.message}"
 
 
 def _kind(status: int) -> str:
@@ -101,36 +125,75 @@ def _no_number(name: str) -> object:
 
 
 def read(kind: type[T], value: object) -> T:
-    """Return the JSON of a request as a dataclass; raises UserError that says what stands where."""
+    """Return the JSON of a request as a dataclass; raises BodyError that says what stands where."""
     try:
         return checked(kind, value, "request")
     except UnexpectedError as error:
-        raise UserError(str(error).replace("request.", "", 1)) from None
+        raise BodyError(str(error).replace("request.", "", 1)) from None
 
 
 async def streamed(
-    request: Request, events: AsyncGenerator[Json], failed: Callable[[Refusal], Json], last: str = ""
+    request: Request,
+    events: AsyncGenerator[Json],
+    failed: Callable[[Refusal], Json],
+    last: str = "",
+    waiting: str = WAITING,
 ) -> Response:
     """Return a reply of server-sent events that begins with the first of them; `last` follows them all.
 
     What is wrong with a request shows until then, in the status; what fails later is an event by `failed`.
+    Where nothing comes for `SILENCE_S`, the reply begins all the same, and `waiting` is sent again and again:
+    clients, and what stands between, give up on a connection that is silent.
     """
-    first = await unless_gone(request, anext(events))
-    frames = _frames(first, events, failed, last)
+    first = asyncio.ensure_future(anext(events))
+    try:
+        await unless_gone(request, _looked_for(first))
+        if first.done():
+            first.result()  # raises what is wrong
+    except BaseException:
+        await _given_up(first)
+        await events.aclose()
+        raise
+    frames = _frames(request, first, events, failed, last, waiting)
     return _EventStream(frames, media_type="text/event-stream", headers=_UNCACHED)
 
 
+async def _looked_for(event: asyncio.Future[Json]) -> None:
+    """Wait for an event for as long as a stream may be silent; it may still be on its way then."""
+    await asyncio.wait((event,), timeout=SILENCE_S)
+
+
+async def _given_up(event: asyncio.Future[Json]) -> None:
+    event.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await event
+
+
 async def _frames(
-    first: Json, events: AsyncGenerator[Json], failed: Callable[[Refusal], Json], last: str
+    request: Request,
+    event: asyncio.Future[Json],
+    events: AsyncGenerator[Json],
+    failed: Callable[[Refusal], Json],
+    last: str,
+    waiting: str,
 ) -> AsyncGenerator[str]:
-    async with aclosing(events):
-        yield _frame(first)
-        try:
-            async for event in events:
-                yield _frame(event)
-            yield last
-        except LocalSpecError as error:
-            yield _frame(failed(refusal(error)))
+    """Yield the frames of a stream whose first event is on its way."""
+    try:
+        while True:
+            await _looked_for(event)
+            if not event.done():
+                yield waiting
+                continue
+            yield _frame(event.result())
+            event = asyncio.ensure_future(anext(events))
+    except StopAsyncIteration:
+        yield last
+    except LocalSpecError as error:
+        request.state.failure = error
+        yield _frame(failed(refusal(error)))
+    finally:
+        await _given_up(event)
+        await events.aclose()
 
 
 def _frame(event: Json) -> str:
@@ -160,7 +223,7 @@ async def unless_gone(request: Request, wanted: Coroutine[object, object, T]) ->
     try:
         await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise HTTPException(_GONE, "the client has left")
+            raise HTTPException(GONE, "the client has left")
         return task.result()
     finally:
         leaving.cancel()

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 
 from localspec.chat.answer_settings import Chooser, PairKnowledge, SessionRequest
 from localspec.chat.tool_calls import ToolFormat, tool_format
-from localspec.errors import EngineDied, EngineError, LocalSpecError
+from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
 from localspec.types import GenerationEvent, Paused, PromptProgress, RoundDone, TemplateVariables
@@ -81,10 +81,14 @@ class EngineQueue:
     """
 
     def __init__(
-        self, open_models: Callable[[], SharedModels], experience: PairKnowledge, parallel: int = 4
+        self,
+        open_models: Callable[[], SharedModels],
+        experience: PairKnowledge,
+        parallel: int = 4,
+        tell: Callable[[str], object] = lambda _line: None,
     ) -> None:
-        """Open the models in this thread; what goes wrong is raised here."""
-        self._open, self.experience, self._parallel = open_models, experience, parallel
+        """Open the models in this thread; what goes wrong is raised here. `tell` hears of every death."""
+        self._open, self.experience, self._parallel, self._tell = open_models, experience, parallel, tell
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -108,7 +112,7 @@ class EngineQueue:
     async def answer(self, asked: Asked) -> AsyncGenerator[GenerationEvent]:
         """Yield an answer as it is written; closing the generator gives it up, also while it waits.
 
-        Raises `QueueFullError`, and what writing the answer raises.
+        Raises `QueueFullError`, `UserError` for a name that is taken, and what writing the answer raises.
         """
         job = self._queued(asked)
         try:
@@ -122,14 +126,12 @@ class EngineQueue:
     def cancel(self, name: str) -> bool:
         """End the answer of a name soon, with its last event; tell whether there is one."""
         with self._changed:
-            found = [
-                job for job in (self._current, *self._jobs) if job is not None and job.asked.name == name
-            ]
-            for job in found:
+            job = self._named(name)
+            if job is not None:
                 job.cancelled = True
-                if job is self._current:
-                    self.models.cancel()
-        return bool(found)
+            if job is not None and job is self._current:
+                self.models.cancel()
+        return job is not None
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""
@@ -140,8 +142,15 @@ class EngineQueue:
         self._thread.join(timeout=2.0)
         self.models.close()
 
+    def _named(self, name: str) -> Job | None:
+        """Return the answer of a name, if there is one; most answers have none."""
+        under_way = [*self._jobs, self._current] if self._current else self._jobs
+        return next((job for job in under_way if name and job.asked.name == name), None)
+
     def _queued(self, asked: Asked) -> Job:
         with self._changed:
+            if self._named(asked.name) is not None:  # whoever cancelled one would end another's, too
+                raise UserError("another answer of this name is under way", "give each a name of its own")
             if len(self._jobs) >= MOST_WAITING:
                 raise QueueFullError(f"{MOST_WAITING} requests are waiting already")
             self._numbers += 1
@@ -257,6 +266,8 @@ class EngineQueue:
         self.trouble = str(died)
         with suppress(LocalSpecError):
             self._reopen()
+        now = f"cannot be opened again: {self.trouble}" if self.trouble else "are open again"
+        self._tell(f"{time.strftime('%H:%M:%S')}  {died}; the models {now}")
 
     def _reopen(self) -> None:
         """Open the models again; raises EngineDied."""

@@ -48,6 +48,63 @@ def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str
     assert fake.opened == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("mcp add x", "there is no verb `mcp`\n"),
+        ("MCP list --json", "there is no verb `MCP`\n"),
+        ("mcp add context7 -- npx -y context7", "there is no verb `mcp`\n"),
+        ("login", "there is no verb `login`\n"),
+        ("ps", "there is no verb `ps`\n"),
+        ("install qwen", "there is no verb `install`; did you mean `pull`?"),
+        ("create mymodel -f Modelfile", "there is no verb `create`\n"),
+        ("sessions", "there is no verb `sessions`; did you mean `history`?"),
+        ("server --port 80", "there is no verb `server`; did you mean `serve`?"),
+        ("frobnicate --all", "there is no verb `frobnicate`, and no question has --all"),
+        ("frobnicate x --all", "there is no verb `frobnicate`, and no question has --all"),
+        ("plam -m x.gguf", "there is no verb `plam`; did you mean `plan`?"),
+    ],
+)
+def test_what_is_meant_as_a_verb_is_never_asked(
+    fake: FakeRuntime, invoke: Invoke, arguments: str, told: str
+) -> None:
+    outcome = invoke(*arguments.split())
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {told}")
+    assert f'`localspec run "{arguments.split(maxsplit=1)[0]}' in outcome.err
+    assert fake.opened == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["mcp add x"],
+        ["install qwen", "-n", "3"],
+        ["Hello"],
+        ["Hello", "there", "--temp", "1"],
+        ["Hi", "-n", "3", "--mode", "off"],
+        ["create", "a", "story", "about", "foxes"],
+        ["search", "for", "what?"],
+        ["2+2?"],
+        ["run", "mcp", "add", "x"],
+        ["--", "mcp", "add", "x"],
+        ["-p", "mcp"],
+    ],
+)
+def test_what_is_meant_as_a_question_is_asked(
+    fake: FakeRuntime, invoke: Invoke, arguments: list[str]
+) -> None:
+    assert invoke(*arguments).code == 0
+    assert len(fake.requests) == 1
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_flag_with_a_wrong_value_is_told_as_such(invoke: Invoke) -> None:
+    outcome = invoke("Hello", "--temp", "warm")
+    assert outcome.code == 2
+    assert "`warm` is not a number" in outcome.err
+
+
 def test_a_question_that_begins_like_a_verb_is_a_question(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("run it").code == 0
     assert fake.requests[0].prompt == (Message("user", "run it"),)

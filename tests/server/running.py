@@ -44,7 +44,7 @@ def serving(open_models: Callable[[], SharedModels], doors: Doors | None = None)
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
-    queue = EngineQueue(open_models, nothing_known)
+    queue = EngineQueue(open_models, nothing_known, tell=lines.append)
     service = Service(queue, known, "auto", SessionRequest(), lines.append)
     server = http_server(application(service, doors or Doors()))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -1,0 +1,174 @@
+"""A stream that waits, for its turn or while its prompt is read, says so in what clients pass over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import anthropic
+import openai
+import pytest
+
+from localspec.errors import ContextFullError, EngineError
+from localspec.inference.attached import AttachedModels, Server
+from localspec.server import exchange
+from localspec.types import GenerationEvent, Message, Request
+from tests.inference.runtimes import text_of
+from tests.server.running import Served, serving
+from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent, until
+from tests.server.turning_models import TurningModels
+
+TOKENS = 3
+ASKED = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": TOKENS, "stream": True}
+BEATS = 3
+
+
+@pytest.fixture
+def steps() -> threading.Semaphore:
+    return threading.Semaphore(0)
+
+
+@pytest.fixture
+def held(steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
+    """A server whose models write nothing until they are let."""
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
+    with serving(lambda: TurningModels(steps=steps)) as running:
+        yield running
+        steps.release(10_000)
+
+
+def by_chat(url: str) -> str:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    body = {name: value for name, value in ASKED.items() if name != "stream"}
+    chunks = client.chat.completions.create(model="general", stream=True, **body)  # type: ignore[call-overload]
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+
+
+def by_completion(url: str) -> str:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    chunks = client.completions.create(model="general", prompt="Hi", max_tokens=TOKENS, stream=True)
+    return "".join(choice.text for chunk in chunks for choice in chunk.choices)
+
+
+def by_responses(url: str) -> str:
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+    events = client.responses.create(model="general", input="Hi", max_output_tokens=TOKENS, stream=True)
+    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+
+
+def by_messages(url: str) -> str:
+    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+    asked = {"role": "user", "content": "Hi"}
+    with client.messages.stream(model="general", max_tokens=TOKENS, messages=[asked]) as stream:  # type: ignore[list-item]
+        text = "".join(stream.text_stream)
+        assert stream.get_final_message().content[0].text == text  # type: ignore[union-attr]
+    return text
+
+
+def by_attaching(url: str) -> str:
+    models = AttachedModels(Server(url))
+    return text_of(list(models.generate(Request((Message("user", "Hi"),), max_tokens=TOKENS))))
+
+
+@pytest.mark.parametrize("ask", [by_chat, by_completion, by_responses, by_messages, by_attaching])
+def test_clients_of_every_protocol_bear_a_wait(
+    held: Served, steps: threading.Semaphore, ask: Callable[[str], str]
+) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        reads = threads.submit(ask, held.url)  # its prompt is read all the while
+        until(lambda: held.service.queue.jobs()[0] is not None)
+        waits = threads.submit(ask, held.url)  # for its turn
+        until(lambda: bool(held.service.queue.jobs()[1]))
+        with held.client.stream("POST", CHAT, json=ASKED) as beside:  # they hear as much as this
+            lines = beside.iter_lines()
+            for _ in range(BEATS):
+                assert next(line for line in lines if line) == ": waiting"
+            steps.release(10_000)
+            assert reads.result(20) == waits.result(20) == TOKENS * "H"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "beat"),
+    [
+        (CHAT, ASKED, ": waiting"),
+        ("/v1/completions", {"prompt": "Hi", "max_tokens": TOKENS, "stream": True}, ": waiting"),
+        ("/v1/responses", {"input": "Hi", "max_output_tokens": TOKENS, "stream": True}, ": waiting"),
+        ("/v1/messages", ASKED, 'event: ping data: {"type": "ping"}'),
+        ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 3, "stream": True}, ": waiting"),
+    ],
+)
+def test_what_a_waiting_stream_says(
+    held: Served, steps: threading.Semaphore, path: str, body: object, beat: str
+) -> None:
+    with held.client.stream("POST", path, json=body) as reply:
+        assert reply.status_code == 200
+        pieces = reply.iter_text()
+        heard = ""
+        while beat not in " ".join(heard.splitlines()):
+            heard += next(pieces)
+        steps.release(10_000)
+        heard += "".join(pieces)
+    frames = heard.strip().split("\n\n")
+    assert beat in {frame.replace("\n", " ") for frame in frames}
+    assert len([frame for frame in frames if "data: {" in frame]) > TOKENS
+
+
+def test_who_leaves_a_stream_that_waits_is_forgotten(held: Served, steps: threading.Semaphore) -> None:
+    with connected(held) as first:
+        first.sendall(sent(FOR_EVER))
+        until(lambda: held.service.queue.jobs()[0] is not None)
+        with connected(held) as second:
+            second.sendall(sent(ASKED))
+            heard = b""
+            while b": waiting" not in heard:
+                heard += second.recv(4096)
+            assert len(held.service.queue.jobs()[1]) == 1
+        until(lambda: not held.service.queue.jobs()[1])
+    steps.release(10_000)
+    until(lambda: is_idle(held))
+
+
+class Slow(TurningModels):
+    """Fails, but takes its time."""
+
+    error: Exception = EngineError("")
+    goes_on = threading.Event()
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        self.goes_on.wait(20)
+        if not request.stop:
+            raise self.error
+        yield from super().generate(request)
+
+
+@pytest.mark.parametrize(
+    ("path", "failed"), [(CHAT, '"type":"%s"'), ("/v1/messages", "event: error"), ("/v1/responses", "failed")]
+)
+def test_what_is_wrong_is_an_event_once_a_stream_has_waited(
+    monkeypatch: pytest.MonkeyPatch, path: str, failed: str
+) -> None:
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
+    monkeypatch.setattr(Slow, "error", ContextFullError("the prompt is too long"))
+    monkeypatch.setattr(Slow, "goes_on", threading.Event())
+    body = {**ASKED, "input": "Hi"}
+    with serving(Slow) as served, served.client.stream("POST", path, json=body) as reply:
+        pieces = reply.iter_text()
+        heard = next(pieces)
+        Slow.goes_on.set()
+        heard += "".join(pieces)
+        until(lambda: bool(served.lines))
+        assert reply.status_code == 200
+    assert failed.replace("%s", "exceed_context_size_error") in heard
+    assert "the prompt is too long" in heard
+    assert "[DONE]" not in heard
+    [line] = served.lines
+    assert line.endswith(f"POST {path}  400 exceed_context_size_error: the prompt is too long")
+
+
+def test_what_is_wrong_shows_in_the_status_where_it_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slow, "error", ContextFullError("the prompt is too long"))
+    monkeypatch.setattr(Slow, "goes_on", threading.Event())
+    Slow.goes_on.set()
+    with serving(Slow) as served:
+        assert served.post(CHAT, ASKED).status_code == 400
