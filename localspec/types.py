@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported by `--help`
     import numpy as np
@@ -24,8 +24,17 @@ KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
 _COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
 FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
+SEEDS = (-(2**63), 2**63 - 1)
+"""The least and the largest seed: 64 bits with a sign, as other programs have it."""
+Seed = Annotated[int, SEEDS]
 Token = tuple[int, bytes]
 """A token and the bytes that it stands for."""
+
+
+def seed_after(seed: int, count: int) -> int:
+    """Return the seed that comes so many after another; the least one follows the largest."""
+    low, high = SEEDS
+    return low + (seed - low + count) % (high - low + 1)
 
 
 class DraftOrigin(Enum):
@@ -364,7 +373,11 @@ class Request:
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
     `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
     or has filled the context; thinking that goes in circles is closed, and the answer follows.
-    In a conversation `stop` counts from the end of the thinking on. `seed` None draws one.
+    In a conversation `stop` counts from the end of the thinking on.
+    `seed` None draws one. With the same seed plain decoding, mode ngram and acceptance `match` write the same
+    text, whatever is drafted and wherever the answer pauses, but for tokens that are all but equally likely.
+    With `rejection` that holds while the same places are drafted, as in mode sd with a `min_confidence`; else
+    measured times decide that, and the distribution alone stays the same.
     `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
     `infill` of a bare text ends the answer where what follows begins.
     `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
@@ -384,7 +397,7 @@ class Request:
     settings: EngineSettings = field(default_factory=EngineSettings)
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
-    seed: int | None = None
+    seed: Seed | None = None
     template_variables: TemplateVariables = ()
     infill: Infill | None = None
     tools: tuple[str, ...] = ()

@@ -13,6 +13,7 @@ from localspec.types import (
     Provenance,
     RoundDone,
     Sampling,
+    Seed,
     Summary,
 )
 
@@ -70,7 +71,7 @@ class AnswerRecord:
     reason: str
     settings: EngineSettings
     sampling: Sampling
-    seed: int
+    seed: Seed
     profile: str
     target: str
     draft: str | None
@@ -95,7 +96,7 @@ class ChatSettings:
     frequency_penalty: float | None = None
     penalty_window: int | None = None
     max_tokens: int | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     thinking: bool | None = None
     ignores_circles: bool | None = None
 

@@ -27,7 +27,16 @@ from localspec.chat.prompting import TITLE, TITLE_TOKENS, title_in
 from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
-from localspec.types import EngineSettings, Finished, Mode, PlainRate, Request, Sampling, TextDelta
+from localspec.types import (
+    EngineSettings,
+    Finished,
+    Mode,
+    PlainRate,
+    Request,
+    Sampling,
+    TextDelta,
+    seed_after,
+)
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -194,7 +203,7 @@ class ChatSession:
         if own == AUTO:  # also where the profile wants another
             profile = replace(profile, speculation=replace(profile.speculation, mode=None))
         if seed is None and asked.answer.seed is not None:
-            seed = (asked.answer.seed + self._answers) % 2**32  # the same again would write the same again
+            seed = seed_after(asked.answer.seed, self._answers)  # the same again would write the same again
         speculation = replace(asked.speculation, mode=mode or wanted)
         asked = replace(asked, speculation=speculation, answer=replace(asked.answer, seed=seed))
         options = self._chooser.options(profile, asked)

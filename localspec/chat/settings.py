@@ -56,7 +56,10 @@ class Setting:
         except ValueError:
             value = math.nan
         if not low <= value <= high:  # nor if it is not a number
-            raise UserError(f"a {'whole ' * is_whole}number, {low:g} to {high:,.9g}")
+            allowed = (
+                f"a whole number, {low} to {high:,}" if is_whole else f"a number, {low:g} to {high:,.9g}"
+            )
+            raise UserError(allowed)
         return value
 
     def shown(self, value: Value | None) -> str:

@@ -7,8 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
-import numpy as np
-
 from localspec.decoding.conversations import Conversations
 from localspec.decoding.drafters.drafter import Drafter, DraftState
 from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
@@ -24,6 +22,7 @@ from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Decoder, Round
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
+from localspec.decoding.verify import random_streams
 from localspec.errors import DraftError
 from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
 
@@ -118,11 +117,10 @@ class Engine:
     ) -> Rounds:
         """Decode an answer to a prompt, or a later segment of an answer to the text so far.
 
-        Drafts and verdicts draw from independent random streams, in every segment from others.
+        Drafts and verdicts draw from independent random streams: see `random_streams`.
         """
         self._reused = self.reused if segment else None
-        streams = np.random.SeedSequence(seed).spawn(2 * segment + 2)
-        for_target, for_draft = map(np.random.default_rng, streams[-2:])
+        for_target, for_draft = random_streams(seed, len(prompt) - params.answer_start, segment)
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
         start = params.answer_start
@@ -168,8 +166,8 @@ def decode_in_segments(
 
     Where the draft model fails it goes on plainly, to the end.
     It goes on with the segment of number `first` where one before was left after a round.
-    A segment begins with nothing in flight and with random streams of its own, so that whatever led to the
-    change, the tokens that follow are drawn afresh.
+    A segment begins with nothing in flight, and every place of the text has random numbers of its own, so
+    that whatever led to the change, the tokens that follow are drawn afresh.
     """
     if mode_fallback is not None and mode_fallback.mode != mode:
         yield ModeChanged(mode_fallback.mode, mode_fallback.reason)

@@ -37,7 +37,7 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.decoding.text import AnswerEvents, DecodeEvents
-from localspec.decoding.verify import Uniforms
+from localspec.decoding.verify import Uniforms, random_streams
 from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 13, 4, 7, 6, 8, 11, 10, 12)  # what shapes the curve comes first
@@ -363,7 +363,7 @@ class Tracer(Decoder):
         text, decode_s = list(prompt), 0.0
         of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
         waiting, size = list[Distribution](), 0
-        random = np.random.default_rng(np.random.SeedSequence(seed).spawn(2)[0])  # as in `Engine.rounds`
+        random, _ = random_streams(seed, 0, 0)
         with closing(self.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
             for event in rounds:
                 if not isinstance(event, Round):

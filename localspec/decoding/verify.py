@@ -12,6 +12,7 @@ from localspec.decoding.sampling import best_token, draw, probability, residual
 from localspec.types import Acceptance, Distribution, Draft, VerifyOutcome
 
 UNIFORMS = 64  # drawn at once
+PER_TOKEN = 2  # uniforms that each token takes: one judges a draft token, one picks a token
 
 Target = Callable[[int], Distribution]
 """The target's distribution after so many accepted draft tokens."""
@@ -25,7 +26,7 @@ class Uniforms(Protocol):
 
 
 class BufferedUniforms:
-    """The numbers from [0, 1) that a generator gives in turn, but asked for many at once: it is as fast."""
+    """The numbers from [0, 1) that a generator gives in turn, asked for many at once, which is faster."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
@@ -38,28 +39,46 @@ class BufferedUniforms:
         return self._ready.pop()
 
 
+def random_streams(
+    seed: int | None, place: int, segment: int
+) -> tuple[np.random.Generator, np.random.Generator]:
+    """Return the target's random numbers and the draft's, for an answer that goes on at a place of its text.
+
+    The target's belong to places, `PER_TOKEN` to each, whoever wrote what stands before; the draft's to a
+    segment. Neither depends on the other. Of a negative seed the two's complement in 64 bits counts.
+    """
+    root = np.random.SeedSequence(None if seed is None else seed % 2**64)
+    for_target, *_, for_draft = root.spawn(segment + 2)
+    bits = np.random.PCG64(for_target)
+    bits.advance(PER_TOKEN * place)
+    return np.random.Generator(bits), np.random.default_rng(for_draft)
+
+
 def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) -> VerifyOutcome:
     """Accept the longest part of the draft that leaves the target's distribution as it is.
 
     `match` accepts what the target draws itself; `rejection` a token with probability min(1, p / q), and else
-    draws from the residual max(p - q, 0).
+    draws from the residual max(p - q, 0). Of a token that was chosen without chance, q is 1: there `match`
+    accepts as often, and emits what plain decoding would.
     `target` is asked for one position after another, up to the first rejection and not beyond.
-    `rng` must be independent of the stream that the draft was drawn from.
+    `rng` must be independent of the stream that the draft was drawn from. Every emitted token takes
+    `PER_TOKEN` numbers of it, needed or not, so that they belong to places of the text.
     """
     for accepted, token in enumerate(draft.tokens):
         p = target(accepted)
-        if acceptance == "match":
-            replacement = draw(p, rng.random())
-            if replacement != token:
-                return VerifyOutcome(accepted, replacement)
-            continue
-        q = draft.q[accepted] if draft.q is not None else token
-        chance = probability(q, token) if isinstance(q, Distribution) else 1.0
+        judging, picking = rng.random(), rng.random()
+        q = draft.q[accepted] if draft.q is not None else None
+        if acceptance == "match" or q is None or len(q.probs) == 1:
+            own = draw(p, picking)
+            if own != token:
+                return VerifyOutcome(accepted, own)
         # Strictly less: a token that the target never writes is not accepted, even by a uniform of 0.
-        if not rng.random() * chance < probability(p, token):
-            return VerifyOutcome(accepted, draw(residual(p, q), rng.random()))
+        elif not judging * probability(q, token) < probability(p, token):
+            return VerifyOutcome(accepted, draw(residual(p, q), picking))
     accepted = len(draft.tokens)
-    return VerifyOutcome(accepted, draw(target(accepted), rng.random()))
+    p = target(accepted)
+    rng.random()
+    return VerifyOutcome(accepted, draw(p, rng.random()))
 
 
 def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:

@@ -30,9 +30,11 @@ from localspec.types import (
     GenerationEvent,
     Grammar,
     Message,
+    Seed,
     TemplateVariables,
     TokenScore,
     ToolCall,
+    seed_after,
 )
 from localspec.types import Request as GenerationRequest
 
@@ -69,7 +71,7 @@ async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerato
     """Yield the events of so many answers, one after the other: each finds the prompt in the caches."""
     answer = asked.wishes.answer
     for index in range(number):
-        another = replace(answer, seed=None if answer.seed is None else answer.seed + index)
+        another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
         wishes = replace(asked.wishes, answer=another)
         async with aclosing(service.answer(replace(asked, wishes=wishes))) as events:
             async for event in events:
@@ -147,7 +149,7 @@ class Body:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repeat_last_n: int | None = None
-    seed: int | None = None
+    seed: Seed | None = None
     stop: object = None
     speculative: Speculation | None = None
     chat_template_kwargs: object = None
@@ -300,7 +302,7 @@ def answer_of(body: Body, service: Service, prompt: tuple[Message, ...] | str) -
         prompt=prompt,
         max_tokens=usual.max_tokens if limit in (None, -1) else limit,
         stop=_stops(body.stop) or usual.stop,
-        seed=usual.seed if body.seed is None or body.seed < 0 else body.seed,
+        seed=usual.seed if body.seed in (None, -1) else body.seed,
         template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias),

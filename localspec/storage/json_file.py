@@ -11,7 +11,18 @@ from functools import cache, partial
 from math import inf
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from localspec.errors import StoreError, in_words
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder, read_plain, write_atomically
@@ -111,7 +122,11 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for t
         return partial(_column, *members) if last is Ellipsis else partial(_row, (*members, last))
     if isinstance(kind, EnumType):
         return partial(_member, {each.value: each for each in list[Enum](kind)})
-    hints = get_type_hints(kind)
+    return partial(_whole, *get_args(kind)[1]) if origin is Annotated else _reader_of_members(kind)
+
+
+def _reader_of_members(kind: Any) -> Reader:  # noqa: ANN401 - a dataclass
+    hints = get_type_hints(kind, include_extras=True)
     parts = tuple(
         (field.name, _reader(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in fields(kind)
@@ -157,6 +172,14 @@ def _row(kinds: tuple[type, ...], value: object, where: str) -> tuple[object, ..
     return tuple(
         _reader(kind)(item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, value, strict=True))
     )
+
+
+def _whole(low: int, high: int, value: object, where: str) -> object:
+    if type(value) is not int:
+        raise UnexpectedError(f"{where} is not {_NAMES[int]}")
+    if not low <= value <= high:
+        raise UnexpectedError(f"{where} is no number of a sensible size")
+    return value
 
 
 def _plain(kind: type, value: object, where: str) -> object:

@@ -17,7 +17,7 @@ from typing import Any, cast, get_args
 from localspec.errors import UserError, in_words
 from localspec.storage.paths import make_private_folder, write_atomically
 from localspec.storage.toml_file import Changes, Range, TomlTable, edited, read_table, read_written
-from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
+from localspec.types import SEEDS, Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
 
 SAMPLING_RANGES: dict[str, Range] = {
     "temperature": (0, 100),
@@ -42,7 +42,7 @@ SPECULATION_RANGES: Mapping[str, Range] = {
 
 REQUEST_RANGES: dict[str, Range] = {
     "max_tokens": (1, 2**31 - 1),
-    "seed": (0, 2**50),
+    "seed": SEEDS,
     "top_logprobs": (0, 64),
 }
 """The least and the largest value of every number in `Request`."""

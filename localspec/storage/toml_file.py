@@ -124,7 +124,7 @@ class TomlTable:
         value = self._values.get(key, default)
         low, high = limits
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            wanted = f"a whole number from {low:.0f} to {high:.0f}"
+            wanted = f"a whole number from {int(low)} to {int(high)}"
             self.complain(key, f"`{key}` has to be {wanted}, not {_shown(value)}")
         return value
 

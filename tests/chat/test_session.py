@@ -176,11 +176,11 @@ def test_unknown_profile_is_refused(store: Store) -> None:
 def test_given_seed_gives_another_answer_each_time_and_the_same_ones_again(store: Store) -> None:
     seeds = []
     for _ in range(2):
-        models, at = ScriptedModels(), session(store, SessionRequest(answer=Request("", seed=2**32 - 1)))
+        models, at = ScriptedModels(), session(store, SessionRequest(answer=Request("", seed=2**63 - 1)))
         ask(at, models)
         ask(at, models)
         seeds.append([request.seed for request in models.requests])
-    assert seeds == [[2**32 - 1, 0]] * 2
+    assert seeds == [[2**63 - 1, -(2**63)]] * 2
 
 
 def test_speculated_answer_is_compared_with_plain_decoding_measured_at_its_depth(store: Store) -> None:

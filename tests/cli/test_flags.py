@@ -147,6 +147,12 @@ def test_limits_stops_seeds_and_template_variables(fake: FakeRuntime, invoke: In
     assert request.template_variables == (("enable_thinking", False), ("level", 2))
 
 
+@pytest.mark.parametrize("seed", [0, 2**32, 2**53 + 1, 2**63 - 1, -5, -(2**63)])
+def test_seeds_have_64_bits(fake: FakeRuntime, invoke: Invoke, seed: int) -> None:
+    invoke("run", "-s", str(seed), "Hi")
+    assert fake.requests[0].seed == seed
+
+
 @pytest.mark.parametrize("flag", ["-n", "--predict", "--n-predict", "-s", "--seed"])
 def test_minus_one_means_no_limit_and_no_seed(fake: FakeRuntime, invoke: Invoke, flag: str) -> None:
     assert invoke("run", "Hi", flag, "-1").code == 0
@@ -176,7 +182,8 @@ def test_minus_one_means_no_limit_and_no_seed(fake: FakeRuntime, invoke: Invoke,
         (["--min-p", "x"], ["--min-p", "0 to 1"]),
         (["--repeat-penalty", "0"], ["--repeat-penalty", "0.01 to 10"]),
         (["--presence-penalty", "11"], ["--presence-penalty", "-10 to 10"]),
-        (["-s", "-5"], ["-s/--seed", "0 to 4294967295"]),
+        (["-s", str(2**63)], ["-s/--seed", "-9223372036854775808 to 9223372036854775807"]),
+        (["-s", "1.5"], ["-s/--seed", "whole number"]),
         (["--mode", "fast"], ["--mode", "ssd"]),
         (["--draft-length", "0"], ["--draft-length", "1 to 256"]),
         (["--draft-max", "0"], ["--draft-max", "1 to 256"]),

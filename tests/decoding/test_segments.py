@@ -55,7 +55,7 @@ class RestlessToy(Toy):
     """A toy whose speculative answers change their mode all the time."""
 
     every = 3
-    part_of_streams: int | None = None
+    forgets_places = False
     mode_fallback: ModeFallback | None = None
     plain: PlainCost | None = None
 
@@ -73,9 +73,9 @@ class RestlessToy(Toy):
         def decode(mode: Mode, segment: int) -> Rounds:
             left = tokens - (len(text) - len(prompt))
             params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            if self.forgets_places:
+                params = replace(params, answer_start=len(text))
             now = replace(settings, mode=mode)
-            if self.part_of_streams is not None:
-                segment = self.part_of_streams
             return self.engine.rounds(text, now, params, latency_model(), seed, segment)
 
         plain = self.plain or PlainCost()
@@ -116,7 +116,7 @@ class StoppingToy(Toy):
     """A toy whose answers stop after every third round, let another be written, and go on."""
 
     every = 3
-    part_of_streams: int | None = None
+    forgets_places = False
 
     def rounds(
         self,
@@ -135,8 +135,8 @@ class StoppingToy(Toy):
             first = segment + 1
             left = tokens - (len(text) - len(prompt))
             params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
-            if self.part_of_streams is not None:
-                segment = self.part_of_streams
+            if self.forgets_places:
+                params = replace(params, answer_start=len(text))
             return self.engine.rounds(text, settings, params, latency_model(), seed, segment)
 
         while True:
@@ -160,9 +160,9 @@ class StoppingHastily(StoppingToy):
 
 
 class StoppingForgetfully(StoppingHastily):
-    """Goes on with the random streams of the beginning."""
+    """Goes on with the random numbers of the beginning."""
 
-    part_of_streams = 0
+    forgets_places = True
 
 
 @pytest.mark.parametrize(
@@ -191,9 +191,9 @@ class Hasty(RestlessToy):
 
 
 class Forgetful(Hasty):
-    """Starts every part with the random streams of the first."""
+    """Starts every part with the target's random numbers of the first."""
 
-    part_of_streams = 0
+    forgets_places = True
 
 
 @pytest.mark.parametrize(("toy", "is_right"), [(Hasty, True), (Forgetful, False)])

@@ -100,6 +100,15 @@ def test_speculative_sampling_repeats_with_its_seed(runtime: Runtime) -> None:
     assert answer(runtime, request)[0] == answer(runtime, request)[0]
 
 
+@pytest.mark.parametrize("mode", ["ngram", "sd", "ssd"])
+def test_a_seed_stands_for_one_text_where_drafts_match(runtime: Runtime, mode: Mode) -> None:
+    settings = EngineSettings(mode=mode, draft_length=4, acceptance="match")
+    for seed in (7, -(2**63)):
+        request = Request(QUESTION, Sampling(temperature=1.0), OFF, 30, seed=seed)
+        expected = answer(runtime, request)[0]
+        assert answer(runtime, replace(request, settings=settings))[0] == expected
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_stop_string_ends_the_answer_before_itself(runtime: Runtime, mode: Mode) -> None:
     whole, _ = answer(runtime, greedy())
@@ -187,7 +196,10 @@ def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
     ("change", "words"),
     [
         ({"max_tokens": 0}, "Request: `max_tokens` has to be a whole number from 1 to 2147483647, not 0"),
-        ({"seed": -1}, "Request: `seed` has to be a whole number from 0 to 1125899906842624, not -1"),
+        (
+            {"seed": 2**63},
+            f"Request: `seed` has to be a whole number from {-(2**63)} to {2**63 - 1}, not {2**63}",
+        ),
         (
             {"sampling": Sampling(repetition_penalty=0)},
             "Sampling: `repetition_penalty` has to be a number from 0.01 to 10, not 0",

@@ -126,6 +126,20 @@ def test_what_clients_send_is_taken(served: Served, more: dict[str, object]) -> 
     assert reply.json()["usage"]["completion_tokens"] == 4
 
 
+@pytest.mark.parametrize("seed", [2**50 + 1, 2**53 + 1, 2**63 - 1, -2, -(2**63)])
+def test_seeds_have_64_bits(served: Served, seed: int) -> None:
+    body = {"model": "auto", "messages": [HI], "max_tokens": 9, "seed": seed, "speculative": {"mode": "off"}}
+    texts = [served.chat(**body).json()["choices"][0]["message"]["content"] for _ in range(2)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**400, 1.5, "7", True])
+def test_other_seeds_are_refused(served: Served, seed: object) -> None:
+    reply = served.chat(model="auto", messages=[HI], max_tokens=2, seed=seed)
+    assert reply.status_code == 400, reply.text
+    assert "seed" in reply.json()["error"]["message"]
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 
 

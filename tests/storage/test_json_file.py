@@ -11,6 +11,7 @@ import pytest
 
 from localspec.errors import StoreError
 from localspec.storage.json_file import LARGEST, JsonFile, UnexpectedError, checked
+from localspec.types import SEEDS, Seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +106,19 @@ def test_who_waits_too_long_for_another_program_is_told(tmp_path: Path) -> None:
     file = JsonFile(tmp_path / "whole.json", Whole)
     with file.locked(1.0), pytest.raises(StoreError, match="another program holds it"), file.locked(0.01):
         pass
+
+
+@dataclass(frozen=True)
+class Drawn:
+    seed: Seed | None = None
+
+
+@pytest.mark.parametrize("seed", [None, 0, -1, LARGEST + 1, *SEEDS])
+def test_seeds_have_64_bits(seed: int | None) -> None:
+    assert checked(Drawn, {"seed": seed}, "it") == Drawn(seed)
+
+
+@pytest.mark.parametrize("seed", [SEEDS[0] - 1, SEEDS[1] + 1, 10**400])
+def test_larger_seeds_are_none(seed: int) -> None:
+    with pytest.raises(UnexpectedError, match=r"it\.seed is no number of a sensible size"):
+        checked(Drawn, {"seed": seed}, "it")

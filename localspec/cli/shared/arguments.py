@@ -20,6 +20,7 @@ from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.paths import expanded
 from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import (
+    SEEDS,
     Acceptance,
     EngineSettings,
     Fallback,
@@ -247,7 +248,7 @@ def add_sampling_flags(parser: Parser) -> None:
         "what is not given: as the profile says, else as the model's file recommends (SmolLM2: its card, "
         "before the profiles that come with LocalSpec), else as in parentheses",
     )
-    add("-s", "--seed", type=_or_minus_one(0, 2**32 - 1), metavar="N", help="seed, -1 draws one (-1)")
+    add("-s", "--seed", type=_or_minus_one(*SEEDS), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
     add("-n", "--predict", "--n-predict", type=most, metavar="N", help="most tokens to write")
     about = "let an answer go on that only repeats itself; without it, that ends where -n sets no length"
@@ -337,7 +338,8 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
     add("--draft-temperature", type=decimal(0, 10), metavar="X", help="tempers the draft (1)")
     add("--saguaro-c", type=decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
-    add("--acceptance", choices=get_args(Acceptance), help=f"how drafts are judged ({s.acceptance})")
+    about = f"how drafts are judged; with match one seed gives one text in every mode ({s.acceptance})"
+    add("--acceptance", choices=get_args(Acceptance), help=about)
     about = "end a draft below this confidence (default: measured costs decide)"
     add("--min-confidence", "--spec-draft-p-min", type=decimal(0, 1), metavar="X", help=about)
     about = "ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)"
