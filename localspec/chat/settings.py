@@ -101,7 +101,6 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     fitting = asdict((profile if models is None else suited(profile, models.target.path)).sampling)
     given = asdict(asked.sampling_under(profile, models))
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": "", **plain}
-    default["context"] = models and models.target.context
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     flags = {
@@ -114,12 +113,21 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     }
     return (
         Source("default", None, default),
+        _context(models),
         Source("config.toml", "config", kept),
         Source(f"profile {profile.title}", "profile", of_profile | dict(own.items() - plain.items())),
         Source("this model", None, dict(fitting.items() - own.items())),
         Source("command line", None, flags | dict(given.items() - fitting.items())),
         Source("this chat", "chat", chat.settings.settled | {"system_prompt": chat.system}),
     )
+
+
+def _context(models: OpenModels | None) -> Source:
+    """Return the context that is open, and of how many tokens the model was trained for."""
+    if models is None:
+        return Source("default", None, {})
+    context, trained = models.target.context, models.target.training_context
+    return Source(f"trained for {trained:,}" if context < trained else "default", None, {"context": context})
 
 
 def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:
