@@ -28,8 +28,8 @@ class ScreenRequest:
 
     Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here:
     of the `choices` beside those that are open, on another machine if `host` names one. `go_home` lets them
-    open on this one from then on, None where they do. A run tunes those that are open, and `was_stopped`
-    tells of the last one.
+    open on this one from then on, None where they do. A run tunes those that are open, `was_stopped` tells of
+    the last one, and `check_tuning` raises `UserError` where none can be made.
     """
 
     config: Config
@@ -45,3 +45,4 @@ class ScreenRequest:
     open_models: Callable[[ModelChoice | None, Callable[[float], bool], OnLog], OpenModels]
     tune: Callable[[TuneChoice, Stop, OnLog], Iterator[TuneEvent]]
     was_stopped: Callable[[], bool]
+    check_tuning: Callable[[], None] = lambda: None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from localspec.chat.attachments import Completion, complete_path, read_attachment, reference_at_end
-from localspec.chat.thinking import code_blocks
+from localspec.chat.thinking import without_thinking
 from localspec.errors import UserError
 from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
@@ -39,6 +39,7 @@ _TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names t
 _MODE_ALIASES = {"ar": "off"}
 _NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
 _ARGUMENTS = "$ARGUMENTS"
+_DEEPEST = 100  # quotations and lists in each other, as the screen shows them
 _SHOWN = 60  # characters of a prompt that nobody described
 
 
@@ -176,8 +177,11 @@ def unquoted(argument: str) -> str:
 
 
 def last_code_block(answer: str) -> str | None:
-    """Return what `/copy code` copies of an answer, None if it holds no code."""
-    codes = [block.code for block in code_blocks(answer)]
+    """Return what `/copy code` copies of an answer, None if it holds no code; fences may be quoted."""
+    from markdown_it import MarkdownIt  # 30 ms that only this command costs
+
+    tokens = MarkdownIt("commonmark", {"maxNesting": _DEEPEST}).parse(without_thinking(answer))
+    codes = [token.content for token in tokens if token.type in {"fence", "code_block"}]
     return codes[-1] if codes else None
 
 

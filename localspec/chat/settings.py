@@ -103,7 +103,6 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
     default |= asdict(Sampling())
-    default["context"] = models and models.target.context
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     flags = {
@@ -116,12 +115,21 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     }
     return (
         Source("default", None, default),
+        _context(models),
         Source("config.toml", "config", kept),
         Source(recommended.source, None, recommended.sampling.settled),
         Source(f"profile {profile.title}", "profile", of_profile | said_by(profile, recommended)),
         Source("command line", None, {**flags, **asked.sampling}),
         Source("this chat", "chat", chat.settings.settled | {"system_prompt": chat.system}),
     )
+
+
+def _context(models: OpenModels | None) -> Source:
+    """Return the context that is open, and of how many tokens the model was trained for."""
+    if models is None:
+        return Source("default", None, {})
+    context, trained = models.target.context, models.target.training_context
+    return Source(f"trained for {trained:,}" if context < trained else "default", None, {"context": context})
 
 
 def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.llama import rpc
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
+from localspec.models.names import Reference
 from localspec.models.verified import verify
 from localspec.storage import paths
 from localspec.storage.config import read_config
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from localspec.app.screen import OnLog, ScreenRequest
     from localspec.app.tuning import Stop, TuneChoice
     from localspec.inference.attached import AttachedModels
+    from localspec.models.hub import DownloadProgress
     from localspec.tuning.events import TuneEvent
 
 
@@ -89,15 +92,27 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         open_models=models.open,
         tune=models.tune,
         was_stopped=models.was_stopped,
+        check_tuning=models.check_tuning,
     )
     return open_screen(request)
+
+
+def _fetch(tell: Callable[[str], object], on_progress: Callable[[float], bool], named: Reference) -> Path:
+    """Download a model with words to `tell`, and the share that is here; raises `Cancelled` on request."""
+    from localspec.app.fetching import fetch
+
+    def on_bytes(progress: DownloadProgress) -> bool:
+        return on_progress(progress.done / progress.total if progress.total else 0.0)
+
+    return fetch(named, tell, on_bytes)
 
 
 class _Models:
     """The models that were chosen on the screen; before that those that flags or config.toml name."""
 
     def __init__(self, args: argparse.Namespace, found: Profiles) -> None:
-        args = argparse.Namespace(**vars(args) | {"check": verify})  # which draws nothing on the terminal
+        quiet = {"check": verify, "fetch": partial(_fetch, str, lambda _: True)}  # on the screen's terminal
+        args = argparse.Namespace(**vars(args) | quiet)
         self._usual = self._args = args
         self._profiles = found
         self._is_home = False  # though flags name other machines
@@ -121,7 +136,8 @@ class _Models:
         self._known = KnownPair(self._args, via=None)
         if choice is not None:
             verify(filter(None, (choice.target, choice.draft)), checked)
-        pair = pair_options(self._args)
+        told = {"check": partial(verify, on_progress=checked), "fetch": partial(_fetch, tell, on_progress)}
+        pair = pair_options(argparse.Namespace(**vars(self._args) | told))
         if choice is None:
             self._of_flags = pair.target.path.absolute()
         if choice is not None and choice.draft is None:  # nor the head in the target's own file
@@ -146,6 +162,9 @@ class _Models:
     def recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task with the models that are open."""
         return self._known.experience(task)
+
+    def check_tuning(self) -> None:
+        """Raise `UserError` where the models that are open cannot be tuned from here."""
 
     def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
         """Tune the models that are open."""
@@ -214,9 +233,14 @@ class _Served(_Models):
         return None if found is None else TunedChoice(found.settings, found.reason)
 
     def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
-        """Refuse: the models are not here."""
+        """Tune the models once they are here; raises `UserError` before."""
+        self.check_tuning()
+        return super().tune(choice, stop, on_log)
+
+    def check_tuning(self) -> None:
+        """Raise `UserError` while the models are on another machine."""
         if self._is_home:
-            return super().tune(choice, stop, on_log)
+            return
         there = (
             "on the machine of the server"
             if self._address

@@ -112,9 +112,24 @@ def test_an_export_has_a_format_and_a_file(argument: str, wanted: tuple[str, str
     assert commands.read_export(argument) == wanted
 
 
-def test_the_last_code_block_is_the_one_to_copy() -> None:
-    assert commands.last_code_block("```\na\n```\nthen\n```py\nb\n```\ndone") == "b\n"
-    assert commands.last_code_block("no code") is None
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ("```\na\n```\nthen\n```py\nb\n```\ndone", "b\n"),
+        ("no code", None),
+        ("`inline` alone", None),
+        ("> ```py\n> a\n>     b\n> ```\n> end", "a\n    b\n"),
+        ("> > ~~~\n> > a\n> > ~~~", "a\n"),
+        ("> ```\n> a", "a"),  # no fence ends it
+        ("1. do this:\n\n   ```sh\n   a\n   ```\n2. done", "a\n"),
+        ("- > ```\n  > a\n  > ```", "a\n"),
+        ("> quoted\n\n```\na\n```", "a\n"),
+        ("<think>\n```\nno\n```\n</think>\n```\na\n```", "a\n"),
+        ("<think>\n```\nno\n```\n</think>\nNothing.", None),
+    ],
+)
+def test_the_last_code_block_is_the_one_to_copy(answer: str, code: str | None) -> None:
+    assert commands.last_code_block(answer) == code
 
 
 def test_every_command_has_its_own_name_and_a_description() -> None:

@@ -22,6 +22,7 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profiles
 from tests.hardware.machines import machine
 from tests.llama import tiny
+from tests.models.hub_server import Repository, in_place_of_the_hub
 
 TARGET, DRAFT = bundled_pair()
 BUNDLED = ModelChoice(TARGET, DRAFT)
@@ -132,3 +133,26 @@ def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
     with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
         assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
+
+
+def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
+    other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    models = screen._Models(screen.parser().parse_args(["-hf", "org/tiny-GGUF"]), Profiles(()))
+    shares: list[float] = []
+    log: list[LogLine] = []
+
+    def goes_on(share: float) -> bool:
+        shares.append(share)
+        return True
+
+    with in_place_of_the_hub(monkeypatch) as hub:
+        hub.repositories["org/tiny-GGUF"] = Repository({"tiny-Q4_K_M.gguf": other.read_bytes()})
+        with pytest.raises(Cancelled):
+            models.open(None, lambda _share: False, log.append)
+        with closing(models.open(None, goes_on, log.append)) as opened:
+            assert opened.target.path.name == "tiny-Q4_K_M.gguf"
+    assert 1.0 in shares
+    assert any("pulling org/tiny-GGUF" in line.text for line in log)
+    said = "".join(capfd.readouterr())
+    assert not {"pulling", "%", "\x1b"} & {word for word in ("pulling", "%", "\x1b") if word in said}

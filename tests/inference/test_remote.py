@@ -182,6 +182,8 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
     assert included.drafts
     assert request.knowledge("coding") is None  # nothing is tuned
     with pytest.raises(UserError, match="on another machine"):
+        request.check_tuning()
+    with pytest.raises(UserError, match="on another machine"):
         list(request.tune(TuneChoice(()), Stop(), lambda _line: None))
     models.close()
     choice = ModelChoice(included.model.path, None)
@@ -190,6 +192,7 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
         assert servers()
     assert request.go_home is not None
     request.go_home()
+    request.check_tuning()
     with closing(request.open_models(None, lambda _fraction: True, lambda _line: None)) as here:
         assert here.target.context == 300
         assert not servers()

@@ -4,6 +4,7 @@ import pytest
 from textual.app import App
 from textual.widgets import Button, Static
 
+from localspec_tui.screens import dialogs
 from localspec_tui.screens.dialogs import AskScreen
 from tests.tui.styled import STYLES
 
@@ -11,12 +12,14 @@ from tests.tui.styled import STYLES
 class Host(App[None]):
     CSS_PATH = STYLES
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_careful: bool = False) -> None:
         super().__init__()
         self.results: list[bool | None] = []
+        self._is_careful = is_careful
 
     def on_mount(self) -> None:
-        self.push_screen(AskScreen("Delete [all] of it?", "Delete", "Keep"), self.results.append)
+        ask = AskScreen("Delete [all] of it?", "Delete", "Keep", is_careful=self._is_careful)
+        self.push_screen(ask, self.results.append)
 
 
 @pytest.mark.asyncio
@@ -37,6 +40,41 @@ async def test_keys_answer(keys: list[str], answer: bool) -> None:
     async with app.run_test() as pilot:
         await pilot.press(*keys)
         assert app.results == [answer]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("keys", "answer"),
+    [
+        ([*"yes please", "enter"], False),
+        ([*"why not", "enter"], False),
+        (["enter"], False),
+        ([*"Only", "escape"], False),
+        ([*"xy", "left", "enter"], True),
+        (["left", "enter"], True),
+        (["n"], False),
+    ],
+)
+async def test_who_writes_on_does_not_agree_to_what_takes_something_away(
+    keys: list[str], answer: bool
+) -> None:
+    app = Host(is_careful=True)
+    async with app.run_test() as pilot:
+        await pilot.press(*keys)
+        assert app.results == [answer]
+
+
+@pytest.mark.asyncio
+async def test_letter_that_stays_alone_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dialogs, "WRITING_S", 0.01)
+    app = Host(is_careful=True)
+    async with app.run_test() as pilot:
+        await pilot.press("y")
+        for _ in range(500):
+            await pilot.pause(0.01)
+            if app.results:
+                break
+        assert app.results == [True]
 
 
 @pytest.mark.asyncio

@@ -111,7 +111,77 @@ async def test_modes_are_compared_with_one_seed_and_the_chosen_answer_stays(tmp_
         assert not any(request.steps_down for request in compared)
         await desk.press("escape")
         await desk.until(lambda: desk.app.screen is desk.chat)
-        await desk.shows("4/4")
+        await desk.shows("first", "1/4")
+        await desk.press("f4")
+        await desk.until(lambda: isinstance(desk.app.screen, CompareScreen))
+        await desk.shows("Enter keeps the chosen answer")
+        await desk.press("enter")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await desk.shows("7/7")
+
+
+@pytest.mark.parametrize("index", [1, 3])
+@pytest.mark.parametrize("is_done", [True, False])
+async def test_comparison_that_is_left_hides_nothing_of_the_chat(
+    tmp_path: Path, index: int, is_done: bool
+) -> None:
+    gate = Gate()
+    if is_done:
+        gate.open()
+    scripts = says("one"), says("two"), says("plain"), says("drafted", gate), says("prepared")
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.answered("first question")
+        await desk.answered("second question")
+        before = desk.texts
+        await to_message(desk, index)
+        await desk.press("m")
+        await desk.until(lambda: isinstance(desk.app.screen, CompareScreen))
+        if is_done:
+            await desk.shows("Enter keeps the chosen answer")
+        else:
+            await desk.until(gate.reached.is_set)
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await settled(desk.pilot)
+        assert desk.texts == before
+        chat = desk.store.chat(desk.chat.session.chat.info.id)
+        assert chat.leaf == desk.path[-1].id  # and so it is at the next start
+
+
+async def test_comparison_of_a_question_without_an_answer_leaves_one(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says(gate, "never"), says("plain")) as desk:
+        await desk.enter("question")
+        await desk.until(gate.reached.is_set)
+        await desk.press("escape")
+        await at_rest(desk)
+        assert desk.texts == ["question"]
+        await desk.enter("/compare off")
+        await desk.until(lambda: isinstance(desk.app.screen, CompareScreen))
+        await desk.shows("Enter keeps the chosen answer")
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await desk.until(lambda: desk.texts == ["question", "plain"])
+
+
+@pytest.mark.parametrize("keys_first", [[], ["ctrl+up"], ["ctrl+up", "k"]])
+@pytest.mark.parametrize("letters", ["explain", "more [1]", "compare", "remember", "y"])
+async def test_what_is_typed_after_a_click_on_a_message_is_a_prompt(
+    tmp_path: Path, keys_first: list[str], letters: str
+) -> None:
+    async with desktop(tmp_path, says("the answer")) as desk:
+        await desk.answered("question")
+        await desk.press(*keys_first)
+        lines = desk.screen_text().splitlines()
+        for words in ("question", "the answer"):
+            row = max(at for at, line in enumerate(lines) if words in line)
+            await desk.pilot.click(offset=(lines[row].index(words) + 1, row))
+        await desk.press(*letters)
+        await desk.until(lambda: desk.composer.text == letters)
+        assert desk.app.screen is desk.chat
+        assert desk.texts == ["question", "the answer"]
+        await desk.press("ctrl+up", "e")  # on purpose
+        await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
 
 
 async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> None:

@@ -356,6 +356,37 @@ async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> N
         await desk.until(lambda: not desk.store.chat(desk.chat.session.chat.info.id).draft)
 
 
+async def test_unsent_text_of_a_chat_that_was_left_is_in_sight_at_the_next_start(tmp_path: Path) -> None:
+    config = Config(sidebar=True)
+    async with desktop(tmp_path, says("fine"), config=config) as desk:
+        await desk.answered("a question")
+        first = desk.chat.session.chat.info.id
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await desk.press(*"never sent")
+        await desk.chat.pane.open_chat(first)
+        await desk.shows("Not sent yet", "never sent")
+    async with desktop(tmp_path, config=config) as desk:
+        await desk.shows("Not sent yet", "never sent")
+        lines = desk.screen_text().splitlines()
+        row = next(at for at, line in enumerate(lines) if "never sent" in line)
+        await desk.pilot.click(offset=(lines[row].index("never"), row))
+        await desk.until(lambda: desk.composer.text == "never sent")
+        assert "Not sent yet" not in desk.screen_text()
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+async def test_answer_that_a_new_chat_stops_is_told(tmp_path: Path, is_begun: bool) -> None:
+    gate = Gate()
+    script = says("half ", gate) if is_begun else says(gate)
+    async with desktop(tmp_path, script) as desk:
+        await desk.enter("a question")
+        await desk.until(gate.reached.is_set)
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await desk.until(lambda: "the answer in “a question” was stopped" in desk.status())
+
+
 async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "never")) as desk:

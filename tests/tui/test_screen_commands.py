@@ -97,6 +97,10 @@ async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_p
             ("/tag work", "#work a question"),
             ("/tag #home", "#home #work a question"),
             ("/tag work", "#home a question"),
+            ("/tag home new", "#new #home a question"),
+            ("/tag new home #x", "#x #new #home a question"),
+            ("/tag x new new", "#home a question"),
+            ("/tag #", "#home a question"),
         ):
             await desk.enter(command)
             await desk.shows(f"▌ {title}")

@@ -10,6 +10,7 @@ import pytest
 from textual.widgets import Button, Static
 
 from localspec.chat.messages import ChatSettings
+from localspec.hardware.memory.needs import DEFAULT_CONTEXT
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import shipped_files
@@ -131,6 +132,13 @@ async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Pa
         await desk.press("ctrl+s")
         await desk.shows("kept: Decoding, Thinking with this chat")
         assert desk.chat.session.chat.info.settings == ChatSettings(thinking=False)
+
+
+async def test_context_of_nobodys_choice_says_what_the_model_was_trained_for(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:  # 4096 are open
+        screen = await opened(desk)
+        row(screen, "context").field.focus()
+        await desk.shows("4096", "trained for 8,192", "at most", f"{DEFAULT_CONTEXT:,}")
 
 
 async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened_anew(tmp_path: Path) -> None:

@@ -86,6 +86,18 @@ async def tuning(
         yield desk
 
 
+@pytest.mark.asyncio
+async def test_models_that_cannot_be_tuned_from_here_open_nothing(tmp_path: Path) -> None:
+    def check() -> None:
+        raise UserError("these models are on another machine", "tune them there")
+
+    async with desktop(tmp_path) as desk:
+        desk.chat.tuner, desk.chat.check_tuning = Script(), check
+        await desk.press("f7")
+        await desk.shows("these models are on another machine")
+        assert desk.app.screen is desk.chat
+
+
 async def back_in_the_chat(desk: Desktop, opened: int) -> None:
     await desk.until(lambda: desk.app.screen is desk.chat and desk.loader.ready is not None)
     assert len(desk.opened) == opened

@@ -252,6 +252,7 @@ def launch(request: ScreenRequest) -> int:
             app.chat_screen.pane.go_home = request.go_home
             app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
             app.chat_screen.run_was_stopped = request.was_stopped
+            app.chat_screen.check_tuning = request.check_tuning
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             code = app.run() or 0

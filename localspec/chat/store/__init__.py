@@ -112,6 +112,10 @@ class Store:
         """Return the chats that hold messages: pinned ones first, then the newest."""
         return self._list(f"{_LISTED} ORDER BY pinned DESC, updated DESC, id DESC")
 
+    def unsent(self) -> tuple[ChatInfo, ...]:
+        """Return the chats that hold nothing but unsent text, the newest first."""
+        return self._list(f"deleted IS NULL AND draft <> '' AND NOT ({_LISTED}) ORDER BY id DESC")
+
     def deleted(self) -> tuple[ChatInfo, ...]:
         """Return the chats that can be brought back, the last one deleted first."""
         return self._list(f"deleted IS NOT NULL AND NOT ({_EMPTY}) ORDER BY deleted DESC, id DESC")

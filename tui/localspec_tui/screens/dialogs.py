@@ -14,6 +14,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.strip import Strip
+from textual.timer import Timer
 from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
@@ -22,22 +23,31 @@ from localspec_tui.keys import KeyFooter, key_of, take_key
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 
+WRITING_S = 0.5  # from one letter to the next of somebody who writes
+
 
 class AskScreen(ModalScreen[bool]):
-    """Ask, and return whether the answer was yes; Escape means no."""
+    """Ask, and return whether the answer was yes; Escape means no.
+
+    With `is_careful` nobody agrees by writing on: Enter means no until somebody goes to yes, and only a
+    letter alone is an answer.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y", "dismiss(True)", "Yes", id="ask.yes"),
+        Binding("y", "agree", "Yes", id="ask.yes"),
         Binding("n,escape", "dismiss(False)", "No", id="ask.no"),
         Binding("left,up", "app.focus_previous", "The answer before", id="ask.previous"),
         Binding("right,down", "app.focus_next", "The answer after", id="ask.next"),
     ]
 
-    def __init__(self, question: str, yes: str = "Yes", no: str = "No") -> None:
+    def __init__(self, question: str, yes: str = "Yes", no: str = "No", *, is_careful: bool = False) -> None:
         super().__init__()
         self._question = question
         self._yes = yes
         self._no = no
+        self._is_careful = is_careful
+        self._is_written_on = False  # so that further letters are no answers
+        self._agreeing: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Show the question over its answers."""
@@ -47,6 +57,33 @@ class AskScreen(ModalScreen[bool]):
                 yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.dismiss(True)")
                 yield Button(f"{self._no} (n)", id="no", action="screen.dismiss(False)")
         yield KeyFooter()
+
+    def on_mount(self) -> None:
+        """Let Enter take the answer that does no harm."""
+        if self._is_careful:
+            self.query_one("#no").focus()
+
+    def on_key(self, event: events.Key) -> None:
+        """Take letters behind others for no answers."""
+        if not (self._is_careful and event.is_printable):
+            return
+        if self._is_written_on:
+            event.stop()
+            event.prevent_default()
+            if self._agreeing is not None:
+                self._agreeing.stop()
+        self._is_written_on = True
+
+    def action_agree(self) -> None:
+        """Answer yes, unless other letters follow."""
+
+        def agree() -> None:
+            self.dismiss(True)
+
+        if self._is_careful:
+            self._agreeing = self.set_timer(WRITING_S, agree)
+        else:
+            agree()
 
 
 class NoteScreen(ModalScreen[None]):

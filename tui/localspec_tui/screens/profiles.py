@@ -115,7 +115,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
         if not self._is_own(profile):
             raise UserError(f"{profile.title} comes with LocalSpec and stays")
         question = f"Delete your profile {profile.title}? One of its name that is included takes its place."
-        if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep")):
+        if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep", is_careful=True)):
             await asyncio.to_thread(_remove, profile)
             await self._show(profile.name, f"{profile.title} is deleted")
 

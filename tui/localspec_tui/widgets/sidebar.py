@@ -22,6 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from localspec.chat.messages import ChatInfo
+from localspec.safe_text import safe_line
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
 
 Row: TypeAlias = ChatInfo | str
@@ -42,8 +43,8 @@ def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
 def _group(chat: ChatInfo, today: date) -> str:
     if chat.deleted is not None:
         return "Bin, kept for 30 days"
-    if chat.pinned:
-        return "Pinned"
+    if chat.pinned or not chat.messages:
+        return "Pinned" if chat.messages else "Not sent yet"
     day = local_date(chat.updated)
     age = (today - day).days
     if age <= 1:
@@ -53,6 +54,12 @@ def _group(chat: ChatInfo, today: date) -> str:
     if age <= 30:
         return "Last 30 days"
     return f"{day:%B}" if day.year == today.year else f"{day:%B %Y}"
+
+
+def title_shown(chat: ChatInfo) -> str:
+    """Return what a chat is called: one without messages after its unsent text."""
+    begun = next((line.strip() for line in chat.draft.splitlines() if line.strip()), "")
+    return chat.title or safe_line(begun) or "New chat"
 
 
 def local_date(time_s: float) -> date:
@@ -169,7 +176,7 @@ class ChatList(ScrollView, can_focus=True):
         else:
             right = f" {chat.messages} " if chat.messages else " "
         room = max(1, width - 2 - len(right))
-        title = Content(chat.title or "New chat").truncate(room, ellipsis=True, pad=True)
+        title = Content(title_shown(chat)).truncate(room, ellipsis=True, pad=True)
         title = title.stylize("dim") if chat.deleted is not None else title
         marker = "▌ " if is_current else "  "
         muted = "" if row in {self.hovered, self.cursor} else self.get_visual_style("chat", "muted")
@@ -288,7 +295,7 @@ class Sidebar(Widget):
         """Show these chats, in the order given; the cursor stays where it was."""
         self.set_class(not chats, "-empty")
         self._chats, self._current = tuple(chats), current
-        found = [chat for chat in chats if is_found(self._line.value, chat.title or "New chat")]
+        found = [chat for chat in chats if is_found(self._line.value, title_shown(chat))]
         self._list.show(rows(found, self._today()), current)
 
     def find(self) -> None:

@@ -192,6 +192,7 @@ class ChatPane(Vertical):
     async def leave_for(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Leave the open chat for another; prompts that wait become part of its unsent text."""
         async with self._changing:
+            title = self.session.chat.info.title if self.answering else None
             await self._leave()
             before, unsent = self.composer.text, self.composer.leave()
             await asyncio.to_thread(self.session.store.set_draft, *unsent)
@@ -200,6 +201,10 @@ class ChatPane(Vertical):
         self.composer.set_queue(self.session.queue)
         self.status.say("")
         await self.begin_anew(at, before)
+        if title is not None:
+            self.status.say(
+                f"the answer in “{title}” was stopped; what came is kept, and /continue there goes on"
+            )
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
@@ -432,7 +437,8 @@ class ChatPane(Vertical):
 
         question = f"{problem} Open the models on this machine instead?"
         if self.go_home is not None and not isinstance(self.app.screen, AskScreen):
-            self.ask(AskScreen(question, yes="Open here", no=otherwise or "Not now"), take)
+            no = otherwise or "Not now"
+            self.ask(AskScreen(question, yes="Open here", no=no, is_careful=True), take)
 
     # --- messages ---
 
@@ -520,6 +526,7 @@ class ChatPane(Vertical):
         """Answer a question in several modes with one seed, side by side."""
         self.must_be_idle()
         question, chat = self._question_of(message), self.session.chat
+        shown = chat.path[-1]
         models = self.loader.models(wait=False)
         if models.draft is None:
             modes = tuple(mode for mode in modes if mode in {"off", "ngram"}) or ("off",)
@@ -538,6 +545,9 @@ class ChatPane(Vertical):
             except EngineDied:
                 self.loader.reopen(models)
                 raise
+            finally:
+                if shown is not question:  # an answer to keep is one that somebody chose
+                    chat.back_to(shown.id)
 
         async def keep(chosen: int | None) -> None:
             if chosen is not None:

@@ -35,7 +35,7 @@ from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.slash_commands import COMMANDS
 from localspec_tui.screens.dialogs import AskScreen
-from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar
+from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar, title_shown
 from localspec_tui.widgets.status import in_words
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class ChatScreen(Screen[int]):
         self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
+        self.check_tuning: Callable[[], None] = lambda: None  # raises UserError for models elsewhere
         self._loader = loader
         self.opener: Callable[[ModelChoice], Opener] | None = None
         self.choices: FindModels | None = None  # where others can be opened
@@ -231,11 +232,12 @@ class ChatScreen(Screen[int]):
     async def _list_chats(self) -> None:
         store = self.session.store
         try:
-            chats = await asyncio.to_thread(lambda: (*store.chats(), *store.deleted()))
+            chats = await asyncio.to_thread(lambda: (*store.unsent(), *store.chats(), *store.deleted()))
         except StoreError as error:
             self.say(in_words(error))
         else:
-            self._sidebar.show(chats, self.session.chat.info.id)
+            here = self.session.chat.info.id
+            self._sidebar.show([each for each in chats if each.messages or each.id != here], here)
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
@@ -263,7 +265,7 @@ class ChatScreen(Screen[int]):
         await self._list_chats()
 
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
-        was_open, name = chat.id == self.session.chat.info.id, f"“{chat.title or 'New chat'}”"
+        was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
         if was_open:
             await self.pane.until_free()
 
@@ -279,13 +281,13 @@ class ChatScreen(Screen[int]):
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} brings it back")
 
         question = f"Put {name} into the bin? It can be brought back for 30 days."
-        self.pane.ask(AskScreen(question, yes="Delete", no="Keep"), decide)
+        self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
         await asyncio.to_thread(self.session.store.restore, chat.id)
         self._deleted = [each for each in self._deleted if each[0].id != chat.id]
         await (self.pane.open_chat(chat.id) if opens else self._list_chats())
-        self.say(f"“{chat.title or 'New chat'}” is back")
+        self.say(f"“{title_shown(chat)}” is back")
 
     # --- slash commands ---
 
@@ -316,6 +318,7 @@ class ChatScreen(Screen[int]):
         tasks = read_tasks(argument.replace(",", " ").split())
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
+        self.check_tuning()
         await self.pane.until_free()
         known, models = self.session.experience, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
@@ -345,8 +348,8 @@ class ChatScreen(Screen[int]):
     def action_interrupt(self) -> None:
         """Copy what is selected, or stop the answer, or leave at the second press in a row."""
         widget = self.focused
-        selected = widget.selected_text if isinstance(widget, TextArea | Input) else self.get_selected_text()
-        if selected:
+        typed = widget.selected_text if isinstance(widget, TextArea | Input) else ""
+        if selected := typed or self.get_selected_text():
             self.pane.copy(selected, "the selection")
         elif self.pane.answering:
             self.pane.stop()

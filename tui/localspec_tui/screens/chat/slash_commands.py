@@ -168,11 +168,14 @@ def _run_theme(pane: ChatPane, argument: str) -> None:
 
 
 def _run_tag(pane: ChatPane, argument: str) -> None:
-    """Put words with # before the title, or take them away: there the list shows and finds them."""
+    """Put words with # before the title, where the list finds them, or take them away if all are there."""
     pane.last()  # a chat without a message is not in the list
     words = pane.session.chat.info.title.split()
-    for tag in (f"#{word.lstrip('#')}" for word in argument.split()):
-        words = [word for word in words if word != tag] if tag in words else [tag, *words]
+    tags = [f"#{word.lstrip('#')}" for word in dict.fromkeys(argument.split()) if word.strip("#")]
+    if set(tags) <= set(words):
+        words = [word for word in words if word not in tags]
+    else:
+        words = [*(tag for tag in reversed(tags) if tag not in words), *words]
     _change(pane, "rename", " ".join(words))
 
 

@@ -78,6 +78,8 @@ class PromptHistory:
 class QueueStrip(OptionList):
     """The queue above the prompt; hidden while it is empty."""
 
+    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e,enter", "select", "Edit the queued prompt", id="queue.edit"),
         Binding("x,delete,backspace", "remove", "Remove the queued prompt", id="queue.remove"),

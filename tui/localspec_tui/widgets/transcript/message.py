@@ -44,6 +44,8 @@ class FoldHead(Static):
 class Folded(Vertical, can_focus=True):
     """A text that is folded unless somebody wants to read it."""
 
+    FOCUS_ON_CLICK = False  # as of the message that it is in
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,space", "toggle('unfolded')", "Unfold the text", id="thinking.toggle", show=False)
     ]
@@ -324,7 +326,7 @@ class ActionLine(Static):
 
     def action_act(self, action: Action) -> None:
         """Do what was clicked."""
-        self.query_ancestor(MessageView).action_act(action)
+        self.query_ancestor(MessageView).ask(action)
 
 
 class MessageView(Vertical, can_focus=True):
@@ -342,6 +344,8 @@ class MessageView(Vertical, can_focus=True):
         Binding("enter", "unfold", "Unfold or fold", id="message.unfold", show=False),
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
     ]
+
+    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
@@ -397,10 +401,13 @@ class MessageView(Vertical, can_focus=True):
 
     def action_act(self, action: Action) -> None:
         """Ask the screen to do something with this message; what is typed next is seldom meant for it."""
-        message, text = self.item.message, ""
-        self.screen.set_focus(self, scroll_visible=False)  # a click need not have
         if action not in {"previous", "next"}:  # walking goes on
             self.blur()
+        self.ask(action)
+
+    def ask(self, action: Action) -> None:
+        """Ask the screen to do something with this message."""
+        message, text = self.item.message, ""
         if action == "copy-code":
             codes = code_blocks(self.body.text)
             if not codes:

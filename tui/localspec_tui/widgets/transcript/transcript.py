@@ -228,7 +228,12 @@ class Transcript(VerticalScroll, can_focus=False):
     action_scroll_end = follow
 
     def on_click(self, event: events.Click) -> None:
-        """Show more messages, or the end, where the reader asks for them."""
+        """Show more messages, or the end, where the reader asks for them.
+
+        The message in focus loses that: the letters typed after a click are a prompt, not its commands.
+        """
+        if self.has_focus_within and self.screen.focused is not None:
+            self.screen.focused.blur()
         if event.widget is self._hint:
             self.follow()
         elif event.widget in {self._earlier, self._later}:
