@@ -109,9 +109,8 @@ class Header:
             raise self.broken(f"{key.replace('{arch}', self.architecture)} is {number:g}")
         return int(number)
 
-    def broken(self, what: str) -> ModelFileError:
+    def broken(self, what: str, hint: str = "download the file again") -> ModelFileError:
         """Return the error for a header that says something impossible."""
-        hint = "download the file again, or choose another"
         return ModelFileError(f"{self.path} has a broken GGUF header: {what}", hint)
 
 
@@ -464,7 +463,7 @@ def check_file(header: Header) -> None:
             "resume or repeat the download",
         )
     if fault := next(_faults(header), ""):
-        raise header.broken(fault)
+        raise header.broken(fault, "download the file again, or choose another")
     if not header.architecture and not header.integer("split.no"):  # only the first part has it
         raise ModelFileError(f"{header.path} does not name its architecture", "choose another file")
     check_known(header.path, _named(header), {tensor.kind for tensor in header.tensors})

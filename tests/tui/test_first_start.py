@@ -21,7 +21,8 @@ from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.status import TitleBar
 from tests.cli.choosing import entry, pair
-from tests.models.hub_server import Hub
+from tests.llama import tiny
+from tests.models.hub_server import Hub, Repository
 from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.pairs import BIG, SMALL, put_in_catalogue
@@ -183,6 +184,19 @@ async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
         await screen.shows("Gone Q4_K_M + Small")
         await screen.press("f9")
         await screen.shows("Gone Q4_K_M is nowhere to be had", "Big Q4_K_M + Small Q4_K_M")
+        await fetched(screen)
+
+
+async def test_a_pair_that_cannot_be_opened_here_makes_room_for_the_next(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer = tiny.Recipe(tmp_path / "newer.gguf", "qwen9").write().read_bytes()
+    hub.repositories["user/newer-GGUF"] = Repository({"newer-Q4_K_M.gguf": newer})
+    put_in_catalogue(monkeypatch, pair(entry("newer", 4, bytes=40_000), score=90), pair(BIG, SMALL))
+    async with opening(tmp_path) as screen:
+        await screen.shows(OFFER, "Newer Q4_K_M")
+        await screen.press("f9")
+        await screen.shows("needs the architecture `qwen9`", "Big Q4_K_M + Small Q4_K_M")
         await fetched(screen)
 
 
