@@ -34,7 +34,9 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.cli.shared.console import SUCCESS, leaving_in_order, say
 from localspec.errors import UserError
+from localspec.hardware.devices import processor
 from localspec.inference.interface import SharedModels
+from localspec.llama.cores import allowed_cores
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
@@ -132,7 +134,7 @@ def _kept(mebibytes: int | None) -> int:
     """Return how many bytes of other conversations are kept."""
     if mebibytes is not None:
         return mebibytes * 2**20
-    return min(8 * 2**30, int(psutil.virtual_memory().available) // 4)
+    return min(8 * 2**30, processor(allowed_cores()).devices[0].memory_free // 4)
 
 
 def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:

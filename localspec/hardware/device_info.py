@@ -12,6 +12,32 @@ DeviceKind = Literal["cpu", "gpu", "integrated", "remote"]
 """`integrated` shares the processor's memory; `remote` is of another machine."""
 
 
+_POSSIBLE = {  # least and most that any card has; drivers write other numbers where they know nothing
+    "pcie_generation": (1, 8),
+    "pcie_width": (1, 32),  # lanes
+    "power_limit_w": (1, 10_000),
+    "temperature_c": (-50, 200),
+    "bus_width": (8, 65_536),  # bits between a card and its memory
+    "clock_mhz": (1, 100_000),
+    "user_memory": (0, 2**50),
+    "capability": (100, 9_990),  # of CUDA, times a hundred
+}
+
+
+def possible(what: str, told: object) -> float | None:
+    """Return a number that a driver told, None for one that cannot be; `what` is a key of the ranges."""
+    low, high = _POSSIBLE[what]
+    if isinstance(told, bool) or not isinstance(told, int | float) or not low <= told <= high:
+        return None
+    return told
+
+
+def possible_count(what: str, told: object) -> int | None:
+    """Return a whole number that a driver told, None for one that cannot be."""
+    number = possible(what, told)
+    return None if number is None or number != int(number) else int(number)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceUser:
     """A program that has memory on a card."""

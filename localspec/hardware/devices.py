@@ -15,7 +15,7 @@ import psutil
 from localspec.child_process import values_of
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware import nvml
-from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine
+from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine, possible_count
 from localspec.llama.cores import allowed_cores, control_groups, core_limits, number_in, text_in
 
 if TYPE_CHECKING:
@@ -26,6 +26,12 @@ PATIENCE_S = 60.0
 """The first start of a driver may take long: it may have to compile for the card."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
+_GROUP_FILES = (  # of both kinds of control groups: their controller, their limit, their use
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+_GIVES_WAY = ("inactive_file", "active_file", "slab_reclaimable")
+_STAYS = ("anon", "rss", "shmem", "unevictable")  # `rss` is what the first kind calls `anon`
 _LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
 
 
@@ -141,18 +147,17 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
         return device
     place = root / "sys/bus/pci/devices" / bus_id
     speed = text_in(place / "current_link_speed").partition(" ")[0]
-    most = max(device.pcie_width_max or 0, _lanes(place / "max_link_width"))
+    most = max(device.pcie_width_max or 0, _lanes(place / "max_link_width") or 0)
     return replace(
         device,
         pcie_generation=device.pcie_generation or _GENERATIONS.get(speed),
-        pcie_width=device.pcie_width or _lanes(place / "current_link_width") or None,
+        pcie_width=device.pcie_width or _lanes(place / "current_link_width"),
         pcie_width_max=most or None,
     )
 
 
-def _lanes(path: Path) -> int:
-    lanes = number_in(path) or 0
-    return lanes if 0 < lanes <= 32 else 0  # 255 is written where nobody knows
+def _lanes(path: Path) -> int | None:
+    return possible_count("pcie_width", number_in(path))  # 255 is written where nobody knows
 
 
 def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
@@ -186,20 +191,26 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
 
 
 def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit and use of every control group around this process; the cache of files gives way."""
-    for folder in control_groups(root, ""):
-        limit, used = number_in(folder / "memory.max"), number_in(folder / "memory.current")
-        if limit is not None and used is not None:
-            yield limit, used - _reclaimable(folder, "inactive_file")
-    for folder in control_groups(root, "memory"):
-        limit, used = number_in(folder / "memory.limit_in_bytes"), number_in(folder / "memory.usage_in_bytes")
-        if limit is not None and used is not None and limit < _LIMITLESS:
-            yield limit, used - _reclaimable(folder, "total_inactive_file")
+    """Yield the limit of every control group around this process, and what its programs hold of it."""
+    for controller, most, now in _GROUP_FILES:
+        for folder in control_groups(root, controller):
+            limit, used = number_in(folder / most), number_in(folder / now)
+            if limit is not None and used is not None and limit < _LIMITLESS:
+                yield limit, _held(used, _statistics(folder))
 
 
-def _reclaimable(folder: Path, name: str) -> int:
-    for line in text_in(folder / "memory.stat").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name and value.isdigit():
-            return int(value)
-    return 0
+def _held(used: int, statistics: Mapping[str, int]) -> int:
+    """Return the bytes of a control group that do not give way to a program that wants them.
+
+    As `MemAvailable` reckons for a machine: files that were read and idle objects of the kernel give way.
+    """
+    gives_way = sum(statistics.get(name, 0) for name in _GIVES_WAY)
+    stays = sum(statistics.get(name, 0) for name in _STAYS)
+    return min(used, max(used - gives_way, stays))
+
+
+def _statistics(folder: Path) -> dict[str, int]:
+    """Return the figures of a control group with all groups in it, which the first kind calls `total_`."""
+    lines = (line.partition(" ") for line in text_in(folder / "memory.stat").splitlines())
+    found = {key: int(value) for key, _, value in lines if value.isdigit()}
+    return found | {key.removeprefix("total_"): found[key] for key in found if key.startswith("total_")}

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows of its cards; every single answer may be missing."""
+"""What NVIDIA's management library knows of its cards; every single answer may be missing, or nonsense."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from localspec.hardware.device_info import DeviceInfo, DeviceUser
+from localspec.hardware.device_info import DeviceInfo, DeviceUser, possible, possible_count
 
 Library: TypeAlias = Any
 """The module `pynvml`, which has no types."""
@@ -88,34 +88,41 @@ def _card(library: Library, number: int) -> Card:
         return _answer(lambda: getattr(library, function)(handle, *more))
 
     pci = ask("nvmlDeviceGetPciInfo")
-    power = ask("nvmlDeviceGetEnforcedPowerLimit")
+    milliwatts = ask("nvmlDeviceGetEnforcedPowerLimit")
     temperature = ask("nvmlDeviceGetTemperature", getattr(library, "NVML_TEMPERATURE_GPU", 0))
     display = ask("nvmlDeviceGetDisplayActive")
     device = replace(
         UNKNOWN,
         name=_text(ask("nvmlDeviceGetName") or ""),
-        drives_display=bool(display) if display is not None else None,
-        pcie_generation=ask("nvmlDeviceGetCurrPcieLinkGeneration") or None,
-        pcie_width=ask("nvmlDeviceGetCurrPcieLinkWidth") or None,
-        pcie_width_max=ask("nvmlDeviceGetMaxPcieLinkWidth") or None,
-        power_limit_w=power / 1000 if power is not None else None,
-        temperature_c=float(temperature) if temperature is not None else None,
+        drives_display=bool(display) if display in (0, 1) else None,
+        pcie_generation=possible_count("pcie_generation", ask("nvmlDeviceGetCurrPcieLinkGeneration")),
+        pcie_width=possible_count("pcie_width", ask("nvmlDeviceGetCurrPcieLinkWidth")),
+        pcie_width_max=possible_count("pcie_width", ask("nvmlDeviceGetMaxPcieLinkWidth")),
+        power_limit_w=possible("power_limit_w", milliwatts / 1000) if isinstance(milliwatts, int) else None,
+        temperature_c=possible("temperature_c", temperature),
         theoretical_rate=_theoretical_rate(ask, getattr(library, "NVML_CLOCK_MEM", 2)),
         users=_users(library, ask),
     )
-    major, minor = ask("nvmlDeviceGetCudaComputeCapability") or (0, 0)
     return Card(
         number,
         _plain_bus_id(_text(pci.busId)) if pci is not None else "",
         device,
-        100 * major + 10 * minor,
+        _capability(ask("nvmlDeviceGetCudaComputeCapability")),
     )
+
+
+def _capability(told: Answer) -> int:
+    """Return CUDA's compute capability times a hundred, 0 where it is unknown."""
+    match told:
+        case (int(major), int(minor)):
+            return possible_count("capability", 100 * major + 10 * minor) or 0
+    return 0
 
 
 def _theoretical_rate(ask: Callable[..., Answer], memory_clock: int) -> float | None:
     """Return bus width times clock; memory of cards moves data twice per clock that NVML tells."""
-    bits = ask("nvmlDeviceGetMemoryBusWidth")
-    mhz = ask("nvmlDeviceGetMaxClockInfo", memory_clock)
+    bits = possible("bus_width", ask("nvmlDeviceGetMemoryBusWidth"))
+    mhz = possible("clock_mhz", ask("nvmlDeviceGetMaxClockInfo", memory_clock))
     return bits / 8 * mhz * 1e6 * 2 if bits and mhz else None
 
 
@@ -125,7 +132,7 @@ def _users(library: Library, ask: Callable[..., Answer]) -> tuple[DeviceUser, ..
     found: dict[int, DeviceUser] = {}
     for process in (*(drawing or ()), *(computing or ())):
         if process.pid != os.getpid():  # asking itself takes memory
-            memory = getattr(process, "usedGpuMemory", None)
+            memory = possible_count("user_memory", getattr(process, "usedGpuMemory", None))
             found[process.pid] = DeviceUser(process.pid, _program(library, process.pid), memory)
     return tuple(sorted(found.values(), key=lambda user: (-(user.memory or 0), user.pid)))
 

@@ -34,8 +34,8 @@ LARGEST_BODY = 32 * 2**20  # bytes: more than any context holds
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
 SILENCE_S = 5.0  # after which a stream says that it waits
-WAITING = ": waiting\n\n"
-"""A comment, which readers of server-sent events pass over."""
+WAITING = ": waiting\n"
+"""A comment, which readers of server-sent events pass over; some take a blank line behind it for an event."""
 GONE = 499  # nginx's status for a client that has left; nobody reads it
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}

@@ -189,6 +189,64 @@ def test_a_container_limits_memory_and_cores(tmp_path: Path, kind: str) -> None:
     assert seen.notes[1] == "this program may use 1.5 of 16 cores: the limit of its container"
 
 
+MIB = 2**20
+LIMIT = 320  # MiB
+HELD = [  # use and figures of a control group in MiB, and what its programs hold
+    pytest.param(
+        150, {"anon": 20, "active_file": 100, "inactive_file": 5}, 45, id="files that were read twice"
+    ),
+    pytest.param(150, {"anon": 20, "inactive_file": 100}, 50, id="files that were read once"),
+    pytest.param(150, {"anon": 20, "slab_reclaimable": 30}, 120, id="idle objects of the kernel"),
+    pytest.param(
+        150, {"anon": 60, "shmem": 50, "active_file": 140}, 110, id="memory that programs share stays"
+    ),
+    pytest.param(150, {"anon": 5, "unevictable": 120, "active_file": 145}, 125, id="locked pages stay"),
+    pytest.param(150, {"anon": 90, "unevictable": 90}, 150, id="pages that count twice"),
+    pytest.param(150, {"active_file": 2**30}, 0, id="figures that contradict the use"),
+    pytest.param(150, {}, 150, id="no figures"),
+]
+
+
+@pytest.mark.parametrize(("used", "figures", "held"), HELD)
+@pytest.mark.parametrize("kind", ["second", "first"])
+def test_the_cache_of_files_gives_way(
+    tmp_path: Path, kind: str, used: int, figures: dict[str, int], held: int
+) -> None:
+    if kind == "second":
+        place, names = "sys/fs/cgroup/box", ("memory.max", "memory.current")
+        lines = [f"{name} {size * MIB}" for name, size in figures.items()]
+    else:  # whose own figures stand beside those of all groups in it
+        place, names = "sys/fs/cgroup/memory/box", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        figures = {{"anon": "rss"}.get(name, name): size for name, size in figures.items()}
+        lines = [f"{name} 0" for name in figures]
+        lines += [f"total_{name} {size * MIB}" for name, size in figures.items()]
+    write(
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/box\n" if kind == "second" else "4:memory:/box\n",
+            f"{place}/{names[0]}": f"{LIMIT * MIB}\n",
+            f"{place}/{names[1]}": f"{used * MIB}\n",
+            f"{place}/memory.stat": "\n".join(["broken", "anon many", *lines]),
+        },
+    )
+    device = processor(16, tmp_path).devices[0]
+    assert device.memory_free == (LIMIT - held) * MIB
+
+
+@pytest.mark.parametrize(("inner", "outer", "free"), [(200, 400, 150), (400, 200, 100), (None, 200, 100)])
+def test_of_nested_groups_the_one_with_least_to_give_counts(
+    tmp_path: Path, inner: int | None, outer: int, free: int
+) -> None:
+    for place, limit, used in (("box/inner", inner, 250), ("box", outer, 300)):
+        most = "max" if limit is None else limit * MIB
+        folder = f"sys/fs/cgroup/{place}"
+        write(tmp_path, {f"{folder}/memory.max": f"{most}\n", f"{folder}/memory.current": f"{used * MIB}\n"})
+        write(tmp_path, {f"{folder}/memory.stat": f"active_file {200 * MIB}\n"})
+    write(tmp_path, {"proc/self/cgroup": "0::/box/inner\n"})
+    device = processor(16, tmp_path).devices[0]
+    assert (device.memory_total, device.memory_free) == (200 * MIB, free * MIB)
+
+
 def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
     write(tmp_path, {"proc/self/cgroup": "0::/\n"})
     write(tmp_path, {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/cpu.max": "max 100000\n"})

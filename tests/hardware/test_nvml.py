@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +45,42 @@ def test_the_probe_itself_is_no_user() -> None:
     me = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1)]
     (card,) = look_through(FakeLibrary(GTX_1060 | {"ComputeRunningProcesses": me})).cards
     assert card.device.users == ()
+
+
+@pytest.mark.parametrize(
+    ("answers", "field"),
+    [
+        *(
+            ({"CurrPcieLinkGeneration": told}, "pcie_generation")
+            for told in (0, 255, -1, 2**32 - 1, "4", True)
+        ),
+        *(({"CurrPcieLinkWidth": told}, "pcie_width") for told in (0, 255, 33, 2**32 - 1, None, 1.5)),
+        *(({"MaxPcieLinkWidth": told}, "pcie_width_max") for told in (0, 255, 2**32 - 1)),
+        *(({"EnforcedPowerLimit": told}, "power_limit_w") for told in (0, -1, 2**32 - 1, "350 W", None)),
+        *(({"Temperature": told}, "temperature_c") for told in (-273, 255, 2**31 - 1, float("nan"), "41")),
+        *(({"DisplayActive": told}, "drives_display") for told in (255, -1, 2**32 - 1, "yes")),
+        *(({"MemoryBusWidth": told}, "theoretical_rate") for told in (0, -1, 2**32 - 1)),
+        *(({"MaxClockInfo": told}, "theoretical_rate") for told in (0, -1, 2**32 - 1)),
+    ],
+)
+def test_a_number_that_no_card_has_is_unknown(answers: dict[str, object], field: str) -> None:
+    (card,) = look_through(FakeLibrary(RTX_3090 | answers)).cards
+    (whole,) = look_through(FakeLibrary(RTX_3090)).cards
+    assert getattr(card.device, field) is None
+    assert getattr(whole.device, field) is not None
+    assert replace(card.device, **{field: getattr(whole.device, field)}) == whole.device
+
+
+@pytest.mark.parametrize("told", [(255, 255), (0, 0), (-1, 2), (2**31, 0), (8,), "86", None, ("8", "6")])
+def test_a_capability_that_no_card_has_is_unknown(told: object) -> None:
+    (card,) = look_through(FakeLibrary(RTX_3090 | {"CudaComputeCapability": told})).cards
+    assert card.capability == 0
+
+
+def test_memory_that_no_program_has_is_unknown() -> None:
+    greedy = [SimpleNamespace(pid=4_000_001, usedGpuMemory=2**64 - 1)]
+    (card,) = look_through(FakeLibrary(GTX_1060 | {"ComputeRunningProcesses": greedy})).cards
+    assert card.device.users == (DeviceUser(4_000_001, "ollama", None),)
 
 
 def test_text_may_come_as_bytes() -> None:
