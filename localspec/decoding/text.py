@@ -222,7 +222,8 @@ class AnswerEvents:
         self._stopwatch.go_on()
         for event in events:
             if isinstance(event, Round):
-                scores = event.scores[: self._take(event)]
+                place = self._take(event)
+                scores, event = event.scores[:place], event.up_to(place + 1)  # noqa: PLW2901  cut
                 self.tally.add(event.stats, len(event.tokens), self._stopwatch.seconds())
             elif isinstance(event, ModeChanged):
                 self.tally.change(event.mode)
