@@ -84,6 +84,11 @@ def ago(moment: str, now: datetime) -> str:
     return "just now"
 
 
+def percent(share: float) -> str:
+    """Return a share of 0 to 1 as a whole number of percent."""
+    return f"{share:.0%}"
+
+
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
     """Return lines in which the texts of a column stand below each other; `right` ones end together."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

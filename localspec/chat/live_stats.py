@@ -143,11 +143,11 @@ def of_record(record: AnswerRecord) -> Figures:
 
 
 _WORDS: dict[str, Callable[[float], str]] = {
-    "acceptance": lambda share: f"{10 * share:.0f} of 10 guesses right",
+    "acceptance": lambda share: f"{units.percent(share)} of guesses right",
     "tokens_per_s": lambda speed: f"{units.rate(speed)} tokens/s",
     "ratio": lambda ratio: f"{ratio:.1f} times plain",
     "accepted_length": lambda tokens: f"{tokens:.1f} tokens a round",
-    "hit_rate": lambda share: f"{share:.0%} ready in time",
+    "hit_rate": lambda share: f"{units.percent(share)} ready in time",
 }
 
 

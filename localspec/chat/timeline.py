@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from localspec import units
 from localspec.types import DraftOrigin, RoundDone, RoundStats
 
 SMOOTHING = 8  # rounds that a point of a curve looks at, at least
@@ -256,4 +257,4 @@ def duration(seconds: float) -> str:
 
 def percent(part: int, whole: int) -> str:
     """Return a share in words."""
-    return f"{100 * part / whole:.0f} %"
+    return units.percent(part / whole)

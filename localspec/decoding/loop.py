@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -40,6 +40,13 @@ class Round:
     stats: RoundStats
     is_last: bool = False
     scores: tuple[TokenScore, ...] = ()  # of its tokens, where they are asked for; without their bytes
+
+    def up_to(self, count: int) -> Round:
+        """Return the round as if it had ended with so many of its tokens."""
+        if count >= len(self.tokens):
+            return self
+        stats = judged_up_to(self.stats, count)
+        return Round(self.tokens[:count], self.provenance[:count], stats, True, self.scores[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +125,7 @@ class Decoder:
                 room = min(params.max_tokens - emitted, self.model.context_size - len(text))
                 is_last = tokens[-1] in params.end_tokens or room <= 0
                 origins = _provenance(draft, outcome)[: len(tokens)]
-                yield Round(tuple(tokens), origins, stats, is_last, scores)
+                yield Round(tuple(tokens), origins, judged_up_to(stats, len(tokens)), is_last, scores)
                 clock.restart()
                 if is_last:
                     return
@@ -183,6 +190,14 @@ def _cut(tokens: list[int], params: DecodeParams, emitted: int) -> list[int]:
             tokens = tokens[: position + 1]
             break
     return tokens[: params.max_tokens - emitted]
+
+
+def judged_up_to(stats: RoundStats, tokens: int) -> RoundStats:
+    """Return the counts of a round that ended with so many tokens: of its draft no more than those counts."""
+    if tokens > stats.accepted:  # with the target's own
+        return stats
+    written = stats.drafted - stats.copied
+    return replace(stats, drafted=tokens, accepted=tokens, copied=max(0, tokens - written))
 
 
 def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenScore, ...]:

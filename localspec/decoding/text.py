@@ -264,12 +264,12 @@ class AnswerEvents:
             if isinstance(event, Round):
                 taken = self._take(event)
                 # thinking is closed at the same token in every mode: what else the round brought goes
-                tokens = event.tokens[:taken] if self._is_to_close else event.tokens
-                goes_on = goes_on or len(tokens) < len(event.tokens)
-                self.tally.add(event.stats, len(tokens), self._stopwatch.seconds())
+                cut = event.up_to(taken if self._is_to_close else taken + 1)
+                goes_on = goes_on or len(cut.tokens) < len(event.tokens)
+                self.tally.add(cut.stats, len(cut.tokens), self._stopwatch.seconds())
                 with self._stopwatch.paused():
                     yield from self._told(event.scores[:taken])
-                    yield RoundDone(event.stats, len(tokens))
+                    yield RoundDone(cut.stats, len(cut.tokens))
             else:
                 if isinstance(event, ModeChanged):
                     self.tally.change(event.mode)

@@ -192,12 +192,12 @@ def test_labels_say_what_is_known() -> None:
     ("figures", "words"),
     [
         (Figures("plain", 6.28), "6.3 tokens/s"),
-        (Figures("n-gram", 14.31, 1.04, 0.3), "3 of 10 guesses right, 14 tokens/s, 1.0 times plain"),
+        (Figures("n-gram", 14.31, 1.04, 0.3), "30% of guesses right, 14 tokens/s, 1.0 times plain"),
         (
             Figures("SSD", 1058.0, 1.44, 0.75, 3.4, 0.82),
-            "8 of 10 guesses right, 1,058 tokens/s, 1.4 times plain, 3.4 tokens a round, 82% ready in time",
+            "75% of guesses right, 1,058 tokens/s, 1.4 times plain, 3.4 tokens a round, 82% ready in time",
         ),
-        (Figures("speculative", None, None, 0.0), "0 of 10 guesses right"),
+        (Figures("speculative", None, None, 0.0), "0% of guesses right"),
     ],
 )
 def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str) -> None:

@@ -22,7 +22,7 @@ from tests.tui.styled import STYLES
 
 METER = "context 5.1k/32k ▓░░░░"
 SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
-FIGURES = "SSD  7 of 10 guesses right  58 tokens/s  1.9 times plain"
+FIGURES = "SSD  71% of guesses right  58 tokens/s  1.9 times plain"
 ALL = f"{FIGURES}  3.4 tokens a round  82% ready in time"
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
 ERROR = "The engine stopped: out of memory. It is started again; the text so far is kept, nothing is lost."
@@ -188,7 +188,7 @@ async def test_each_figure_explains_itself() -> None:
         app.line.meter = (context_part(5234, 32768, estimated=True),)
         await pilot.pause()
         for word, meaning in (
-            ("10 g", "accepted"),
+            ("of guesses", "accepted"),
             ("tokens/s", "per second"),
             ("context", "about 5,234 of 32,768"),
         ):

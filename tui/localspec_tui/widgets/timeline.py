@@ -151,10 +151,10 @@ def position_rows(history: History, width: int, *, each: bool) -> list[Content]:
         ]
     row = label("accepted")
     for number, position in enumerate(positions, 1):
-        part = _share(number, position, 5)
+        part = Content("" if number == 1 else "   ") + _share(number, position, 5)
         if row.cell_length + part.cell_length > width:
             break
-        row += part + "   "
+        row += part
     return [row]
 
 
