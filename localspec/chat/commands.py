@@ -1,6 +1,7 @@
-"""The slash commands of the screen: what they are called, what follows them, and how Tab completes them.
+"""The slash commands: what they are called, what follows them, and how Tab completes them.
 
-Owns their grammar; what they do is up to the screen, but for prompts that a person keeps as files:
+Owns their grammar, on the screen and line by line; what they do is up to these two, but for prompts that a
+person keeps as files:
 `commands/NAME.md` beside config.toml is the command `/NAME`. Its text is the prompt; `$ARGUMENTS` in it
 becomes what follows the command, which else stands at its end. A heading in the first line (`# ...`)
 describes the command and is not sent.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -37,7 +38,8 @@ _CHOICES["fixed-mode"] = {mode: words for mode, words in _CHOICES["mode"].items(
 _CHOICES["task"] = dict.fromkeys(get_args(TaskType), "")
 _TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names that may hold spaces
 _MODE_ALIASES = {"ar": "off"}
-_NAME = re.compile(r"/([A-Za-z-]*)(?=\s|$)")  # `/usr/bin` and `/* comment` are text
+_NAME = re.compile(r"/([A-Za-z-]+)(?=\s|$)")  # `/usr/bin`, `/* comment` and `/ a` are text
+_AS_MESSAGE = "a space before the / makes it a message"
 _ARGUMENTS = "$ARGUMENTS"
 _DEEPEST = 100  # quotations and lists in each other, as the screen shows them
 _SHOWN = 60  # characters of a prompt that nobody described
@@ -74,36 +76,51 @@ class CommandSpec:
 
 
 COMMANDS = checked(tuple[CommandSpec, ...], _DATA["commands"], "commands")
-_SPECS = {name: spec for spec in COMMANDS for name in (spec.name, *spec.aliases)}
+OF_LINES = checked(tuple[CommandSpec, ...], _DATA["of_lines"], "of_lines")
+"""What only a chat line by line has."""
+
+
+def specs_of(names: Container[str]) -> dict[str, CommandSpec]:
+    """Return the commands of these names, by all that they are called."""
+    specs = [spec for spec in (*COMMANDS, *OF_LINES) if spec.name in names]
+    return {name: spec for spec in specs for name in (spec.name, *spec.aliases)}
+
+
+_SPECS = specs_of({spec.name for spec in COMMANDS})
 NAMES = frozenset(_SPECS)  # that are taken
 
 
-def parse(text: str) -> Command | None:
+def parse(text: str, known: Mapping[str, CommandSpec] = _SPECS) -> Command | None:
     """Return the command that a text is, None for a message; raises UserError for one that makes no sense."""
     found = _NAME.match(text)
-    if found is None:
+    if found is None and text.rstrip() != "/":
         return None
-    spec = _SPECS.get(found[1].lower())
-    if spec is None:
-        close = get_close_matches(found[1].lower(), _SPECS, n=1)
+    written = "/" if found is None else found[0]
+    spec = None if found is None else known.get(found[1].lower())
+    if found is None or spec is None:
+        close = get_close_matches(written[1:].lower(), known, n=1)
         meant = f"; did you mean `/{close[0]}`?" if close else ""
-        raise UserError(
-            f"there is no command `{found[0]}`{meant}", "/help lists them; a second / makes it a message"
-        )
+        raise UserError(f"there is no command `{written}`{meant}", f"/help lists them; {_AS_MESSAGE}")
     argument = text[found.end() :].strip()
     command = Command(spec.name, unquoted(argument) if spec.kinds[:1] == ("file",) else argument)
     if spec.needs_argument and not command.argument:
         raise UserError(f"/{found[1]} needs more: {spec.usage}")
     if command.argument and not spec.argument_hint:
-        raise UserError(f"nothing can follow /{found[1]}", "a second / makes it a message")
+        raise UserError(f"nothing can follow /{found[1]}", _AS_MESSAGE)
     if command.argument and spec.name in _CHECKS:
         _CHECKS[spec.name](command.argument)
     return command
 
 
-def as_message(text: str) -> str:
-    """Return a message without the slash or the space that kept it from being a command."""
-    return text[1:] if text.startswith(("//", " /")) else text
+def as_message(text: str, known: Container[str] = NAMES) -> str:
+    """Return a message without what alone keeps it from being a command: a space, or a second slash.
+
+    Two slashes before another word than the name of a command are a comment in a program.
+    """
+    found = _NAME.match(text, 1)
+    if found is None or not text.startswith((" ", "/")):
+        return text
+    return text[1:] if text[0] == " " or found[1].lower() in known else text
 
 
 def read_mode(argument: str) -> Mode | None:
@@ -266,7 +283,9 @@ class Templates:
             return text
         prompt = prompt if _ARGUMENTS in prompt else f"{prompt}\n\n{_ARGUMENTS}"
         prompt = prompt.replace(_ARGUMENTS, text[found.end() :].strip())
-        return f"/{prompt}".rstrip() if prompt.startswith("/") else prompt.rstrip()  # which is no command
+        if command := _NAME.match(prompt):  # which it is not
+            prompt = f"{'/' if command[1].lower() in NAMES else ' '}{prompt}"
+        return prompt.rstrip()
 
 
 def may_be_own(text: str) -> bool:

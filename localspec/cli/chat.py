@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from localspec.app import figures
 from localspec.app.options import MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
-from localspec.chat.commands import read_mode, read_temperature
+from localspec.chat.commands import as_message, parse, read_mode, read_temperature, specs_of
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
@@ -32,7 +31,7 @@ from localspec.errors import ContextFullError, EngineError, StoreError, UserErro
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
-from localspec.types import Finished, ModeChanged
+from localspec.types import Finished, Mode, ModeChanged
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -107,6 +106,7 @@ class Dialogue:
         self._last: Finished | None = None
         self._last_options: AnswerOptions | None = None
         self._leaving = False
+        self._known = specs_of(self._commands())
 
     def mode_line(self) -> str:
         """Return the mode of the next answer and why, once it is told what the tuner's settings lack."""
@@ -120,10 +120,12 @@ class Dialogue:
         while not self._leaving and (entry := self._next_entry(reader)) is not None:
             text, is_block = entry
             try:
-                if text.startswith("/") and not is_block:
-                    self._command(text)
+                command = None if is_block else parse(text, self._known)
+                if command is not None:
+                    self._commands()[command.name](command.argument)
                 elif text.strip():
-                    self._ask(text.strip("\n"))
+                    said = text.strip("\n")
+                    self._ask(said if is_block else as_message(said, self._known))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise
@@ -168,7 +170,7 @@ class Dialogue:
             self._take_back(question)
             raise
 
-    def _answer(self) -> None:
+    def _answer(self, mode: Mode | None = None) -> None:
         session = self._session
         if session.followed != self._followed:
             self._followed = session.followed
@@ -177,7 +179,7 @@ class Dialogue:
         has_history = len(session.chat.path) > 1
         try:
             answer = write_answer(
-                self._models, session.answer(self._models), silent=False, colours=self._colours
+                self._models, session.answer(self._models, mode=mode), silent=False, colours=self._colours
             )
         except ContextFullError as error:
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
@@ -211,31 +213,18 @@ class Dialogue:
                 say(figures.note(change))
             self._told = change
 
-    def _command(self, entry: str) -> None:
-        name, _, argument = entry.partition(" ")
-        commands = self._commands()
-        if name not in commands:
-            close = get_close_matches(name, commands, n=1)
-            meant = f"; did you mean `{close[0]}`?" if close else ""
-            raise UserError(
-                f"there is no command `{name}`{meant}",
-                "/help lists them; a space before the / makes it a message",
-            )
-        commands[name](argument.strip())
-
     def _commands(self) -> dict[str, Callable[[str], None]]:
         return {
-            "/help": self._help,
-            "/mode": self._mode,
-            "/stats": self._stats,
-            "/regen": self._regenerate,
-            "/undo": self._undo,
-            "/clear": self._clear,
-            "/system": self._system,
-            "/temp": self._temperature,
-            "/color": self._color,
-            "/exit": self._exit,
-            "/quit": self._exit,
+            "help": self._help,
+            "mode": self._mode,
+            "stats": self._stats,
+            "regen": self._regenerate,
+            "undo": self._undo,
+            "clear": self._clear,
+            "system": self._system,
+            "temp": self._temperature,
+            "color": self._color,
+            "exit": self._exit,
         }
 
     def _help(self, _argument: str) -> None:
@@ -243,12 +232,17 @@ class Dialogue:
         for line in text.format(modes="|".join(MODES)).splitlines():
             say(line)
 
-    def _mode(self, argument: str) -> None:
+    def _possible(self, argument: str) -> Mode | None:
+        """Return the mode that a word names, None for `auto`; raises UserError where it needs a draft."""
         mode = read_mode(argument or "auto")
         if mode in DRAFT_MODES and self._models.draft is None:
             raise UserError(
                 f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
             )
+        return mode
+
+    def _mode(self, argument: str) -> None:
+        mode = self._possible(argument)
         if argument:
             self._session.settle(mode=mode or "auto")
         say(self.mode_line())
@@ -261,10 +255,11 @@ class Dialogue:
                 say(line)
         say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
 
-    def _regenerate(self, _argument: str) -> None:
+    def _regenerate(self, argument: str) -> None:
+        mode = self._possible(argument)
         if not self._session.chat.path:
             raise UserError("there is no answer to write anew", "ask something first")
-        self._answer()
+        self._answer(mode)
 
     def _undo(self, _argument: str) -> None:
         questions = [message for message in self._session.chat.path if message.role == "user"]

@@ -53,10 +53,70 @@ def test_what_is_no_command_is_a_message(text: str) -> None:
     assert parse(text) is None
 
 
-def test_what_kept_a_message_from_being_a_command_is_taken_off() -> None:
-    assert commands.as_message("//help") == "/help"
-    assert commands.as_message(" /help") == "/help"
-    assert commands.as_message("  indented") == "  indented"
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("//help", "/help"),
+        ("//HELP me", "/HELP me"),
+        ("//quit\nnow", "/quit\nnow"),
+        (" /help", "/help"),
+        (" /tmp does not exist", "/tmp does not exist"),  # as is said where that is refused
+    ],
+)
+def test_what_kept_a_message_from_being_a_command_is_taken_off(text: str, message: str) -> None:
+    assert parse(text) is None
+    assert commands.as_message(text) == message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "// add two numbers\nint add(int a, int b);",
+        "//",
+        "///",
+        "/// <summary>",
+        "//TODO mend this",
+        "//int x = 1;",
+        "//-----",
+        "// /help",
+        " / a\n / b",
+        " /etc/hosts is what?",
+        "  /help",
+        "\t/help",
+        "  indented",
+        "/* comment */",
+        "/ a",
+        "//* a",
+        "/home/me/scripts can these be deleted?",
+    ],
+)
+def test_text_that_is_no_command_anyway_loses_nothing(text: str) -> None:
+    assert parse(text) is None
+    assert commands.as_message(text) == text
+
+
+@pytest.mark.parametrize("text", ["/", " /", "/ \n"])
+def test_slash_alone_is_told(text: str) -> None:
+    if text.startswith("/"):
+        with pytest.raises(UserError, match="there is no command `/`"):
+            parse(text)
+    else:
+        assert parse(text) is None
+
+
+def test_commands_of_another_set_are_understood_in_the_same_way() -> None:
+    known = commands.specs_of({"undo", "mode", "exit"})
+    assert parse("/QUIT", known) == Command("exit")
+    assert parse("//undo", known) is None
+    assert commands.as_message("//undo x", known) == "/undo x"
+    assert commands.as_message("//help x", known) == "//help x"
+    for text, words in (
+        ("/undo it", "nothing can follow"),
+        ("/mode fast", "no mode"),
+        ("/help", "no command"),
+    ):
+        with pytest.raises(UserError, match=words):
+            parse(text, known)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_the_system_prompt_and_flags_reach_every_turn(fake: FakeRuntime, invoke:
         ('"""one"""\n', "one"),
         ('"""\n/exit\n"""\n', "/exit"),
         ('"""never closed\n', "never closed"),
-        (" /exit is a word\n", " /exit is a word"),
+        (" /exit is a word\n", "/exit is a word"),
     ],
 )
 def test_input_of_several_lines(fake: FakeRuntime, invoke: Invoke, typed: str, asked: str) -> None:
@@ -65,6 +65,34 @@ def test_input_of_several_lines(fake: FakeRuntime, invoke: Invoke, typed: str, a
 def test_empty_lines_are_no_questions(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("chat", piped=b"\n  \n").code == 0
     assert fake.requests == []
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("// first line", "// first line"),
+        ("//TODO mend", "//TODO mend"),
+        ("/* comment */", "/* comment */"),
+        ("/home/me/scripts can these be deleted?", "/home/me/scripts can these be deleted?"),
+        (" / a", " / a"),
+        ("//undo", "/undo"),
+        (" /help", "/help"),
+        (" /tmp does not exist", "/tmp does not exist"),
+        ('"""\n /help\n"""', " /help"),
+    ],
+)
+def test_what_is_no_command_is_asked_as_on_the_screen(
+    fake: FakeRuntime, invoke: Invoke, line: str, asked: str
+) -> None:
+    assert invoke("chat", piped=f"{line}\n".encode()).code == 0
+    assert prompts(fake) == [[asked]]
+
+
+def test_commands_are_written_as_on_the_screen(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(word) for word in ("1", "2", "3")]
+    invoke("chat", piped=b"a\n/UNDO\nb\n/Regen off\n/QUIT\nc\n")
+    assert prompts(fake) == [["a"], ["b"], ["b"]]
+    assert fake.requests[-1].settings.mode == "off"
 
 
 def test_regenerate_undo_and_clear(fake: FakeRuntime, invoke: Invoke) -> None:
@@ -127,6 +155,10 @@ def test_exit_leaves_at_once(fake: FakeRuntime, invoke: Invoke, leave: str) -> N
         ("/undo", "nothing to undo"),
         ("/regen", "no answer to write anew"),
         ("/mode ssd", "needs a draft model"),
+        ("/regen ssd", "needs a draft model"),
+        ("/clear the table", "nothing can follow /clear"),
+        ("/exit the program", "nothing can follow /exit"),
+        ("/", "there is no command `/`"),
     ],
 )
 def test_a_mistake_stops_a_script_but_not_a_person(

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.errors import EngineDied
 from localspec.storage.config import Config
+from localspec.storage.paths import config_dir
 from localspec.types import Message
 from localspec_tui.widgets.welcome import Welcome
 from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
@@ -373,6 +374,25 @@ async def test_unsent_text_of_a_chat_that_was_left_is_in_sight_at_the_next_start
         await desk.pilot.click(offset=(lines[row].index("never"), row))
         await desk.until(lambda: desk.composer.text == "never sent")
         assert "Not sent yet" not in desk.screen_text()
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ("// add two numbers\nint add(int a, int b);", "// add two numbers\nint add(int a, int b);"),
+        (" / a\n / b", " / a\n / b"),
+        ("//help", "/help"),
+        ("//own x", "/own x"),
+        (" /tmp does not exist", "/tmp does not exist"),
+    ],
+)
+async def test_slashes_of_a_prompt_are_asked_as_written(tmp_path: Path, typed: str, asked: str) -> None:
+    folder = config_dir() / "commands"
+    folder.mkdir()
+    (folder / "own.md").write_text("mine", encoding="utf-8")
+    async with desktop(tmp_path, says("fine")) as desk:
+        await desk.answered(typed)
+        assert desk.texts[0] == asked
 
 
 @pytest.mark.parametrize("is_begun", [True, False])

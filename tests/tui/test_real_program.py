@@ -313,3 +313,20 @@ def test_screen_is_drawn_where_standard_error_is_a_log(run: Callable[..., Termin
         assert terminal.leave() == 2
         assert terminal.output == ""
     assert "did you mean `coding`?" in log.read_text(encoding="utf-8")
+
+
+def test_text_without_brackets_and_sequences_in_pieces_send_and_type_nothing(
+    run: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    with run() as terminal:
+        terminal.shows("Ask anything", "demo target")
+        terminal.send("\x1b[<35;4")
+        terminal.send("Explain:\rdef f(x):\r    return x")  # a report that never ends, and a paste
+        terminal.shows("def f", "return x")
+        terminal.send("\x1b[<35;4")
+        terminal.send("5;12M")
+        terminal.send(" ok")
+        terminal.until(lambda: drafts(tmp_path) == "Explain:\ndef f(x):\n    return x ok")
+        assert messages(tmp_path) == []
+        terminal.send("\x11")
+        assert terminal.leave() == 0

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import signal
 import sys
 import termios
+import time
 from codecs import getincrementaldecoder
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from textual import events
+from textual._parser import Parser
 from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
@@ -22,6 +25,22 @@ from textual.message import Message
 from localspec.safe_text import safe_text
 
 _REST_S = 0.1  # without a byte: what came is whole
+_WHOLE_S = 1.0  # for the rest of a sequence, over a slow line
+_LONGEST = 32  # characters of a sequence; Textual takes longer ones for keys
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[M[^\x1b]{3}|\[<[-0-9;]*[Mm]|\[\[[A-E]|\[(?![M<])[ -?]*[@-~]|O[0-9;]*[A-~]"  # mouse, keys
+    r"|\][^\x07\x1b]*(?:\x07|\x1b\\)|[P_][^\x1b]*\x1b\\)"  # strings
+)
+_BEGUN = re.compile(
+    r"\x1b(?:\[M[^\x1b]{0,2}|\[<[-0-9;]*|\[(?![M<])[ -?]*|\](?:[0-9][^\x07\x1b]*)?(?:\x1b\Z)?"
+    r"|(?:P[0-9>!$+=]|_G)[^\x1b]*(?:\x1b\Z)?)"
+)
+_MAYBE_TYPED = re.compile(r"\x1b[^\x1b]?")
+_NOT_TYPED = re.compile(r"\x1b\[(?:[<?][0-9]|[0-9]+(?:(?:;[0-9:]*)+(?:[~tuA-HP-S]|\Z)|[~tu]))")
+_TEXT = re.compile(r"[^\x1b]+")
+_PLAIN = r"(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*\Z)"
+_LINE = re.compile(_PLAIN + r".*?\S.*?[\r\n]", re.DOTALL)
+_LINES = re.compile(_LINE.pattern + r".*?\S", re.DOTALL)
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LEAVING_S = 3.0  # for a screen that is to leave; then it is left where it is
 _OFF = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 1004, 2004, 2048))
@@ -35,38 +54,109 @@ def end_by(number: int) -> None:
 
 
 class InputParser(XTermParser):
-    """Textual's parser for keys, but what is pasted is text, whatever sequences it holds."""
+    """Textual's parser for keys, but what is pasted is text, and a sequence that comes in pieces is one.
 
-    def __init__(self, debug: bool = False) -> None:
+    Textual waits 0.1 s for the rest of any sequence, and takes what came for keys then. Here only what a
+    person may have typed goes by that clock: Escape, and Alt with a character but for the two brackets.
+    """
+
+    def __init__(self, debug: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(debug)
+        self._clock = clock
         self._pasted: list[str] = []  # from the start of a paste on
+        self._lines = ""  # text with a return: typed, or the beginning of a paste without brackets
+        self._begun = ""  # of a sequence that nobody types
+        self._typed_s = self._begun_s = 0.0
+        self._maybe_typed = ""  # a sequence that Textual has, or has taken for keys
 
     def feed(self, data: str) -> Iterable[Message]:
         """Yield what is typed; of a paste only `tick` knows that it is whole."""
         if not self._pasted:
-            typed, start, data = data.partition(BRACKETED_PASTE_START)
-            if typed:
-                yield from self._typed(typed)
+            typed, start, data = (self._taken_up(data) + data).partition(BRACKETED_PASTE_START)
+            yield from self._heard(typed)
             if not start:
                 return
+            yield from self._decided()
         self._pasted.append(data)
 
     def tick(self) -> Iterable[Message]:
         """Yield what is meant by what came, because nothing more comes."""
         yield from super().tick()
+        yield from self._decided()
+        if self._begun and self._clock() - self._begun_s >= _WHOLE_S:
+            self._begun = ""
         if self._pasted:
             # the last end is the terminal's own: those before were pasted, and what follows them is not typed
             text, end, typed = "".join(self._pasted).rpartition(BRACKETED_PASTE_END)
             if end:
                 self._pasted.clear()
-                yield events.Paste(safe_text(text.replace("\r\n", "\n").replace("\r", "\n")))
+                yield _paste(text)
                 yield from self.feed(typed)
+
+    def _taken_up(self, data: str) -> str:
+        """Return the beginning of a sequence that `data` goes on with."""
+        begun, self._begun = self._begun, ""
+        maybe, self._maybe_typed = self._maybe_typed, ""
+        if begun:
+            return begun
+        if maybe and self._timeout_time is not None:
+            Parser.__init__(self)
+            return maybe
+        # taken for keys already, but such a rest is not typed, and never comes at once
+        is_late = self._clock() - self._typed_s < _WHOLE_S and len(data) > 1
+        return maybe if is_late and _NOT_TYPED.match(maybe + data) else ""
+
+    def _heard(self, data: str) -> Iterable[Message]:
+        """Yield what keys, sequences and text mean, in their order."""
+        place = 0
+        while place < len(data):
+            if found := _SEQUENCE.match(data, place):
+                yield from self._decided()
+                yield from self._sequence(found[0])
+            elif found := _BEGUN.match(data, place):  # and dropped where something else follows
+                if found.end() == len(data):
+                    self._begun, self._begun_s = found[0], self._clock()
+            elif found := _TEXT.match(data, place):
+                yield from self._text(found[0])
+            elif found := _MAYBE_TYPED.match(data, place):
+                yield from self._decided()
+                yield from self._typed(found[0])
+                self._maybe_typed, self._typed_s = found[0], self._clock()
+            place = found.end() if found else len(data)
+
+    def _sequence(self, sequence: str) -> Iterable[Message]:
+        """Yield what a whole sequence means; one that Textual does not know is no key either."""
+        if sequence[1] in "[O" and len(sequence) <= _LONGEST:
+            yield from self._typed(sequence)
+            if self._timeout_time is not None:  # it waits for more of it
+                Parser.__init__(self)
+
+    def _text(self, text: str) -> Iterable[Message]:
+        """Yield what is typed; text with a return in one piece may be the beginning of a paste."""
+        lines = self._lines + text
+        if _LINE.match(lines) and (len(text) > 1 or not self._lines):
+            self._lines = lines
+        else:
+            yield from self._decided()
+            yield from self._typed(text)
+
+    def _decided(self) -> Iterable[Message]:
+        """Yield what stands behind text with a return: typed, unless text follows that."""
+        lines, self._lines = self._lines, ""
+        if _LINES.match(lines):
+            yield _paste(lines)
+        elif lines:
+            yield from self._typed(lines)
 
     def _typed(self, text: str) -> Iterable[Message]:
         try:
             yield from super().feed(text)
         except (ValueError, OverflowError):  # a sequence with a number that no key has
-            XTermParser.__init__(self)  # what it had begun to read is no key
+            Parser.__init__(self)  # what it had begun to read is no key
+
+
+def _paste(text: str) -> events.Paste:
+    return events.Paste(safe_text(text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 class TerminalDriver(LinuxDriver):

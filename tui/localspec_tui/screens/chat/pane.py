@@ -22,6 +22,7 @@ from textual.worker import Worker, WorkerState
 
 from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.commands import (
+    NAMES,
     Command,
     CommandSpec,
     Templates,
@@ -358,7 +359,8 @@ class ChatPane(Vertical):
         """Ask the open chat something and start the answer."""
         chat = self.session.chat
         async with self._changing:
-            question, files = await asyncio.to_thread(self.composer.attached, as_message(text))
+            message = as_message(text, {*NAMES, *(spec.name for spec in self.own_commands)})
+            question, files = await asyncio.to_thread(self.composer.attached, message)
             await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)
