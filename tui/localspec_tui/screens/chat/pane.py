@@ -354,6 +354,8 @@ class ChatPane(Vertical):
         chat = self.session.chat
         async with self._changing:
             question, files = await asyncio.to_thread(self.composer.attached, as_message(text))
+            for line in await asyncio.to_thread(self.composer.unread, as_message(text), files):
+                self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
             await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)
