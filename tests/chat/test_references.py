@@ -151,6 +151,11 @@ def test_what_looks_like_a_file_and_is_not_attached_is_told(prompt: str, why: st
     assert why in line
 
 
+def test_a_file_that_is_attached_is_not_told_as_missing(folder: Path) -> None:
+    prompt = "me@notes.txt, and @notes.txt:2"
+    assert unread(prompt, folder, attach(prompt, folder)[1]) == ()
+
+
 @pytest.mark.parametrize(
     "prompt",
     [
