@@ -1,14 +1,11 @@
-r"""Text files that travel with a prompt: `@name`, `@"name with spaces"`, `@~/name` in what was typed.
-
-A word that names no file stays text: `@dataclass`, `me@example.org`; `\@name` stays text in any case.
-"""
+"""Text files that travel with a prompt which names them, as `references` finds it."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import islice
@@ -16,22 +13,22 @@ from pathlib import Path
 
 from localspec import units
 from localspec.chat.messages import Attachment
+from localspec.chat.references import Obstacle, Reference, begins_name, path_named, references
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
 
 USUAL_LIMIT = 256 * 1024
+LARGEST_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attached
 MOST_COMPLETIONS = 50
 MOST_ENTRIES = 5000  # of a folder are looked at: some milliseconds
-_REFERENCE = re.compile(r'(?:(?<=[\s(\[{])|^)(\\?)@(?:"([^"\n]+)"|([^\s"@][^\s"]*))', re.MULTILINE)
-_UNFINISHED = re.compile(r'(?:(?<=[\s(\[{])|^)@("[^"\n]*|[^\s"@][^\s"]*|)\Z', re.MULTILINE)
-_PUNCTUATION = ".,;:!?)]}>'`*_"
-_PATH_STARTS = ("./", "../", "~/", "/", ".\\", "..\\")
-_FILE_ENDINGS = frozenset(  # with these, a name that does not exist is a slip and no mere word
-    ".c .cfg .conf .cpp .css .csv .go .h .html .ini .ipynb .java .js .json .jsonl .log .md .pdf .py .rs .rst "
-    ".sh .sql .tex .toml .ts .tsv .txt .xml .yaml .yml".split()
-)
+_UNFINISHED = re.compile(r'(?<!\\)@("[^"\n]*|[^\s"@]*)\Z')
 _BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _AS_TEXT = "a \\ before the @ keeps it as text"
+_WHY_NOT: dict[Obstacle | None, str] = {
+    "address": "the @ stands in an address or a path; a space before it attaches the file",
+    "code": "it stands in a block of code; named outside of it, the file is attached",
+    "longer": "the word goes on behind that name; a space there attaches the file",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +47,37 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tupl
     Raises UserError for a file that cannot be read, has more than `limit` bytes, is no text, or is missing
     although the word can only mean a file.
     """
-    found: dict[Path, Attachment] = {}
-    blocks = tuple(code_blocks(text))
+    found: dict[tuple[Path, tuple[int, int] | None], Attachment] = {}
     pieces, at = [], 0
-    for reference in _REFERENCE.finditer(text):
-        if any(block.start <= reference.start() < block.end for block in blocks):
-            continue
-        if reference[1]:
-            pieces.append(text[at : reference.start(1)])
-            at = reference.end(1)
-            continue
-        name = reference[2] or _file_meant(reference[3], folder)
-        if name and (path := _real_path(name, folder)) not in found:
+    for reference in references(text, folder):
+        if reference.obstacle == "backslash":
+            pieces.append(text[at : reference.start - 1])
+            at = reference.start
+        key = (_real_path(reference.name, folder), reference.lines)
+        if reference.obstacle is None and key not in found:
             try:
-                found[path] = read_attachment(name, folder, limit)
+                found[key] = _read(reference, folder, limit)
             except UserError as error:
                 hint = f"{error.hint}; {_AS_TEXT}" if error.hint else _AS_TEXT
                 raise UserError(error.message, hint) from None
-    return "".join((*pieces, text[at:])), tuple(found.values())
+    return "".join((*pieces, text[at:])), tuple(dict.fromkeys(found.values()))
+
+
+def unread(text: str, folder: Path, files: Sequence[Attachment]) -> tuple[str, ...]:
+    """Return a line for each file that a prompt seems to name and that `files`, read for it, lack.
+
+    Another one says where all of a file was read, because it lacks the lines that are named.
+    """
+    lines: dict[str, None] = {}
+    for reference in references(text, folder):
+        name = reference.name
+        if reference.obstacle in _WHY_NOT and all(file.source != name for file in files):
+            lines[f"@{name} is not attached: {_WHY_NOT[reference.obstacle]}"] = None
+        whole = next((file for file in files if file.name == name and not reference.obstacle), None)
+        if whole and reference.lines and not _excerpt(whole, reference.lines):
+            count = units.counted(len(_lines_of(whole)), "line")
+            lines[f"all of {name} is attached: it has {count}, and no line {reference.lines[0]}"] = None
+    return tuple(lines)
 
 
 def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attachment:
@@ -80,22 +90,15 @@ def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attach
     except FileNotFoundError:
         if path.is_symlink():
             raise UserError(f"`{name}` links to a file that is gone", "name another file") from None
-        close = get_close_matches(path.name, [entry.name for entry in _matching(path.parent, "")], n=1)
-        hint = f"did you mean `{close[0]}`?" if close else ""
+        there = {entry.name.casefold(): entry.name for entry in _matching(path.parent, "")}
+        close = get_close_matches(path.name.casefold(), there, n=1)
+        hint = f"did you mean `{there[close[0]]}`?" if close else ""
         raise UserError(f"there is no file `{name}`", hint) from None
     except OSError as error:
         raise UserError(f"cannot read `{name}`: {error.strerror}") from None
     except ValueError:
         raise UserError(f"{name!r} is no name of a file") from None
     return Attachment(name, _decoded(name, data))
-
-
-def path_named(name: str, folder: Path) -> Path:
-    """Return the file that a person names, relative to `folder` or to the home folder after a `~`."""
-    try:
-        return folder / Path(name).expanduser()
-    except RuntimeError:  # `~somebody`
-        return folder / name
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
@@ -125,22 +128,36 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
 def reference_at_end(text: str) -> int | None:
     """Return where the file name begins that a text writes after an @ as it ends, None if there is none."""
     found = _UNFINISHED.search(text)
-    if found is None or any(not block.closed for block in code_blocks(text)):
+    if found is None or not begins_name(text[: found.start()]):
         return None
-    return found.start(1)
+    return None if any(not block.closed for block in code_blocks(text)) else found.start(1)
 
 
-def _file_meant(word: str, folder: Path) -> str | None:
-    """Return the file that a word names, without punctuation behind it; None if the word is mere text."""
-    names = [word[:end] for end in range(len(word), len(word.rstrip(_PUNCTUATION)) - 1, -1) if end]
-    for name in names:
-        with suppress(OSError, ValueError):
-            is_folder = stat.S_ISDIR(path_named(name, folder).stat().st_mode)
-            if not is_folder or ("/" in name and name not in _PATH_STARTS):
-                return name
-    bare = names[-1] if names else ""
-    is_path = bare.startswith(_PATH_STARTS) and bare not in _PATH_STARTS
-    return bare if is_path or Path(bare).suffix.lower() in _FILE_ENDINGS else None
+def _read(reference: Reference, folder: Path, limit: int) -> Attachment:
+    """Read the lines that are wanted of a file, or all of it where it lacks them; raises UserError."""
+    if reference.lines is None:
+        return read_attachment(reference.name, folder, limit)
+    whole = read_attachment(reference.name, folder, max(limit, LARGEST_SEARCHED))
+    wanted = _excerpt(whole, reference.lines) or whole
+    if (size := len(wanted.text.encode())) > limit:
+        raise _too_large(wanted.name, size, limit)
+    return wanted
+
+
+def _excerpt(file: Attachment, lines: tuple[int, int] | None) -> Attachment | None:
+    """Return some lines of a file, None where it lacks them or all are wanted."""
+    if lines is None:
+        return None
+    first, last, all_lines = *lines, _lines_of(file)
+    wanted = all_lines[first - 1 : last] if first else []
+    if not wanted:
+        return None
+    numbers = f"{first}-{first + len(wanted) - 1}" if len(wanted) > 1 else f"{first}"
+    return Attachment(f"{file.name}:{numbers}", "\n".join(wanted) + "\n")
+
+
+def _lines_of(file: Attachment) -> list[str]:
+    return file.text.removesuffix("\n").split("\n")
 
 
 def _real_path(name: str, folder: Path) -> Path:
@@ -157,11 +174,14 @@ def _check(name: str, status: os.stat_result, limit: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"`{name}` is not a regular file", "only text files can be attached")
     if status.st_size > limit:
-        size, most = units.size(status.st_size), units.size(limit)
-        raise UserError(
-            f"`{name}` has {size}, more than the {most} that can be attached",
-            "attach a part of it, or raise max_kib in config.toml",
-        )
+        raise _too_large(name, status.st_size, limit)
+
+
+def _too_large(name: str, size: int, limit: int) -> UserError:
+    return UserError(
+        f"`{name}` has {units.size(size)}, more than the {units.size(limit)} that can be attached",
+        f"attach some lines of it, as @{name.partition(':')[0]}:1-200, or raise max_kib in config.toml",
+    )
 
 
 def _decoded(name: str, data: bytes) -> str:

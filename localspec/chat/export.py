@@ -102,7 +102,7 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
         yield _quoted(part.text) if part.kind == "thinking" else _closed(part.text.strip("\n"))
     for attachment in message.attachments:
         name = " ".join(attachment.name.replace("`", "'").split())
-        ending = name.rpartition(".")[2] if "." in name else ""
+        ending = attachment.source.rpartition(".")[2] if "." in attachment.source else ""
         yield f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
 
 

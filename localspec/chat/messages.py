@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -23,13 +24,23 @@ State = Literal["writing", "complete", "stopped", "length", "context", "circles"
 `length` and `context` ran into a limit, `circles` repeated itself; `failed` lost its engine. All but
 `complete` can be continued."""
 
+_LINES = re.compile(r":\d+(-\d+)?\Z")
+
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file that travels with a prompt, as it was when it was sent."""
+    """A text file that travels with a prompt, as it was when it was sent, or some lines of it.
+
+    `name` ends with the numbers of the lines, as in `main.py:3-5`.
+    """
 
     name: str
     text: str
+
+    @property
+    def source(self) -> str:
+        """Return the name of the file alone."""
+        return _LINES.sub("", self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,7 +104,7 @@ class ChatSession:
     def followed(self) -> Profile:
         """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
         questions = [
-            (message.content, [file.name for file in message.attachments])
+            (message.content, [file.source for file in message.attachments])
             for message in self.chat.path
             if message.role == "user"
         ]

@@ -27,6 +27,7 @@ from localspec.cli.shared.console import (
     say,
     tell,
 )
+from localspec.cli.shared.question import with_files
 from localspec.errors import ContextFullError, EngineError, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
@@ -163,7 +164,7 @@ class Dialogue:
         path = self._session.chat.path
         if path and path[-1].role == "user":  # Ctrl+C came before its answer
             self._take_back(path[-1])
-        question = self._session.chat.ask(text)
+        question = self._session.chat.ask(*with_files(text))
         try:
             self._answer()
         except (UserError, EngineError):

@@ -11,6 +11,8 @@ from localspec.app import figures
 from localspec.app.options import grammar, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
+from localspec.chat.messages import Attachment
+from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import StreamedAnswer, write_answer
 from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
@@ -23,6 +25,7 @@ from localspec.cli.shared.console import (
     read_utf8,
     say,
 )
+from localspec.cli.shared.question import tell_unread, with_files
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.types import Finished, GenerationEvent, Message
@@ -36,7 +39,7 @@ def parser() -> Parser:
     result = verb_parser(
         "run", "Answer one question and leave. The question may be piped in, or go below one."
     )
-    result.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question")
+    result.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file")
     result.add_argument("-p", "--prompt", dest="flag_prompt", metavar="TEXT", help="the question, as a flag")
     result.add_argument(
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
@@ -61,7 +64,9 @@ def main(argv: Sequence[str]) -> int:
     form = grammar(args)
     if asked.speculation.mode in ("off", "ngram"):
         pair = replace(pair, draft=None)  # nobody would ask it
-    question = read_prompt(args.prompt if args.flag_prompt is None else [args.flag_prompt])
+    words = args.prompt if args.flag_prompt is None else [args.flag_prompt]
+    text, files = read_prompt(words, attaches=not args.no_chat)
+    question = question_of(text, files)
     set_up_logging(verbose=args.verbose)
     with opening.start_worker(verbose=args.verbose) as models:
         known = KnownPair(args, via=models.look)
@@ -69,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         opening.load(models, pair)
         opening.tell_notes(models, pair)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
-        profile = followed(profiles[0], by_name, [(question, ())])
+        profile = followed(profiles[0], by_name, [(text, [file.source for file in files])])
         if args.explain:
             say(asked.explained_sampling(profile, models.target.recommended))
         system_message = (Message("system", system),) if system else ()
@@ -139,8 +144,11 @@ def _print_json(
     print_json(value)
 
 
-def read_prompt(words: Sequence[str]) -> str:
-    """Return the words of the arguments with the text of standard input, if any, below them."""
+def read_prompt(words: Sequence[str], *, attaches: bool) -> tuple[str, tuple[Attachment, ...]]:
+    """Return the words of the arguments with the text of standard input, if any, below them, and their files.
+
+    A text that is piped in names no files: it may be anything.
+    """
     argument = " ".join(words)
     if argument.encode("utf-8", "ignore").decode() != argument:  # the terminal's encoding made no sense of it
         raise UserError(
@@ -149,9 +157,13 @@ def read_prompt(words: Sequence[str]) -> str:
     has_input = sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
     piped = read_utf8(sys.stdin, MOST_BYTES).rstrip("\r\n") if has_input else ""
     if argument.strip():
-        return f"{argument}\n\n{piped}" if piped.strip() else argument
+        if not attaches:
+            tell_unread(argument, "--no-chat continues the text alone")
+        argument, files = with_files(argument) if attaches else (argument, ())
+        return f"{argument}\n\n{piped}" if piped.strip() else argument, files
     if piped.strip():
-        return piped
+        tell_unread(piped, "the text is piped in; `localspec run` attaches what its arguments name")
+        return piped, ()
     if words:
         raise UserError("the prompt is empty", _HOW)
     if has_input:

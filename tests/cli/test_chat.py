@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -408,3 +409,18 @@ def test_thinking_does_not_go_back_to_the_model(fake: FakeRuntime, invoke: Invok
     fake.scripts = [says("<think>", "hm", "</think>", "one"), says("two")]
     assert invoke("chat", piped=b"a\nb\n").out == "<think>hm</think>one\ntwo\n"
     assert prompts(fake)[1] == ["a", "one", "b"]
+
+
+def test_a_file_that_a_line_names_is_attached(
+    fake: FakeRuntime, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "main.py").write_text("1\n2\n3\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    outcome = invoke("chat", typed="看@main.py:2。\nme@main.py\n@mian.py\n")
+    assert prompts(fake) == [
+        ["File main.py:2:\n```\n2\n```\n\n看@main.py:2。"],
+        ["File main.py:2:\n```\n2\n```\n\n看@main.py:2。", "Hello", "me@main.py"],
+    ]
+    assert "attached main.py:2, 2 bytes\n" in outcome.err
+    assert "note: @main.py is not attached: the @ stands in an address" in outcome.err
+    assert "there is no file `mian.py`" in outcome.err

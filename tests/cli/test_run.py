@@ -373,3 +373,59 @@ def test_a_schema_and_a_grammar_exclude_each_other(invoke: Invoke) -> None:
     outcome = invoke("run", "Hi", "--json-schema", "a", "--grammar", "b")
     assert outcome.code == 2
     assert "--json-schema and --grammar both" in outcome.err
+
+
+FILE = Message("user", 'File main.py:\n```\nprint("hello")\n```\n\nWhat does @main.py do?')
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "main.py").write_text('print("hello")\n', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "arguments",
+    [("run", "What does @main.py do?"), ("-p", "What does @main.py do?"), ("What does @main.py do?",)],
+)
+def test_a_file_that_the_question_names_is_attached(
+    fake: FakeRuntime, invoke: Invoke, arguments: tuple[str, ...]
+) -> None:
+    outcome = invoke(*arguments)
+    assert (outcome.code, outcome.err) == (0, "attached main.py, 15 bytes\n")
+    assert fake.requests[0].prompt == (FILE,)
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_piped_below_a_question_names_no_files(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("run", "Explain:", piped=b"@main.py and @missing.py")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert fake.requests[0].prompt == (Message("user", "Explain:\n\n@main.py and @missing.py"),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "piped", "why"),
+    [
+        (("run",), b"What does @main.py do?", "the text is piped in"),
+        (("run", "--no-chat", "What does @main.py do?"), b"", "--no-chat continues the text alone"),
+        (("run", "What does x@main.py do?"), b"", "the @ stands in an address"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_is_named_and_not_attached_is_told(
+    fake: FakeRuntime, invoke: Invoke, arguments: tuple[str, ...], piped: bytes, why: str
+) -> None:
+    outcome = invoke(*arguments, piped=piped)
+    assert outcome.code == 0
+    assert outcome.err.startswith(f"note: @main.py is not attached: {why}")
+    assert "hello" not in str(fake.requests[0].prompt)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_is_missing_is_told_before_anything_is_opened(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("run", "What does @mian.py do?")
+    assert outcome.code == 2
+    assert "there is no file `mian.py`\n  hint: did you mean `main.py`?" in outcome.err
+    assert fake.opened == []

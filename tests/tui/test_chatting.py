@@ -181,6 +181,15 @@ async def test_attached_file_travels_with_the_prompt(tmp_path: Path) -> None:
         await desk.shows("notes.txt")
 
 
+async def test_a_file_that_is_named_and_not_attached_is_told(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
+    async with desktop(tmp_path) as desk:
+        await desk.answered("Is me@notes.txt an address?")
+        assert desk.path[0].attachments == ()
+        (told,) = desk.app._notifications
+        assert told.message.startswith("@notes.txt is not attached: ")
+
+
 async def test_missing_attachment_is_said_and_the_prompt_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("What does @./missing.txt say?")

@@ -361,6 +361,8 @@ class ChatPane(Vertical):
         async with self._changing:
             message = as_message(text, {*NAMES, *(spec.name for spec in self.own_commands)})
             question, files = await asyncio.to_thread(self.composer.attached, message)
+            for line in await asyncio.to_thread(self.composer.unread, message, files):
+                self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
             await asyncio.to_thread(self._check_fits, question, files)
             await self.until_free()
             asked = await asyncio.to_thread(chat.ask, question, files)

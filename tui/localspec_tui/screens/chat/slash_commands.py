@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from localspec.app import figures
 from localspec.chat import commands
-from localspec.chat.attachments import path_named
 from localspec.chat.export import chat_text, read_chats
+from localspec.chat.references import path_named
 from localspec.chat.settings import sources
 from localspec.errors import UserError
 from localspec.storage.config import keep

@@ -12,7 +12,7 @@ from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
-from localspec.chat.attachments import Completion, attach, describe
+from localspec.chat.attachments import Completion, attach, describe, unread
 from localspec.chat.commands import complete_input, own_templates
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
@@ -122,6 +122,7 @@ class ChatComposer(Composer):
         try:
             self._session.store.set_draft(chat_id, unsent)
             question, files = self.attached(text)
+            unread_lines = self.unread(text, files)
             counts: list[int | None] = [None] * len(files)
             if models is not None and text.strip():
                 count = models.count_tokens
@@ -130,11 +131,16 @@ class ChatComposer(Composer):
                 check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
             return in_words(error), tokens
-        return "; ".join(describe(*pair) for pair in zip(files, counts, strict=True)), tokens
+        lines = [describe(*pair) for pair in zip(files, counts, strict=True)]
+        return "; ".join((*lines, *unread_lines)), tokens
 
     def attached(self, text: str) -> tuple[str, tuple[Attachment, ...]]:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
         return attach(text, self._folder, self._attachment_bytes)
+
+    def unread(self, text: str, files: Sequence[Attachment]) -> tuple[str, ...]:
+        """Return a line for each file that a prompt seems to name and that is not among its files."""
+        return unread(text, self._folder, files)
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""

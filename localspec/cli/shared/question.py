@@ -1,0 +1,38 @@
+"""The files that a question on the command line names with `@`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from localspec.chat.attachments import attach, describe, unread
+from localspec.chat.messages import Attachment
+from localspec.chat.references import path_named, references
+from localspec.cli.shared.console import say
+from localspec.cli.shared.opening import note
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
+
+_HERE = Path()  # also where the working folder is gone
+_LONGEST = 64 * 1024  # characters of a text that is searched for names; a longer one is no question
+
+
+def with_files(text: str) -> tuple[str, tuple[Attachment, ...]]:
+    """Return a question and the files of the working folder that it names; raises UserError.
+
+    A line tells of each file, also of those that it only seems to name.
+    """
+    if "@" not in text:
+        return text, ()
+    question, files = attach(text, _HERE, read_config(config_dir() / "config.toml").attachment_bytes)
+    for file in files:
+        say(f"attached {describe(file)}")
+    for line in unread(text, _HERE, files):
+        note(line)
+    return question, files
+
+
+def tell_unread(text: str, why: str) -> None:
+    """Print a line for each file of the working folder that a text names and that is not read."""
+    for reference in references(text[:_LONGEST], _HERE):
+        if reference.obstacle is None and path_named(reference.name, _HERE).is_file():
+            note(f"@{reference.name} is not attached: {why}")
