@@ -10,6 +10,8 @@ from textual.widgets import TextArea
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchScreen
+from localspec_tui.widgets.composer.composer import QueueStrip
+from localspec_tui.widgets.log_panel import LogLines
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
@@ -221,6 +223,22 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == ["count", "two"])
         await desk.press("a")
         assert desk.composer.text == "a"
+
+
+async def test_what_is_typed_after_a_click_on_the_log_or_a_waiting_prompt_is_a_prompt(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate), says("two")) as desk:
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("waits")
+        await desk.enter("waits too")
+        await desk.press("ctrl+l")
+        await desk.pilot.click(LogLines)
+        await desk.press(*"dewy ")
+        await desk.pilot.click(QueueStrip, offset=(1, 0))  # its cross
+        await desk.press(*"exit")
+        await desk.until(lambda: desk.composer.text == "dewy exit")
+        assert desk.chat.session.queue == ["waits too"]
 
 
 async def test_hit_of_a_search_is_shown_on_whichever_branch_it_is(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ NOT_TYPED = [
     "\x1b[M !!",
     "\x1b[?2026;2$y",
     "\x1b[?62;22c",
+    "\x1b[?61;4;6;7;14;21;22;23;24;28;32;42;52c",  # longer than Textual reads
     "\x1b[48;24;80;480;800t",
     "\x1b[12;40R",
     "\x1b[5n",
@@ -141,6 +142,7 @@ def test_keys_are_keys_however_they_come(
             ["Explain this:\ndef f(x):\n    return x\nThanks"],
         ),
         (["a\nb"], ["a\nb"]),
+        (["Capital of\rFrance is?"], ["Capital of\nFrance is?"]),
         (["a\r\nb\r\n"], ["a\nb\n"]),
         (["a\r\r\tb"], ["a\n\n\tb"]),
         (["é\r日本"], ["é\n日本"]),

@@ -31,6 +31,12 @@ _LEVELS = {  # what stands in front of a line, and what is shown from there up
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
 
 
+class LogLines(Log):
+    """The lines that are shown."""
+
+    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+
+
 class LogPanel(Vertical):
     """The last lines of the log, the newest at the end; follows unless scrolled back.
 
@@ -57,7 +63,7 @@ class LogPanel(Vertical):
 
     def compose(self) -> ComposeResult:
         """Return the lines and the hint below them."""
-        log = Log(highlight=True, auto_scroll=False, max_lines=KEPT)
+        log = LogLines(highlight=True, auto_scroll=False, max_lines=KEPT)
         log.highlighter = _Levels(self)
         yield log
         yield Static(classes="log-panel--hint", markup=False)
