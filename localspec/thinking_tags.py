@@ -42,6 +42,7 @@ THINKING_TAGS = (
 _BY_OPENING = {tags.opening.lower(): tags for tags in THINKING_TAGS}
 _ANY_OPENING = "|".join(map(re.escape, _BY_OPENING))
 OPENING = re.compile(_ANY_OPENING, ANY_CASE)
+LONGEST_OPENING = max(map(len, _BY_OPENING))  # characters
 _OPENED_AT_END = re.compile(rf"({_ANY_OPENING})\s*\Z", ANY_CASE)
 _MARK = re.compile(r"<[^<>]+>|\[[^\[\]]+\]|◁[^◁▷]+▷")
 

@@ -372,7 +372,8 @@ class Request:
     A conversation that ends with an assistant's message has that message continued.
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
     `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
-    or has filled the context; thinking that goes in circles is closed, and the answer follows.
+    or has filled the context; thinking that goes in circles is closed, and the answer follows. So is thinking
+    in which the model would end its turn, if there is a grammar.
     In a conversation `stop` counts from the end of the thinking on.
     `seed` None draws one. With the same seed plain decoding, mode ngram and acceptance `match` write the same
     text, whatever is drafted and wherever the answer pauses, but for tokens that are all but equally likely.

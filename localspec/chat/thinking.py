@@ -12,6 +12,7 @@ from typing import Literal
 
 from localspec.thinking_tags import (
     ANY_CASE,
+    LONGEST_OPENING,
     OPENING,
     LeadingThinking,
     Stretch,
@@ -204,6 +205,19 @@ class ThinkingReader:
         self._blank, self._has_told_thinking = "", False
 
 
+def _stretch(kind: StretchKind, text: str) -> Iterator[Stretch]:
+    if text:
+        yield kind, text
+
+
+def _end_of_blank(text: str, start: int, blanks: str) -> int:
+    """Return where the blanks of some kinds from a place on end."""
+    end = start
+    while end < len(text) and text[end] in blanks:
+        end += 1
+    return end
+
+
 class _LaterThinking:
     """Finds thinking behind the beginning of an answer."""
 
@@ -212,55 +226,56 @@ class _LaterThinking:
         self._line = ""  # as far as it was told
         self._fence = ""  # of the code that the line stands in
         self._follows_thinking = False
-        self._searched = 0  # characters of the rest without a closing tag
+        self._searched = 0  # characters of the rest in which no tag closes
         self.opening: re.Match[str] | None = None  # at the beginning of the rest
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
         """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
-        self._rest += text
-        if self._follows_thinking:
-            yield from self._told("tag", len(self._rest) - len(self._rest.lstrip("\n")))
-        while self._rest:
-            self._follows_thinking = False
+        text, at = self._rest + text, 0
+        while at < len(text):
+            if self._follows_thinking:
+                end = _end_of_blank(text, at, "\n")
+                yield from _stretch("tag", text[at:end])
+                at, self._follows_thinking = end, end == len(text)
+                continue
+            self.opening = None
             if not self._line and not self._fence:
-                start = len(self._rest) - len(self._rest.lstrip(" \t"))
-                self.opening = OPENING.match(self._rest, start)
-                if self.opening is not None and (closing := self._closing(self.opening)):
-                    thought = closing.start() - self.opening.end()
-                    yield from self._told("tag", self.opening.end())
-                    yield from self._told("thinking", thought)
-                    yield from self._told("tag", len(closing[0]))
-                    yield from self._told("tag", len(self._rest) - len(self._rest.lstrip("\n")))
-                    self._follows_thinking, self._searched, self.opening = True, 0, None
+                start = _end_of_blank(text, at, " \t")
+                self.opening = OPENING.match(text, start)
+                closing = self._closing(text, at) if self.opening is not None else None
+                if self.opening is not None and closing is not None:
+                    yield "tag", text[at : self.opening.end()]
+                    yield from _stretch("thinking", text[self.opening.end() : closing.start()])
+                    yield "tag", closing[0]
+                    at, self._follows_thinking, self.opening = closing.end(), True, None
                     continue
-                if more and (self.opening is not None or may_open(self._rest[start:])):
-                    return
-                self._searched, self.opening = 0, None
-            end = line_end(self._rest, 0)
-            self._line += self._rest[:end]
-            yield from self._told("answer", end)
+                if more and (self.opening is not None or may_open(text[start : start + LONGEST_OPENING])):
+                    break
+                self.opening = None
+            end = line_end(text, at)
+            yield "answer", text[at:end]
+            self._line += text[at:end]
+            at = end
             if self._line.endswith("\n"):
                 self._end_line()
+        self._rest = text[at:]
+        self._searched = len(self._rest)
 
     def unfinished(self) -> Iterator[Stretch]:
         """Yield thinking that has not been closed; the rest is not to be fed."""
         if self.opening is not None:
             closing = tags_of(self.opening[0]).closing
-            begin, end = self.opening.end(), len(self._rest)
+            begin, end = self._rest.find(self.opening[0]) + len(self.opening[0]), len(self._rest)
             end -= begun(self._rest, (closing,), begin)
             yield "tag", self._rest[:begin]
             yield "thinking", self._rest[begin:end]
 
-    def _closing(self, opening: re.Match[str]) -> re.Match[str] | None:
-        tag = tags_of(opening[0]).closing
-        at = max(opening.end(), self._searched - len(tag))
-        self._searched = len(self._rest)
-        return re.compile(re.escape(tag), ANY_CASE).search(self._rest, at)
-
-    def _told(self, kind: StretchKind, count: int) -> Iterator[Stretch]:
-        text, self._rest = self._rest[:count], self._rest[count:]
-        if text:
-            yield kind, text
+    def _closing(self, text: str, at: int) -> re.Match[str] | None:
+        """Return the tag that closes what the line at a place opens; what was searched before is left out."""
+        assert self.opening is not None
+        tag = tags_of(self.opening[0]).closing
+        searched = self._searched - len(tag) if at == 0 else 0
+        return re.compile(re.escape(tag), ANY_CASE).search(text, max(self.opening.end(), searched))
 
     def _end_line(self) -> None:
         line, self._line = self._line, ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,14 @@ from localspec.chat.commands import as_message, parse, read_mode, read_temperatu
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
-from localspec.cli.shared.answer import LEGEND, write_answer
-from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
+from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_answer_flags,
+    add_thinking_flags,
+    set_up_logging,
+    verb_parser,
+)
 from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
@@ -46,6 +53,7 @@ def parser() -> Parser:
     result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
     add_answer_flags(result)
+    add_thinking_flags(result)
     return result
 
 
@@ -74,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
         )
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
-        dialogue = Dialogue(models, session, shows_stats=args.stats, colours=bool(args.color))
+        dialogue = Dialogue(models, session, AnswerOutput.asked(args), shows_stats=args.stats)
         names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")
         say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")
         return dialogue.talk(reader)
@@ -96,14 +104,14 @@ class Dialogue:
     """One chat, from its first line to its last."""
 
     def __init__(
-        self, models: OpenModels, session: ChatSession, *, shows_stats: bool = False, colours: bool = False
+        self, models: OpenModels, session: ChatSession, output: AnswerOutput, *, shows_stats: bool = False
     ) -> None:
         self._models = models
         self._session = session
         self._followed = session.followed
         self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
-        self._colours = colours
+        self._output = output
         self._last: Finished | None = None
         self._last_options: AnswerOptions | None = None
         self._leaving = False
@@ -179,9 +187,7 @@ class Dialogue:
         self.mode_line()
         has_history = len(session.chat.path) > 1
         try:
-            answer = write_answer(
-                self._models, session.answer(self._models, mode=mode), silent=False, colours=self._colours
-            )
+            answer = write_answer(self._models, session.answer(self._models, mode=mode), self._output)
         except ContextFullError as error:
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
         self._last, self._last_options = answer.finished, session.in_use
@@ -284,12 +290,12 @@ class Dialogue:
         say(f"temperature {self._session.sampling(self._models).temperature:g}")
 
     def _color(self, _argument: str) -> None:
-        if not self._colours and colours_unwanted():
+        if not self._output.colours and colours_unwanted():
             raise UserError(
                 "NO_COLOR is set, so colours stay off", "start with --color to have them all the same"
             )
-        self._colours = not self._colours
-        say(LEGEND if self._colours else "colours off")
+        self._output = replace(self._output, colours=not self._output.colours)
+        say(LEGEND if self._output.colours else "colours off")
 
     def _exit(self, _argument: str) -> None:
         self._leaving = True

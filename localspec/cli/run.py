@@ -14,8 +14,14 @@ from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
-from localspec.cli.shared.answer import StreamedAnswer, write_answer
-from localspec.cli.shared.arguments import Parser, add_answer_flags, set_up_logging, verb_parser
+from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_answer_flags,
+    add_thinking_flags,
+    set_up_logging,
+    verb_parser,
+)
 from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
@@ -50,6 +56,7 @@ def parser() -> Parser:
     about = "only what fits a grammar in llama.cpp's GBNF, likewise"
     add("--grammar", "--grammar-file", metavar="FILE", dest="grammar", help=about)
     add_answer_flags(result)
+    add_thinking_flags(result)
     return result
 
 
@@ -85,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
             chosen.append(Chooser(models, experience, opening.note).options(profile, asked))
             yield from models.generate(replace(chosen[0].request, prompt=prompt, grammar=form))
 
-        answer = write_answer(models, events(), silent=args.json, colours=bool(args.color))
+        answer = write_answer(models, events(), AnswerOutput.asked(args), is_bare=args.no_chat)
         (options,) = chosen
         return _conclude(args, models, options, answer)
 
@@ -134,6 +141,7 @@ def _print_json(
     settings = options.request.settings
     value = {
         "text": answer.text,
+        "reasoning": answer.thinking,
         "finish_reason": finished.reason,
         "mode": settings.mode,
         **figures.models(models),

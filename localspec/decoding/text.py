@@ -56,16 +56,20 @@ class AnswerText:
         stop: Sequence[str] = (),
         known_spaces: int = 0,
         thinking: LeadingThinking | None = None,
+        *,
+        needs_answer: bool = False,
     ) -> None:
         """Start with nothing; the first `known_spaces` spaces are already before the answer.
 
-        `thinking` follows what the model thinks; without it all is the answer.
+        `thinking` follows what the model thinks; without it all is the answer. With `needs_answer` a turn
+        does not end in the thinking.
         """
         if "" in stop:
             raise UserError("a stop string is empty", "leave it out, or give it at least one character")
         self._detokenizer = detokenizer
         self._known_spaces = known_spaces
         self._thinking = thinking
+        self._needs_answer = needs_answer
         self._tokens = 0
         self.thinking_tokens = 0  # up to the end of the thinking
         self._stop = tuple(sorted(stop, key=len, reverse=True))
@@ -97,6 +101,11 @@ class AnswerText:
     def open_tags(self) -> ThinkingTags | None:
         """Return the tags of the thinking that goes on, None where there is none."""
         return None if self._thinking is None else self._thinking.tags
+
+    @property
+    def lacks_answer(self) -> bool:
+        """Tell whether nothing has come of an answer that is needed."""
+        return self._needs_answer and self.open_tags is not None
 
     def named(self, score: TokenScore) -> TokenScore:
         """Return a score with the bytes of its tokens."""
@@ -230,7 +239,7 @@ class AnswerEvents:
         """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
 
         One that has a limit of its own, in tokens, may go in circles up to there. Thinking that does is to be
-        closed, with a limit and without, once.
+        closed, with a limit and without, and so is thinking that ends without an answer that is needed: once.
         """
         self._text = text
         self._end_tokens = end_tokens
@@ -238,9 +247,9 @@ class AnswerEvents:
         self._limit = limit
         self._loop_detector = None if ignores_circles else LoopDetector()
         self._ending: FinishReason | None = None
-        self._may_close = True
-        self._is_to_close = False
-        self.thinks_too_long = False  # whoever decodes is to close the thinking and to go on
+        self._may_close_thinking = True
+        self._closes_thinking = False  # after this round
+        self.thinking_is_to_be_closed = False  # by whoever decodes, who then goes on
         self.paused = False
         self.tally = tally
 
@@ -254,22 +263,23 @@ class AnswerEvents:
     ) -> Iterator[GenerationEvent]:
         """Translate what the token layer reports, until the answer ends itself; the caller closes it.
 
-        It stops earlier where the model `thinks_too_long`, and where a pause is wanted, in which time stands
-        still. More events may follow.
+        It stops earlier where the thinking is to be closed, and where a pause is wanted, in which time
+        stands still. More events may follow.
         """
-        self.paused = self.thinks_too_long = False
+        self.paused = self.thinking_is_to_be_closed = False
         self._stopwatch.go_on()
         for event in events:
             goes_on = _goes_on(event)
             if isinstance(event, Round):
                 taken = self._take(event)
                 # thinking is closed at the same token in every mode: what else the round brought goes
-                cut = event.up_to(taken if self._is_to_close else taken + 1)
+                cut = event.up_to(taken if self._closes_thinking else taken + 1)
                 goes_on = goes_on or len(cut.tokens) < len(event.tokens)
-                self.tally.add(cut.stats, len(cut.tokens), self._stopwatch.seconds())
-                with self._stopwatch.paused():
-                    yield from self._told(event.scores[:taken])
-                    yield RoundDone(cut.stats, len(cut.tokens))
+                if cut.tokens:
+                    self.tally.add(cut.stats, len(cut.tokens), self._stopwatch.seconds())
+                    with self._stopwatch.paused():
+                        yield from self._told(event.scores[:taken])
+                        yield RoundDone(cut.stats, len(cut.tokens))
             else:
                 if isinstance(event, ModeChanged):
                     self.tally.change(event.mode)
@@ -277,8 +287,8 @@ class AnswerEvents:
                     yield event
             if self._ending is not None:
                 return
-            if self._is_to_close:
-                self._is_to_close, self.thinks_too_long = False, goes_on
+            if self._closes_thinking:
+                self._closes_thinking, self.thinking_is_to_be_closed = False, goes_on
                 return
             if wants_pause() and goes_on:
                 self.paused = True
@@ -304,17 +314,25 @@ class AnswerEvents:
         Returns how many there are before that, or up to where the thinking is to be closed.
         """
         for place, (token, provenance) in enumerate(zip(round_.tokens, round_.provenance, strict=True)):
-            if token in self._end_tokens or self._text.add(token, provenance):
+            if token in self._end_tokens:
+                if self._text.lacks_answer and self._closing():
+                    return place
+                self._ending = "stop"
+            elif self._text.add(token, provenance):
                 self._ending = "stop"
             elif self._goes_in_circles(token):
-                if self._text.open_tags is not None and self._may_close:
-                    self._is_to_close, self._may_close = True, False
+                if self._text.open_tags is not None and self._closing():
                     return place + 1
                 if self._limit is None:
                     self._ending = "circles"
             if self._ending is not None:
                 return place
         return len(round_.tokens)
+
+    def _closing(self) -> bool:
+        """Have the thinking closed, unless that was done before."""
+        self._closes_thinking, self._may_close_thinking = self._may_close_thinking, False
+        return self._closes_thinking
 
     def _goes_in_circles(self, token: int) -> bool:
         is_watched = self._limit is None or self._text.open_tags is not None

@@ -239,7 +239,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                 while goes_on:
                     with closing(self._rounds(answer)) as rounds:
                         yield from events.events(rounds, lambda: self._pausing)
-                    goes_on = events.thinks_too_long
+                    goes_on = events.thinking_is_to_be_closed
                     if goes_on:
                         self._close_thinking(answer)
                 reason = events.ending
@@ -392,7 +392,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
         thinking, opening = self._thinking_before(request, prompt)
         detokenizer = Detokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
-        text = AnswerText(detokenizer, request.stop, spaces, thinking if is_chat else None)
+        text = AnswerText(
+            detokenizer,
+            request.stop,
+            spaces,
+            thinking if is_chat else None,
+            needs_answer=request.grammar is not None,
+        )
         tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
         events = AnswerEvents(
             text,

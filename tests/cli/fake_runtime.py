@@ -30,6 +30,7 @@ from localspec.types import (
     Summary,
     TextDelta,
     TextPiece,
+    ThinkingOpened,
 )
 
 Value = TypeVar("Value")
@@ -60,11 +61,18 @@ def model_info(name: str) -> ModelInfo:
     return ModelInfo(Path(f"{name}.gguf"), name, "llama", 1000, 2000, 512, 1024, 256, ("CPU",))
 
 
-def says(*pieces: str, reason: FinishReason = "stop", changes: Sequence[ModeChanged] = ()) -> Script:
-    """Return a script whose answer consists of the given pieces, of alternating provenance."""
+def says(
+    *pieces: str, reason: FinishReason = "stop", changes: Sequence[ModeChanged] = (), opening: str = ""
+) -> Script:
+    """Return a script whose answer consists of the given pieces, of alternating provenance.
+
+    `opening` is the tag with which the prompt has opened the thinking.
+    """
 
     def script(_request: Request) -> Iterator[GenerationEvent]:
         yield from changes
+        if opening:
+            yield ThinkingOpened(opening)
         for piece, provenance in zip(pieces, list(Provenance) * len(pieces), strict=False):
             yield TextDelta((TextPiece(piece, provenance),))
         yield Finished(reason, SUMMARY)

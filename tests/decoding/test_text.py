@@ -5,6 +5,7 @@ import pytest
 
 from localspec.decoding.text import AnswerText
 from localspec.errors import UserError
+from localspec.thinking_tags import LeadingThinking, tags_of
 from localspec.types import Provenance, TextPiece
 
 TARGET, ACCEPTED, BONUS = Provenance.TARGET, Provenance.ACCEPTED, Provenance.BONUS
@@ -27,8 +28,11 @@ class ByteDetokenizer:
         return b"%d" % token
 
 
-def answer(pieces: list[str | bytes], stop: tuple[str, ...] = ()) -> AnswerText:
-    return AnswerText(ByteDetokenizer([p.encode() if isinstance(p, str) else p for p in pieces]), stop)
+def answer(
+    pieces: list[str | bytes], stop: tuple[str, ...] = (), thinking: LeadingThinking | None = None
+) -> AnswerText:
+    raw = [piece.encode() if isinstance(piece, str) else piece for piece in pieces]
+    return AnswerText(ByteDetokenizer(raw), stop, 0, thinking)
 
 
 def text_of(pieces: tuple[TextPiece, ...]) -> str:
@@ -207,3 +211,55 @@ def test_spaces_that_stand_before_the_answer_are_not_repeated(
     for token in range(len(pieces)):
         answer.add(token, Provenance.TARGET)
     assert "".join(piece.text for piece in answer.finish()) == text
+
+
+@pytest.mark.parametrize("opened", [True, False])
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("hm. So.</think>It is. So. No.", "hm. So.</think>It is"),
+        ("hm. So</think>\n\n. So. No", "hm. So</think>\n\n"),
+        ("hm.\n\n</think>\n\nIt is\n\nso", "hm.\n\n</think>\n\nIt is"),
+        (
+            "h. So.</think> \n <think>m. So.</think>\n\n<thin. So",
+            "h. So.</think> \n <think>m. So.</think>\n\n<thin",
+        ),
+        ("hm. So. No.\n\n", None),
+        ("hm. So.</think>It is. S", None),
+        ("hm</think>\n\n", None),
+    ],
+)
+def test_stop_strings_count_behind_the_thinking(written: str, said: str | None, opened: bool) -> None:
+    stop, whole = (". So", "\n\n", "think>"), written if opened else f"\n<think>{written}"
+    rng = random.Random(whole)
+    for _ in range(40):
+        pieces = split(whole.encode(), rng)
+        text = answer(list(pieces), stop, LeadingThinking(tags_of("<think>") if opened else None))
+        ends = [number for number in range(len(pieces)) if text.add(number, TARGET)]
+        assert text_of(text.take()) + text_of(text.finish()) == whole[: len(whole) - len(written)] + (
+            said or written
+        )
+        assert bool(ends) is text.stopped is (said is not None)
+
+
+def test_thinking_comes_at_once_where_stop_strings_wait() -> None:
+    text = answer(["h", "m ", "</think>", "So"], ("m </think>", "Soon"), LeadingThinking(tags_of("<think>")))
+    told = []
+    for token in range(4):
+        text.add(token, TARGET)
+        told.append(text_of(text.take()))
+    assert told == ["h", "m ", "</think>", ""]
+    assert text_of(text.finish()) == "So"
+
+
+@pytest.mark.parametrize("stop", [(), ("x",)])
+def test_the_tokens_of_the_thinking_are_counted(stop: tuple[str, ...]) -> None:
+    def counted(pieces: list[str | bytes], thinking: LeadingThinking | None) -> list[int]:
+        text = answer(pieces, stop, thinking)
+        return [text.thinking_tokens for token in range(len(pieces)) if not text.add(token, TARGET)]
+
+    opened = tags_of("[THINK]")
+    assert counted(["h", "m", "[/TH", "INK]\n", "So", "."], LeadingThinking(opened)) == [1, 2, 3, 4, 4, 4]
+    assert counted(["[TH", "INK]", "hm", "[/THINK]", "So"], LeadingThinking()) == [0, 2, 3, 4, 4]
+    assert counted(["So", "[THINK]", "hm"], LeadingThinking()) == [0, 0, 0]
+    assert counted(["[THINK]", "hm", "[/THINK]"], None) == [0, 0, 0]

@@ -143,8 +143,9 @@ def circling(runtime: Runtime, mode: Mode, max_tokens: int | None) -> Request:
     return replace(request(mode, max_tokens), sampling=GREEDY, logit_bias=bias)
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("limit", [600, None])
+@pytest.mark.parametrize(
+    ("mode", "limit"), [("off", 600), ("ngram", 600), ("sd", 600), ("ssd", 600), ("off", None), ("sd", None)]
+)
 def test_thinking_in_a_circle_is_closed_and_the_answer_follows(
     closes: Runtime, spells: Runtime, mode: Mode, limit: int | None
 ) -> None:
@@ -163,6 +164,23 @@ def test_thinking_in_a_circle_is_closed_and_the_answer_follows(
         assert finished.summary.thinking_tokens == behind
         assert finished.summary.tokens == len(tokens) + 1  # and the end token
         assert sum(event.tokens for event in events if isinstance(event, RoundDone)) == len(tokens) + 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_turn_with_a_grammar_does_not_end_in_the_thinking(spells: Runtime, mode: Mode) -> None:
+    """The model never closes it by itself, and ends its turn instead."""
+    asked = request(mode)
+    whole = list(spells.generate(asked))
+    assert "[/THINK]" not in text_of(whole)
+    assert end_of(whole).reason == "stop"
+    events = list(spells.generate(replace(asked, grammar=SCHEMA)))
+    thought, tag, answer = text_of(events).partition("\n[/THINK]")
+    assert (thought, bool(tag)) == (text_of(whole), True)
+    assert set(json.loads(answer)) == {"name", "n"}
+    tokens = sum(event.tokens for event in events if isinstance(event, RoundDone))
+    assert (end_of(events).reason, end_of(events).summary.tokens) == ("stop", tokens)
+    short = list(spells.generate(replace(asked, grammar=SCHEMA, max_tokens=end_of(whole).summary.tokens)))
+    assert (end_of(short).reason, end_of(short).summary.tokens) == ("length", end_of(whole).summary.tokens)
 
 
 def test_an_answer_in_a_circle_ends_as_it_would_without_thinking(spells: Runtime) -> None:

@@ -48,4 +48,6 @@ class TellingModels(TurningModels):
             yield TextDelta((TextPiece(text[start : start + 3], Provenance.TARGET),))
             if self.fails:
                 raise EngineError("it is broken")
-        yield Finished("stop", Summary(prompt_tokens=10, cached_tokens=4, tokens=len(text)), self.stop_string)
+        thought = text.find("</think>") + 1
+        summary = Summary(prompt_tokens=10, cached_tokens=4, tokens=len(text), thinking_tokens=thought)
+        yield Finished("stop", summary, self.stop_string)

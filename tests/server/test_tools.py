@@ -218,6 +218,49 @@ def test_thinking_that_the_template_opens_stays_apart(models: TellingModels, url
         models.opens = ""
 
 
+@pytest.mark.parametrize("text", ["hm, </think>\n\nI look.", "hm, and th", "</think>I look.", "hm</think>"])
+def test_every_protocol_tells_thinking_that_the_template_opens(
+    models: TellingModels, url: str, text: str
+) -> None:
+    models.opens, models.texts = "[THINK]\n", [text.replace("</think>", "[/THINK]")]
+    thought, _, said = (part.strip() for part in text.partition("</think>"))
+    try:
+        with openai_client(url) as client:
+            asked: Any = {"model": "auto", "messages": [USER]}
+            chat = client.chat.completions.create(**asked)
+            message: Any = chat.choices[0].message
+            assert (getattr(message, "reasoning_content", ""), message.content) == (thought, said)
+            items: Any = client.responses.create(model="auto", input="Hi").output
+            parts = {item.type: item.content[0].text for item in items}
+            assert (parts.get("reasoning", ""), parts.get("message", "")) == (thought, said)
+        with anthropic_client(url) as other:
+            body: Any = {"model": "auto", "max_tokens": 9, "messages": [USER]}
+            blocks = other.messages.create(**body).content
+            found = {block.type: getattr(block, block.type) for block in blocks}
+            assert (found.get("thinking", ""), found.get("text", "")) == (thought, said)
+    finally:
+        models.opens = ""
+
+
+def test_tokens_of_thinking_are_counted(models: TellingModels, url: str) -> None:
+    models.texts = ["<think>hm</think>I look."]
+    with openai_client(url) as client:
+        asked: Any = {"model": "auto", "messages": [USER], "n": 2}
+        usage = client.chat.completions.create(**asked).usage
+        assert usage is not None
+        assert usage.completion_tokens_details is not None
+        assert usage.completion_tokens_details.reasoning_tokens == 2 * 10
+        responded = client.responses.create(model="auto", input="Hi").usage
+        assert responded is not None
+        assert responded.output_tokens_details.reasoning_tokens == 10
+
+
+def test_a_bare_text_has_no_thinking(models: TellingModels, url: str) -> None:
+    models.texts = ["<think>hm</think>I look."]
+    with openai_client(url) as client:
+        assert client.completions.create(model="auto", prompt="Hi").choices[0].text == models.texts[0]
+
+
 def test_a_stop_sequence_is_named(models: TellingModels, url: str) -> None:
     models.texts, models.stop_string = ["One"], "Two"
     with anthropic_client(url) as client:

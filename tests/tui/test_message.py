@@ -233,6 +233,34 @@ async def test_thinking_is_counted_while_it_comes() -> None:
 
 
 @pytest.mark.asyncio
+async def test_thinking_without_an_end_stays_thinking() -> None:
+    """As an answer is kept that was stopped, and whose prompt had opened the thinking."""
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        item = said(shown(2), "", "writing")
+        await host.transcript.show([item])
+        for text in ("<think>\n", "one\n\n", "```\ntwo\n```\n", "three"):
+            host.transcript.stream(text, [])
+        await until(pilot, "Thinking ..., 5 words")
+        await host.transcript.replace(said(item, "<think>\none\n\n```\ntwo\n```\nthree", "stopped"))
+        await until(pilot, ["Thinking, 5 words", "stopped"])
+        assert "three" not in host.text()
+        host.query_one(MessageView).focus()
+        await pilot.press("Y")
+        await pilot.pause()
+        assert host.asked == []  # its code is none of the answer's
+
+
+@pytest.mark.asyncio
+async def test_a_closing_tag_alone_is_text() -> None:
+    host = Host()
+    async with host.run_test(size=(100, 30)) as pilot:
+        await host.transcript.show([shown(2, "It ends with\n`</think>`, like\n</think> this.")])
+        await until(pilot, ["It ends with", "this."])
+        assert not host.query(ThinkingView)
+
+
+@pytest.mark.asyncio
 async def test_text_is_selected_as_it_was_written() -> None:
     host = Host()
     async with host.run_test(size=(40, 24)) as pilot:

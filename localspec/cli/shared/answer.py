@@ -1,20 +1,39 @@
-"""Write one answer to standard output while it comes."""
+"""Write one answer while it comes: itself to standard output, the thinking before it to standard error."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from argparse import Namespace
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from localspec import units
-from localspec.cli.shared.console import StatusLine, Styled, is_terminal, on_interrupt, say
+from localspec.chat.thinking import ThinkingReader
+from localspec.cli.shared.console import (
+    StatusLine,
+    Styled,
+    is_terminal,
+    on_interrupt,
+    say,
+    write_aside,
+)
 from localspec.safe_text import safe_text
-from localspec.types import Finished, ModeChanged, PromptProgress, Provenance, TextDelta
+from localspec.thinking_tags import Stretch, StretchKind, tags_of
+from localspec.types import (
+    Finished,
+    ModeChanged,
+    PromptProgress,
+    Provenance,
+    TextDelta,
+    TextPiece,
+    ThinkingOpened,
+)
 
 if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent
@@ -88,26 +107,50 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
             thread.join()
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerOutput:
+    """What is written of an answer, and how."""
+
+    answer: bool = True
+    thinking: bool = False
+    colours: bool = False  # by origin
+
+    @classmethod
+    def asked(cls, args: Namespace) -> AnswerOutput:
+        """Return what flags ask for; without one, thinking is for those who look at standard error."""
+        shows = args.show_thinking
+        if shows is None:
+            shows = is_terminal(sys.stderr) and not args.json
+        return cls(not args.json, shows, bool(args.color))
+
+
 @dataclass(slots=True)
 class StreamedAnswer:
-    """What has come of an answer so far."""
+    """What has come of an answer so far, the thinking apart."""
 
-    pieces: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    thought: list[str] = field(default_factory=list)
     changes: list[ModeChanged] = field(default_factory=list)
     finished: Finished | None = None
 
     @property
     def text(self) -> str:
-        """Return the answer as far as it has come."""
-        return "".join(self.pieces)
+        """Return the answer itself as far as it has come."""
+        return "".join(self.said)
+
+    @property
+    def thinking(self) -> str:
+        """Return the thinking before the answer."""
+        return "".join(self.thought)
 
 
 def write_answer(
-    models: OpenModels, events: Iterator[AnswerEvent], *, silent: bool, colours: bool
+    models: OpenModels, events: Iterator[AnswerEvent], output: AnswerOutput, *, is_bare: bool = False
 ) -> StreamedAnswer:
-    """Print the answer while it comes, unless `silent`, and return it."""
-    answer, status = StreamedAnswer(), StatusLine()
-    with closing(stream(models, events)) as streamed:
+    """Print the answer while it comes, and return it; of a bare completion all is answer."""
+    writer, status = _Writer(output, is_bare=is_bare), StatusLine()
+    answer = writer.answer
+    with writer, closing(stream(models, events)) as streamed:
         for event in streamed:
             if not isinstance(event, PromptProgress):
                 status.clear()
@@ -115,25 +158,109 @@ def write_answer(
                 case PromptProgress():
                     if event.total >= LONG_PROMPT:
                         status.update(f"reading the prompt: {event.done / event.total:.0%}")
+                case ThinkingOpened():
+                    writer.open(event)
                 case TextDelta():
-                    answer.pieces.append(event.text)
-                    if not silent:
-                        show(event, colours=colours)
+                    writer.take(event)
                 case ModeChanged():
                     answer.changes.append(event)
                 case Finished():
                     answer.finished = event
-    if not silent and answer.text and not answer.text.endswith("\n"):
-        sys.stdout.write("\n")
+    writer.end_line()
     if answer.finished is not None and answer.finished.reason == "circles":
         goes_on = "it goes on with --ignore-circles, or with -n N to N tokens"
         say(f"note: the answer was ended because it repeats itself; {goes_on}")
+    elif answer.finished is not None and answer.finished.reason != "cancelled" and writer.is_thinking:
+        say("note: the model was still thinking when its turn ended")
     return answer
 
 
-def show(delta: TextDelta, *, colours: bool) -> None:
+class _Writer:
+    """Writes the text of one answer where it belongs, and in the end all of it."""
+
+    def __init__(self, output: AnswerOutput, *, is_bare: bool) -> None:
+        self.answer = StreamedAnswer()
+        self._output = output
+        self._is_bare = is_bare
+        self._reader = ThinkingReader()
+        self._origins = deque[TextPiece]()  # of the text that the reader has not told
+        self._last: StretchKind = "tag"
+        self._line_is_open = False  # on standard error
+
+    @property
+    def is_thinking(self) -> bool:
+        """Tell whether the text ends inside of thinking."""
+        return not self._is_bare and self._reader.is_thinking
+
+    def open(self, event: ThinkingOpened) -> None:
+        """Take note that the prompt has opened the thinking."""
+        self._reader = ThinkingReader(tags_of(event.opening))
+
+    def take(self, delta: TextDelta) -> None:
+        """Write new text, as far as it is clear what it is."""
+        if self._is_bare:
+            self._say(delta.pieces)
+            return
+        self._origins += delta.pieces
+        self._tell(self._reader.feed(delta.text))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_bare:
+            self._tell(self._reader.feed("", more=False))
+        self._end_thinking("\n")
+
+    def end_line(self) -> None:
+        """End the last line of the answer."""
+        if self._output.answer and self.answer.said and not self.answer.said[-1].endswith("\n"):
+            sys.stdout.write("\n")
+
+    def _tell(self, stretches: Iterable[Stretch]) -> None:
+        for kind, text in stretches:
+            pieces = self._next_pieces(len(text))
+            if kind == "answer":
+                self._end_thinking("\n\n")
+                self._say(pieces)
+            elif kind == "thinking":
+                self._think(text, goes_on=self._last == kind)
+            self._last = kind
+
+    def _say(self, pieces: Sequence[TextPiece]) -> None:
+        self.answer.said += [piece.text for piece in pieces if piece.text]
+        if self._output.answer:
+            show(pieces, colours=self._output.colours)
+
+    def _think(self, text: str, *, goes_on: bool) -> None:
+        between = "\n\n" if self.answer.thought and not goes_on else ""
+        self.answer.thought.append(between + text)
+        if self._output.thinking:
+            heading = between if self._line_is_open else "Thinking:\n"
+            self._line_is_open = True
+            write_aside(heading + text)
+
+    def _end_thinking(self, between: str) -> None:
+        """Set what follows apart from thinking that was shown."""
+        if self._line_is_open:
+            write_aside(between)
+            self._line_is_open = False
+
+    def _next_pieces(self, count: int) -> list[TextPiece]:
+        """Return so many characters of the text with their origins."""
+        found = list[TextPiece]()
+        while count:
+            piece = self._origins.popleft()
+            found.append(TextPiece(piece.text[:count], piece.provenance))
+            if rest := piece.text[count:]:
+                self._origins.appendleft(TextPiece(rest, piece.provenance))
+            count -= len(found[-1].text)
+        return found
+
+
+def show(pieces: Sequence[TextPiece], *, colours: bool) -> None:
     """Write new text of an answer to standard output at once."""
-    for piece in delta.pieces:
+    for piece in pieces:
         text = safe_text(piece.text) if is_terminal(sys.stdout) else piece.text
         style, _ = _STYLES[piece.provenance] if colours else ("", "")
         sys.stdout.write(Styled(f"{style}{text}{_RESET}") if style else text)

@@ -251,9 +251,12 @@ def add_sampling_flags(parser: Parser) -> None:
     add("-s", "--seed", type=_or_minus_one(*SEEDS), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
     add("-n", "--predict", "--n-predict", type=most, metavar="N", help="most tokens to write")
-    about = "let an answer go on that only repeats itself; without it, that ends where -n sets no length"
+    about = (
+        "let an answer go on that only repeats itself; without it, that ends where -n sets no length, and "
+        "thinking that does is closed"
+    )
     add("--ignore-circles", action="store_true", help=about)
-    about = "end the answer before this text; repeatable"
+    about = "end the answer before this text, wherever that stands behind the thinking; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
 
@@ -363,6 +366,14 @@ def add_output_flags(parser: Parser) -> None:
     marks = argparse.BooleanOptionalAction
     add("--color", action=marks, default=None, help="mark tokens by origin; NO_COLOR is honoured")
     add_verbose_flag(add)
+
+
+def add_thinking_flags(parser: Parser) -> None:
+    """Add whether the thinking before an answer is printed."""
+    add = parser.add_argument_group("thinking").add_mutually_exclusive_group().add_argument
+    about = "print what the model thinks to standard error, as on a terminal without a flag"
+    add("--show-thinking", action="store_true", default=None, help=about)
+    add("--hide-thinking", dest="show_thinking", action="store_false", default=None, help="print none of it")
 
 
 def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of text") -> None:

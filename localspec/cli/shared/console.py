@@ -96,6 +96,18 @@ def say(text: str) -> None:
         forget(sys.stderr)
 
 
+def write_aside(text: str) -> None:
+    """Write text for the person at the keyboard to standard error at once: faint on a terminal."""
+    shown = Styled(f"\x1b[2m{safe_text(text)}\x1b[0m")
+    try:
+        sys.stderr.write(shown if is_terminal(sys.stderr) and not colours_unwanted() else text)
+        sys.stderr.flush()
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and _are_one(sys.stdout, sys.stderr):
+            raise
+        forget(sys.stderr)
+
+
 def ask(question: str) -> str:
     """Ask whoever sits at the terminal, and return the line that was typed: empty at the end of the input."""
     sys.stderr.write(question)

@@ -23,7 +23,8 @@ from textual.widgets import Static
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
-from localspec.chat.thinking import Part, split
+from localspec.chat.thinking import Part, split, without_thinking
+from localspec.thinking_tags import THINKING_TAGS
 from localspec.types import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.parse import build, code_blocks
@@ -136,7 +137,7 @@ class ThinkingView(Folded):
         self._tell("Thinking" if self._complete else "Thinking ...", self.text)
 
 
-_MARKS = "<["
+_MARKS = frozenset(tags.opening[0] for tags in THINKING_TAGS)
 """With one of these a tag may begin that parts thinking from answer."""
 
 
@@ -409,7 +410,7 @@ class MessageView(Vertical, can_focus=True):
         """Ask the screen to do something with this message."""
         message, text = self.item.message, ""
         if action == "copy-code":
-            codes = code_blocks(self.body.text)
+            codes = code_blocks(without_thinking(self.body.text))
             if not codes:
                 self.notify("There is no code in this message.", markup=False)
                 return
