@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.messages import ChatSettings
-from localspec.inference.interface import Choice, OpenModels
+from localspec.inference.interface import Choice, OpenModels, QuickChooser
 from localspec.models.recommended import said_by, suited
 from localspec.storage.profiles import DEFAULT_PROFILE, SAMPLING_RANGES, Profile, Speculation
 from localspec.types import EngineSettings, Mode, Recommendation, Request, Sampling, TaskType
@@ -184,8 +184,15 @@ class Chooser:
         choice = tuned or self._measured
         return Choice(replace(settings, mode=choice.settings.mode), choice.reason)
 
-    @cached_property
+    @property
     def _measured(self) -> Choice:
+        """Return what should be fastest: at once where the models can tell that, else as measured once."""
+        if isinstance(self.models, QuickChooser):
+            return Choice(*self.models.known_settings())
+        return self._measured_once
+
+    @cached_property
+    def _measured_once(self) -> Choice:
         return Choice(*self.models.choose_settings())
 
     def _possible(self, mode: Mode | None) -> Mode | None:

@@ -40,6 +40,7 @@ class Drafters:
 
     def __init__(self, state: DraftState | None, worker: Worker = DraftWorker) -> None:
         self.state = state
+        self.reads_late = False  # whether the draft model would slow the target down at the prompt
         self.failure = ""
         """Why the draft model is left out from here on."""
         self._worker = worker
@@ -77,7 +78,7 @@ class Drafters:
         proposer.leaps = proposer.rules is not None and not is_head  # a head needs its own state before each
         if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
             worker = self._worker(self.state, policy, proposer, settings)
-            return SSDDrafter(worker, settings.draft_length, lookup)
+            return SSDDrafter(worker, settings.draft_length, lookup, reads_late=self.reads_late)
         kind = HeadDrafter if is_head else ModelDrafter
         return kind(self.state, policy, proposer, settings.draft_length, lookup)
 

@@ -26,8 +26,10 @@ class CostCurve:
     One thread observes while others read: sizes and seconds are replaced together.
     """
 
-    def __init__(self, points: Mapping[int, float]) -> None:
+    def __init__(self, points: Mapping[int, float], *, is_shape: bool = False) -> None:
+        """Take measured points, or a shape to which the first call that is observed gives its scale."""
         sizes = sorted(points)
+        self._is_shape = is_shape
         self._table = sizes, [points[size] for size in sizes]
         self._answers: dict[int, float] = {}
 
@@ -56,6 +58,10 @@ class CostCurve:
 
     def observe(self, size: int, seconds: float) -> None:
         """Learn from one call."""
+        if self._is_shape:
+            self._is_shape, scale = False, seconds / self(size)
+            self._table = self._table[0], [scale * each for each in self._table[1]]
+            self._answers = {}
         sizes, known = self._table
         at = bisect_left(sizes, size)
         if at == len(sizes) or sizes[at] != size:  # a first call may have compiled something, too
@@ -77,6 +83,21 @@ class CostCurve:
     def points(self) -> dict[int, float]:
         """Return the known sizes with their seconds."""
         return dict(zip(*self._table, strict=True))
+
+
+SHAPES = {False: {1: 1.0, 9: 2.0}, True: {1: 1.0, 9: 1.2}}
+"""Costs of verifying against those of one token, on the processor and on a card, before any are measured."""
+UNKNOWN_ROUNDS = 3  # plain ones that give such costs their scale
+
+
+def assumed_costs(draft_share: float, *, on_card: bool) -> LatencyModel:
+    """Return costs of a pair of which none are measured, by the share of the target's weights of the draft's.
+
+    The first rounds of an answer give them their scale, and later ones correct them.
+    """
+    verify = CostCurve(SHAPES[on_card], is_shape=True)
+    step = CostCurve({1: draft_share, 16: 1.5 * draft_share}, is_shape=True)
+    return LatencyModel(verify, step, UNKNOWN_ROUNDS)
 
 
 def is_plausible(costs: Mapping[int, float]) -> bool:
@@ -161,10 +182,12 @@ class AcceptanceCalibration:
 class LatencyModel:
     """What calls and tokens cost in one placement on this machine; it outlives answers."""
 
-    def __init__(self, verify: CostCurve, step: CostCurve) -> None:
+    def __init__(self, verify: CostCurve, step: CostCurve, unknown: int = 0) -> None:
+        """Take the costs; so many plain rounds must be seen before anything rests on them."""
         self.verify = verify
         self.step = step
         self.seconds_per_token = verify(1)
+        self.unknown = unknown
 
 
 class SpeculationPolicy:
@@ -204,6 +227,9 @@ class SpeculationPolicy:
         self.verify.observe(round_.drafted + 1, round_.verify_s)
         self._added = []
         self._plain_rounds = 0 if round_.drafted else self._plain_rounds + 1
+        if self._latency.unknown:
+            self._latency.unknown -= 1
+            self._latency.seconds_per_token = round_.seconds / tokens
         known = self._latency.seconds_per_token
         per_token = min(round_.seconds / tokens, OUTLIER * known)
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
@@ -221,6 +247,8 @@ class SpeculationPolicy:
             return False
         if self.min_confidence is not None:
             return not confidences or confidences[-1] >= self.min_confidence
+        if self._latency.unknown:
+            return False
         if self.exploring:
             return drafted < EXPLORE_LENGTH
         step_s, added = self.step(1), self._added_up_to(limit)
@@ -243,6 +271,8 @@ class SpeculationPolicy:
         confidences = confidences[:limit]
         if self.min_confidence is not None:
             return next((i for i, c in enumerate(confidences) if c < self.min_confidence), len(confidences))
+        if self._latency.unknown:
+            return 0
         if self.exploring:
             return min(len(confidences), EXPLORE_LENGTH)
         if self.deterministic:

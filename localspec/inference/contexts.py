@@ -14,7 +14,7 @@ from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.policy import CostCurve, LatencyModel, is_plausible
+from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is_plausible
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import DraftError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
@@ -32,6 +32,7 @@ from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types import EngineSettings, Mode, ModelOptions
 
 MEASURE_S = 0.8  # of calls, to learn their costs
+LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
 COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
@@ -92,6 +93,11 @@ class Contexts:
         has_draft = self.draft is not None
         can: dict[Mode, bool] = {"off": True, "ngram": True, "sd": has_draft, "ssd": self.can_branch}
         return tuple(mode for mode, possible in can.items() if possible)
+
+    @property
+    def share_processor(self) -> bool:
+        """Tell whether both models compute on the processor."""
+        return self._threads[True] is not self._threads[False]
 
     @property
     def on_card(self) -> bool:
@@ -166,7 +172,9 @@ class CostedEngine(Engine):
         super().__init__(contexts.target, contexts.draft)
         self.plain = PlainCost()
         self._contexts = contexts
+        self.drafters.reads_late = contexts.share_processor
         self._latency: dict[bool, LatencyModel] = {}
+        self._assumed: dict[bool, LatencyModel] = {}  # until they are measured
         self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
@@ -175,6 +183,40 @@ class CostedEngine(Engine):
         if together not in self._latency:
             self._latency[together] = self._recalled(together) or self._measured(together)
         return self._latency[together]
+
+    def known_costs(self, *, together: bool) -> LatencyModel | None:
+        """Return what calls cost if that is measured, perhaps by an earlier program; it takes no time."""
+        if together not in self._latency and (kept := self._recalled(together)) is not None:
+            self._latency[together] = kept
+        return self._latency.get(together)
+
+    def ready_costs(self, *, together: bool) -> LatencyModel:
+        """Return what calls cost, as measured or assumed, so that nobody has to wait."""
+        known = self.known_costs(together=together)
+        if known is not None:
+            return known
+        if together not in self._assumed:
+            target, draft = self._contexts.target.model.header, self._contexts.draft
+            share = 1.0 if draft is None else draft.model.header.weight_bytes / target.weight_bytes
+            on_card = self._contexts.on_card
+            self._assumed[together] = assumed_costs(min(1.0, share), on_card=on_card)
+        return self._assumed[together]
+
+    @property
+    def lacks_costs(self) -> bool:
+        """Tell whether answers had to do with assumed costs."""
+        return any(together not in self._latency for together in self._assumed)
+
+    def measure_between_answers(self) -> None:
+        """Measure what was assumed so far, behind the text that the caches hold; raises `Cancelled`."""
+        room = min(each.context_size - each.length() for each in self._both() if each is not None)
+        for together in (False, True):
+            if together in self._assumed and together not in self._latency and room > LONGEST_MEASURED:
+                self._contexts.share_threads(together=together)
+                self._latency[together] = self._measured(together, self._both())
+
+    def _both(self) -> tuple[Context, Context | None]:
+        return self._contexts.target, None if self.drafters.failure else self._contexts.draft
 
     def _recalled(self, together: bool) -> LatencyModel | None:
         file = self._contexts.costs_file(together=together)
@@ -187,12 +229,16 @@ class CostedEngine(Engine):
         self.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
-    def _measured(self, together: bool) -> LatencyModel:
+    def _measured(
+        self, together: bool, models: tuple[LanguageModel, LanguageModel | None] | None = None
+    ) -> LatencyModel:
+        """Measure what calls cost, in empty caches or behind what those of some models hold, and keep it."""
+        models, on_card = models or self.alone(together=together), self._contexts.on_card
         try:
-            found = self._measure(together=together)
+            found = measure(*models, MEASURE_S, together=together, on_card=on_card)
         except DraftError as error:
             self.leave_out_draft(error)
-            return self._measure(together=together)
+            return measure(models[0], None, MEASURE_S, together=together, on_card=on_card)
         verify, step = found.verify.points(), found.step.points()
         if not together:
             self.plain.observe(PREFIX, found.verify(1))
@@ -200,10 +246,6 @@ class CostedEngine(Engine):
         if file is not None and is_plausible(verify) and is_plausible(step):
             keep_costs(file, time.time(), verify, step)
         return found
-
-    def _measure(self, *, together: bool) -> LatencyModel:
-        models, on_card = self.alone(together=together), self._contexts.on_card
-        return measure(*models, MEASURE_S, together=together, on_card=on_card)
 
     def _compare(self, event: Round, *, together: bool) -> None:
         """Learn from the first rounds what plain decoding costs now, where it was measured earlier.
@@ -225,13 +267,13 @@ class CostedEngine(Engine):
         """Return what calls cost in a mode; plain decoding asks for none."""
         if mode == "off":
             return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
-        return self.costs(together=mode == "ssd")
+        return self.ready_costs(together=mode == "ssd")
 
     def alone(self, *, together: bool) -> tuple[LanguageModel, LanguageModel | None]:
         """Return both models with empty caches and their threads, for something else than an answer."""
         self.forget()
         self._contexts.share_threads(together=together)
-        return self._contexts.target, None if self.drafters.failure else self._contexts.draft
+        return self._both()
 
     def segment(
         self,
@@ -253,7 +295,10 @@ class CostedEngine(Engine):
                     break
             contexts.give_target(together=together)
             for event in rounds:
-                if isinstance(event, Round):
+                if isinstance(event, Round) and self._assumed.get(together) is latency:
+                    if not together and not event.stats.drafted:
+                        self.plain.observe(len(text), event.stats.seconds)
+                elif isinstance(event, Round):
                     self._compare(event, together=together)
                 yield event
 

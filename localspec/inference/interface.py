@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.types import (
@@ -76,6 +76,14 @@ class OpenModels(Protocol):
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""
+
+
+@runtime_checkable
+class QuickChooser(OpenModels, Protocol):
+    """Open models that choose settings without measuring, and measure when nobody waits."""
+
+    def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return what `choose_settings` does by what is known already: it takes no time."""
 
 
 class SharedModels(OpenModels, Protocol):

@@ -27,7 +27,7 @@ from localspec.decoding.measure import (
     time_calls,
 )
 from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, TraceSegment
-from localspec.decoding.speed_model import explain, rank
+from localspec.decoding.speed_model import explain, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, DraftError, UserError
@@ -96,6 +96,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._draft_model = draft
         self._contexts = contexts
         self._engine = CostedEngine(contexts)
+        self._chosen: dict[tuple[bool, bool], tuple[Mode, str]] = {}  # by which costs are measured
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._pausing = False
@@ -173,6 +174,37 @@ class Runtime(AbstractContextManager["Runtime"]):
             return replace(settings, mode="ngram"), f"{self._engine.drafters.failure}; {_REPEATED}"
         reason = explain(ranked) + (", measured earlier" if self._engine.earlier else "")
         return replace(settings, mode=ranked[0].mode), reason
+
+    def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        """Return what `choose_settings` does by what is known already: it takes no time.
+
+        What an earlier call has said stands until costs are measured that were assumed then.
+        """
+        settings, engine = settings or EngineSettings(), self._engine
+        if self._draft_model is None or engine.drafters.failure:
+            return self.choose_settings(settings)
+        alone, together = engine.known_costs(together=False), None
+        if alone is not None and self._contexts.can_branch:
+            together = engine.known_costs(together=True)
+        level = (alone is not None, together is not None)
+        if level not in self._chosen:
+            costs = alone or engine.ready_costs(together=False)
+            ranked = predict(costs, together, self._draft_model.header.acceptance)
+            reason = explain(ranked) if alone else "expected by the sizes of the models, until it is measured"
+            self._chosen[level] = ranked[0].mode, reason
+        mode, reason = self._chosen[level]
+        return replace(settings, mode=mode), reason
+
+    @property
+    def lacks_costs(self) -> bool:
+        """Tell whether answers had to do with assumed costs."""
+        return self._engine.lacks_costs
+
+    def measure_between_answers(self, wanted: Callable[[], bool]) -> None:
+        """Measure the costs that answers assumed, unless somebody wants something; `cancel` ends it."""
+        with suppress(Cancelled), self._contexts.at_work():
+            if not wanted():
+                self._engine.measure_between_answers()
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""
@@ -431,8 +463,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         fallback = None
         if request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
-            self._engine.costs(together=False)  # of plain decoding
-        self._engine.costs_in(settings.mode)  # before the prompt is in the cache
+            self._engine.known_costs(together=False)  # of plain decoding
+        if not request.steps_down and settings.mode != "off":  # before the prompt is in the cache
+            self._engine.costs(together=settings.mode == "ssd")
         if request.reuses_cache or answer.segment:
             self._engine.conversations.turn_to(text)
         else:

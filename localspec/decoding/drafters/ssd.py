@@ -151,8 +151,18 @@ class DraftWorker:
 class SSDDrafter(Drafter):
     """Answer with prepared drafts; draft just in time, or copy from the text, where none was prepared."""
 
-    def __init__(self, worker: DraftWorker, draft_length: int, lookup: PromptLookup | None = None) -> None:
-        """Take the draft model's side, and what may stand in for its drafts or go on behind them."""
+    def __init__(
+        self,
+        worker: DraftWorker,
+        draft_length: int,
+        lookup: PromptLookup | None = None,
+        *,
+        reads_late: bool = False,
+    ) -> None:
+        """Take the draft model's side, and what may stand in for its drafts or go on behind them.
+
+        Where it `reads_late`, it begins with the prompt after the first token, which then comes sooner.
+        """
         super().__init__()
         self.model_name = worker.state.model.name
         self.worker = worker
@@ -166,6 +176,8 @@ class SSDDrafter(Drafter):
         self._limit = 0
         self._sent: list[Proposal] = []
         self._tokens: tuple[int, ...] = ()
+        self._reads_late = reads_late
+        self._unread: Sequence[int] | None = None  # the prompt, for later
         self._busy_before_s = worker.state.model.busy_s
 
     @property
@@ -174,13 +186,19 @@ class SSDDrafter(Drafter):
         return self.worker.state.model.busy_s - self._busy_before_s - self.busy_s
 
     def begin(self, text: Sequence[int]) -> None:
-        """Let the draft model read the prompt while the target does."""
+        """Let the draft model read the prompt while the target does, or soon."""
         if self._lookup is not None:
             self._lookup.begin(text)
-        self.worker.start(text)
+        if self._reads_late:
+            self._unread = list(text)
+        else:
+            self.worker.start(text)
 
     def commit(self, outcome: VerifyOutcome) -> None:
         """Learn from the verdict."""
+        if self._unread is not None:
+            self.worker.start(self._unread)
+            self._unread = None
         self._policy.calibration.observe([proposal.confidence for proposal in self._sent], outcome.accepted)
         if self._lookup is not None:
             self._lookup.commit(self._tokens, len(self._sent), outcome)

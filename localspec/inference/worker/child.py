@@ -54,6 +54,7 @@ _URGENT_S = 0.1
 _SILENCE_S = 60.0  # of a server that computes for us: far more than any call of it takes
 _STOPPING_S = 1.5  # of such a server, once its call is not wanted any more
 _SLOWEST = 2e6  # bytes per second of a line; while loading, nothing is heard until a tensor has crossed it
+_IDLE_S = 0.5  # after an answer, before what it had to assume is measured
 _WATCH_S = 0.5  # between two looks whether a card makes programs
 
 
@@ -172,6 +173,7 @@ class Service:
         self._outbox = outbox
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
+        self._is_measuring = False  # because nobody wants anything
         self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
         self._work: SimpleQueue[_Job] = SimpleQueue()
         self._asides: SimpleQueue[_Job] = SimpleQueue()
@@ -195,6 +197,9 @@ class Service:
         if request.method in ("look", "open"):
             threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
         self._work.put(job)
+        with self._lock:
+            if self._is_measuring and self._runtime is not None:
+                self._runtime.cancel()
 
     def stop(self, patience_s: float) -> None:
         """Cancel everything, and wait for the end of it, but not for ever."""
@@ -237,12 +242,29 @@ class Service:
                 native()  # at once, before anybody asks
             threading.Thread(target=_import_everything, name="localspec-imports", daemon=True).start()
         while True:
-            job = queue.get()
+            job = self._next(queue)
             reply = self._reply(job)
             with self._lock:  # from here on a late cancel finds nothing, and cannot hit the next call
                 self._jobs.pop(job.call.number, None)
             self._outbox.put(reply)
             job.ended.set()
+
+    def _next(self, queue: SimpleQueue[_Job]) -> _Job:
+        """Wait for a call; measure meanwhile what answers had to assume."""
+        runtime = self._runtime if queue is self._work else None
+        if runtime is not None and runtime.lacks_costs:
+            with suppress(Empty):
+                return queue.get(timeout=_IDLE_S)
+            with self._lock:
+                self._is_measuring = True
+            try:
+                runtime.measure_between_answers(lambda: not queue.empty())
+            except LocalSpecError as error:
+                logger.warning("what calls cost could not be measured: %s", error)
+            finally:
+                with self._lock:
+                    self._is_measuring = False
+        return queue.get()
 
     def _reply(self, job: _Job) -> Result | Failure:
         number = job.call.number

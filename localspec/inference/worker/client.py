@@ -30,7 +30,7 @@ from localspec.errors import (
     ModelFileError,
     ServerLost,
 )
-from localspec.inference.interface import OpenModels, SharedModels, TunableModels
+from localspec.inference.interface import OpenModels, QuickChooser, SharedModels, TunableModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
@@ -210,6 +210,7 @@ class Worker(AbstractContextManager["Worker"]):
         since = self._process.first_call_since
         return None if since is None else time.monotonic() - since
 
+    known_settings = _remote(QuickChooser.known_settings)
     choose_settings = _remote(TunableModels.choose_settings)
     count_tokens = _remote(SharedModels.count_tokens)
     render = _remote(SharedModels.render)
