@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from localspec.errors import ModelFileError
 from localspec.safe_text import safe_line
@@ -521,6 +521,47 @@ def kept_states(architecture: str, sequences: int) -> tuple[int, int]:
     return (STATE_DRAFT, 0) if architecture in facts()["snapshots"] else (0, 1)
 
 
+FileKind = Literal["model", "draft head", "projector", "imatrix", "adapter", "vocabulary", "other"]
+_DECLARED: dict[str, FileKind] = {
+    "": "model",
+    "model": "model",
+    "adapter": "adapter",
+    "imatrix": "imatrix",
+    "mmproj": "projector",
+    "clip-vision": "projector",
+}
+_BY_ARCHITECTURE: dict[str, FileKind] = {
+    "clip": "projector",
+    "controlvector": "adapter",
+    "eagle3": "draft head",
+}
+
+
+def file_kind(header: Header) -> FileKind:
+    """Return what a file is by its header, whatever its name is; of a split model, by the first file's.
+
+    Sources: GGUFType in llama.cpp's gguf-py/gguf/constants.py, tools/imatrix, tools/cvector-generator.
+    """
+    declared = _DECLARED.get(header.text("general.type"), "other")
+    if declared != "model":
+        return declared
+    if "imatrix.datasets" in header.counts:
+        return "imatrix"
+    if header.architecture in facts()["other_heads"] or is_mtp_head(header):
+        return "draft head"
+    is_whole = header.integer("split.count") <= 1  # the first of several files may hold no tensors
+    if not header.tensors and is_whole and TOKENS in header.counts:
+        return "vocabulary"
+    return _BY_ARCHITECTURE.get(header.architecture, "model")
+
+
+def is_mtp_head(header: Header) -> bool:
+    """Tell whether a file holds an MTP head without the model that it drafts for."""
+    blocks, heads = (header.integer(f"{{arch}}.{key}") for key in ("block_count", "nextn_predict_layers"))
+    names = {tensor.name for tensor in header.tensors}
+    return bool(heads and blocks > heads and names) and "blk.0.attn_norm.weight" not in names
+
+
 def check_model_file(path: Path, *, head: bool = False) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`.
 
@@ -546,7 +587,7 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(
             f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
         )
-    if not header.tensors:
+    if file_kind(header) == "vocabulary":
         raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
     if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
         raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")

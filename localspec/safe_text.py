@@ -26,3 +26,11 @@ def safe_text(text: str) -> str:
 def safe_line(text: str) -> str:
     """Return a name or a message in one line; of a sequence is left what tells that there was one."""
     return text if text.isprintable() else text.replace("\r\n", "\n").translate(_TABLE_OF_A_LINE)
+
+
+def whole_text(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which stand for bytes of a name that are no UTF-8.
+
+    Each is written as an escape sequence, so that names that differ stay apart.
+    """
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -15,6 +15,7 @@ import pytest
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
+from localspec.models import caches
 
 # Tests may import llama_cpp before localspec.llama says how long libgomp's threads spin: pairs of them, in
 # two processes on two cores, would take some ten times as long.
@@ -70,12 +71,15 @@ def empty_home(
     home.mkdir()
     of_cards = () if request.node.get_closest_marker("gpu") else ("GGML_",)
     for name in os.environ:
-        if name.startswith(("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "XDG_", *of_cards)):
+        if name.startswith(
+            ("LOCALSPEC_", "HF_", "HUGGINGFACE_", "LLAMA_CACHE", "OLLAMA_", "XDG_", *of_cards)
+        ):
             monkeypatch.delenv(name)
     for name in ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(home))
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+    monkeypatch.setattr(caches, "OLLAMA_SERVICE", home / "service")
     return home
 
 

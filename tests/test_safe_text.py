@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.safe_text import safe_line, safe_text
+from localspec.safe_text import safe_line, safe_text, whole_text
 
 ANYTHING = st.text(st.characters(blacklist_categories=()) | st.sampled_from("\x1b[]\x07\x9b;52cm\u202e\r\n"))
 KEPT = "\n\t"
@@ -42,3 +42,14 @@ def test_what_nobody_obeys_is_left_as_it_is(text: str) -> None:
 )
 def test_texts_and_names(text: str, lines: str, line: str) -> None:
     assert (safe_text(text), safe_line(text)) == (lines, line)
+
+
+@given(st.text(st.characters(blacklist_categories=()) | st.sampled_from("\ud800\udcff\udfff")))
+def test_a_whole_text_can_be_written_and_stays_apart(text: str) -> None:
+    whole = whole_text(text)
+    assert whole.encode("utf-8").decode("utf-8") == whole
+    assert (whole == text) == text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
+
+
+def test_names_that_differ_in_bytes_that_are_no_text_stay_apart() -> None:
+    assert whole_text("a\udcfe") == "a\\udcfe" != whole_text("a\udcff")

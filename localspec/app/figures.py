@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from localspec.safe_text import whole_text
 from localspec.types import EngineSettings, ModeChanged, Summary
 from localspec.units import MODE_NAMES, columns
 
@@ -21,11 +23,13 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def finite(value: object) -> object:
-    """Return a value without what JSON has no word for."""
+    """Return a value without what JSON has no word for; paths become texts."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
+    if isinstance(value, str | PurePath):
+        return whole_text(str(value))
     return None if isinstance(value, float) and not isfinite(value) else value
 
 

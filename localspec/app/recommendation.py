@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -26,7 +27,7 @@ from localspec.models.catalogue import (
 from localspec.models.default_pair import on_this_computer
 from localspec.models.heads import kind_of_draft
 from localspec.models.local import UNFINISHED, LocalModel, of_reference
-from localspec.models.names import parse
+from localspec.models.names import Reference, parse
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
 from localspec.types import ModelInfo
@@ -127,10 +128,17 @@ def on_disk(model: CatalogueModel, local: Iterable[LocalModel]) -> LocalModel | 
     """Return the model on disk that a model of the catalogue is; what is broken has to come again."""
     if model.references:
         sound = [found for found in local if not found.problem]
-        return next(filter(None, (of_reference(parse(name), sound) for name in model.references)), None)
+        return next(filter(None, (_only(parse(name), sound) for name in model.references)), None)
     return next(
         (found for found in local if found.source == model.kind and found.path.name == model.file), None
     )
+
+
+def _only(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | None:
+    """Return the model on disk that a reference means; none where several may be it."""
+    with suppress(UserError):
+        return of_reference(reference, local)
+    return None
 
 
 def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None) -> Ranked:
@@ -289,7 +297,8 @@ def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | Ranked]:
     """
     machine, local, known = surroundings(open_now)
     drafts = (bundled_pair()[1], smollm2.draft())
-    targets = (each for each in local if each.path not in drafts and not each.name.endswith(UNFINISHED))
+    models = (each for each in local if each.kind == "model" and not each.name.endswith(UNFINISHED))
+    targets = (each for each in models if each.path not in drafts)
     for model in sorted(targets, key=lambda model: -model.bytes):
         yield _as_target(model, machine, local, known)
     yield from (pair for pair in recommend(machine, known.pairs, local) if pair.missing)

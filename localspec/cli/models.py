@@ -22,6 +22,7 @@ _SOURCES = {
     "hub": "Hugging Face cache",
     "llama.cpp": "llama.cpp cache",
     "lmstudio": "LM Studio",
+    "ollama": "Ollama",
     "package": "Python package",
     "bundled": "LocalSpec",
     "folder": "given folder",
@@ -32,8 +33,8 @@ def parser() -> Parser:
     """Return the parser of `localspec models`."""
     result = verb_parser(
         "models",
-        "List the models on this computer: in the caches of Hugging Face, llama.cpp and LM Studio, bundled, "
-        "and in the folders that you name. -m takes a name from this list.",
+        "List the models on this computer: in the caches of Hugging Face, llama.cpp and LM Studio, in "
+        "Ollama's store, bundled, and in the folders that you name. -m takes a name from this list.",
     )
     result.add_argument(
         "folder", nargs="*", type=expanded, metavar="FOLDER", help="another folder to look into"
@@ -59,6 +60,8 @@ def table(models: Iterable[LocalModel]) -> list[str]:
     lines = units.columns([_HEADINGS, *map(_row, sound)], _NUMERIC) if sound else []
     for model in sound:
         lines += [f"  {name} is the same file as {model.name}" for name in model.also]
+        if model.kind == "draft head":
+            lines.append(f"  {model.name} is a draft head: give it with -md, its target with -m")
     lines += [
         f"{model.name} ({units.size(model.bytes)}) cannot be used: {model.problem}"
         for model in models
@@ -76,6 +79,7 @@ def as_json(model: LocalModel) -> dict[str, object]:
         "files": [str(file) for file in model.files],
         "bytes": model.bytes,
         "source": model.source,
+        "kind": model.kind,
         "problem": model.problem or None,
         **{key: getattr(model.shape, name, None) for key, name in _OF_HEADER.items()},
     }

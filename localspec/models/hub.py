@@ -14,8 +14,8 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -24,11 +24,11 @@ from urllib.parse import quote
 
 from localspec import units
 from localspec.errors import Cancelled, ModelFileError, UnreachableError, UnsupportedError, UserError
-from localspec.gguf import check_file, header_of
+from localspec.gguf import FileKind, check_file, file_kind, header_of
 from localspec.models import hub_session as session
 from localspec.models.caches import current_commit, hub_cache, known_places, repository_folder
-from localspec.models.local import find_models, of_reference
-from localspec.models.names import Reference, choose
+from localspec.models.local import LocalModel, find_models, is_of, of_reference
+from localspec.models.names import Reference, choose, kind_by_name, needs_header
 from localspec.models.shape import ModelShape, shape_of_parts
 from localspec.models.verified import checksum, is_checksum, is_verified, remember, verify
 from localspec.storage.json_file import UnexpectedError, checked
@@ -298,15 +298,34 @@ def look_up(reference: Reference) -> RemoteModel:
         told = json.loads(answer)
         commit = checked(str, told["sha"], "its answer.sha")
         listed = {file.name: file for file in map(_file, told["siblings"])}
+        spelled = told.get("id")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise session.unlike_the_hub(str(error) if isinstance(error, UnexpectedError) else "") from error
-    files = tuple(listed[name] for name in choose(reference, tuple(listed)))
-    if _COMMIT.fullmatch(commit) is None or not all(map(_is_safe, files)):
-        raise UserError(
-            f"{session.endpoint()} lists {reference.repository} without safe names and checksums",
-            "this server cannot be used for downloads",
-        )
-    return RemoteModel(reference.repository, commit, files)
+    repository = reference.repository
+    if isinstance(spelled, str) and spelled.isascii() and spelled.lower() == repository.lower():
+        repository = spelled  # the hub takes names in any case
+
+    def remote(names: Sequence[str]) -> RemoteModel:
+        files = tuple(listed[name] for name in names)
+        if _COMMIT.fullmatch(commit) is None or not all(map(_is_safe, files)):
+            raise UserError(
+                f"{session.endpoint()} lists {reference.repository} without safe names and checksums",
+                "this server cannot be used for downloads",
+            )
+        return RemoteModel(repository, commit, files)
+
+    def kind_of(name: str) -> FileKind:
+        return _kind_of(remote((name,))) if needs_header(name) else kind_by_name(name)
+
+    return remote(choose(reference, tuple(listed), kind_of))
+
+
+def _kind_of(model: RemoteModel) -> FileKind:
+    """Return what a file on the hub is by its header; a model where that cannot be read."""
+    [file] = model.files
+    with suppress(ModelFileError), session.plain_errors(file.name):
+        return file_kind(header_of(_reader(model, file), file.bytes, Path(file.name)))
+    return "model"
 
 
 def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - whatever the hub says
@@ -376,14 +395,25 @@ def resolve(
     fetch: Callable[[Reference], Path] = pull,
     check: Callable[[Sequence[Path]], None] = verify,
 ) -> Path:
-    """Return the file of a model: where it is on disk, if `check` lets it pass, else as `fetch` gets it."""
+    """Return the file of a model: where it is on disk, if `check` lets it pass, else as `fetch` gets it.
+
+    Raises UserError for a name that fits several models, and offline for one that is not here.
+    """
     places = [place for place in known_places() if place.kind in ("hub", "lmstudio")]
     sound = [model for model in find_models(places=places) if not model.problem]
-    model = of_reference(reference, sound, loosely=session.is_offline())
+    model = of_reference(reference, sound, has_all=session.is_offline())
     if model is None:
+        if session.is_offline():
+            raise session.offline(str(reference), _others_of(reference, sound))
         return fetch(reference)
     check(model.files)
     return model.path
+
+
+def _others_of(reference: Reference, models: Sequence[LocalModel]) -> list[str]:
+    """Return the names of what is here of the same repository."""
+    whole = replace(reference, quant=None, file=None, revision=None)
+    return [model.name for model in models if is_of(model, whole)]
 
 
 def remote_shape(reference: Reference) -> ModelShape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -111,11 +111,11 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
     from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
 
     if is_offline():
-        raise _offline(what)
+        raise offline(what)
     try:
         yield
     except OfflineModeIsEnabled:
-        raise _offline(what) from None
+        raise offline(what) from None
     except HFValidationError as error:
         raise UserError(f"the hub knows no such name as {what}: {error}", "write it as USER/REPO") from None
     except RefusedError as error:
@@ -228,11 +228,12 @@ def _proxy() -> str | None:
     return proxy.rpartition("@")[2].rpartition("://")[2]
 
 
-def _offline(what: str) -> UserError:
-    return UserError(
-        f"{what} is not on this computer, and HF_HUB_OFFLINE forbids to download it",
-        "unset HF_HUB_OFFLINE, or choose a model that `localspec models` lists",
-    )
+def offline(what: str, others: Sequence[str] = ()) -> UserError:
+    """Return what to say of a model that may not be downloaded; `others` of its repository are here."""
+    message = f"{what} is not on this computer, and HF_HUB_OFFLINE forbids to download it"
+    if others:
+        return UserError(message, f"of its repository this is here: {', '.join(others)}")
+    return UserError(message, "unset HF_HUB_OFFLINE, or choose a model that `localspec models` lists")
 
 
 def _refused(what: str, error: RefusedError) -> UserError:

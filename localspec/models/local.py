@@ -11,28 +11,46 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from localspec.errors import ModelFileError, StoreError, UnsupportedError, UserError
-from localspec.gguf import part_name
+from localspec.gguf import FileKind, file_kind, read_header, read_model
 from localspec.models import shape
 from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
 from localspec.models.names import (
     Reference,
     all_parts,
+    ambiguous,
     close_names,
+    files_among,
+    fitting,
+    kind_by_name,
+    label_of,
     looks_like_reference,
-    models_among,
-    of_quant,
+    of_best_kind,
     parse,
     quant_of,
+    stem_of,
+    usual,
+    variants,
+    with_name,
 )
+from localspec.models.ollama import is_store, models_in
 from localspec.models.shape import ModelShape
+from localspec.safe_text import whole_text
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir
 from localspec.version import __version__
 
+_NO_MODEL: dict[FileKind, str] = {
+    "projector": "it is an image or audio encoder (mmproj), which goes with a model",
+    "imatrix": "it holds statistics for quantizing a model (imatrix)",
+    "adapter": "it is an adapter, which changes a model",
+    "vocabulary": "it holds a vocabulary and no weights",
+    "other": "it holds something else than a model",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A model on disk; without a shape, `problem` says what is wrong with it."""
+    """A model on disk, or a companion of one; without a shape, `problem` says why it cannot be used."""
 
     name: str  # that `-m` takes
     path: Path  # of its first file
@@ -42,6 +60,8 @@ class LocalModel:
     shape: ModelShape | None = None
     problem: str = ""
     others: tuple[LocalModel, ...] = ()  # the same files, which are on the disk once, under other names
+    kind: FileKind = "model"  # by its header
+    file: str = ""  # what its repository calls its first file, where it is from one
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -74,7 +94,7 @@ def find_models(
     headers = Headers(data_dir() / "models.json", shape.read_shape)
     found: dict[Path, LocalModel] = {}
     for place in all_places:
-        for model, plain_name in candidates(place):
+        for model, plain_name in candidates(place, headers):
             _add(found, model, plain_name, headers)
     headers.save()
     return _with_unique_names(found.values())
@@ -83,13 +103,15 @@ def find_models(
 def named(text: str, models: Iterable[LocalModel]) -> LocalModel | None:
     """Return the model that a name means: one of its names, its file, or a repository's usual quant.
 
-    Raises UserError for the name of a file that several models have.
+    Raises UserError for a name that fits several models.
     """
     models = tuple(models)
     wanted = text.lower()
-    for model in models:
-        if wanted in (name.lower() for name in (model.name, *model.also)) or text == str(model.path):
-            return model
+    of_path = (model for model in models if text == str(model.path))
+    by_name = {name.lower(): model for model in reversed(models) for name in (model.name, *model.also)}
+    found = by_name.get(wanted) or by_name.get(f"{wanted}:latest")  # which Ollama leaves out
+    if found := found or next(of_path, None):
+        return found
     sound = [model for model in models if not model.problem]
     stem = wanted.removesuffix(".gguf")
     of_file = [model for model in sound if stem == model.path.stem.lower()]
@@ -119,36 +141,43 @@ def no_such_model(text: str, models: Iterable[LocalModel]) -> UserError:
 
 
 def of_reference(
-    wanted: Reference, models: Iterable[LocalModel], *, loosely: bool = False
+    wanted: Reference, models: Iterable[LocalModel], *, has_all: bool = False
 ) -> LocalModel | None:
     """Return the model on disk that a reference means; the usual quant where it names none.
 
-    `loosely` takes a quant that merely holds what was named, as the hub does where there is no better one.
+    `has_all` takes variants of the quant, too, as the hub does where there is no better file. Raises
+    UserError where several models fit.
     """
-    own = [model for model in models if _is_of(model, wanted)]
+    every = [name for model in models for name in (model, *model.others) if is_of(name, wanted)]
+    own = {model.file or model.path.name: model for model in reversed(every)}
+    files = [*reversed(own)]
     if wanted.file is not None:
-        steps = PurePosixPath(wanted.file.lower()).parts
-        return next((model for model in own if _steps(model, len(steps)) == steps), None)
-    names = {"/".join(_steps(model, 2)): model for model in reversed(own)}  # a folder may tell the quant
-    if wanted.quant is not None:
-        fitting = of_quant(wanted.quant, reversed(names), loosely=loosely)
-        return names[fitting[0]] if fitting else None
-    quants = {quant_of(name): model for name, model in names.items()}
-    return quants.get("Q4_K_M") or quants.get("Q8_0") or (own[0] if own else None)
+        parts = {name: file for file in files for name in _names_of_parts(own[file], file)}
+        found = [*dict.fromkeys(parts[name] for name in with_name(wanted.file, parts))]
+    else:
+        groups = usual(files) if wanted.quant is None else fitting(wanted, files)
+        groups += variants(wanted, files) if wanted.quant is not None and has_all else []
+        found = of_best_kind(groups, lambda file: own[file].kind)
+    if len({os.path.realpath(own[file].path) for file in found}) > 1:
+        raise ambiguous(wanted, [own[file].name for file in found])
+    return own[found[0]] if found else None
 
 
-def _steps(model: LocalModel, count: int) -> tuple[str, ...]:
-    return tuple(step.lower() for step in model.path.parts[-count:])
+def _names_of_parts(model: LocalModel, file: str) -> list[str]:
+    return [PurePosixPath(file).with_name(part.name).as_posix() for part in model.files]
 
 
-def _is_of(model: LocalModel, wanted: Reference) -> bool:
+def is_of(model: LocalModel, wanted: Reference) -> bool:
+    """Tell whether a model is of the repository, and the commit, of a reference."""
+    if model.source == "ollama":  # whose names may look alike
+        return False
     repository, revision = wanted.repository.lower(), (wanted.revision or "").lower()
     is_in_commit = f"/snapshots/{revision}" in model.path.as_posix()
     if revision and not (len(revision) >= SHORT_COMMIT and is_in_commit):
         return False
     beginnings = (f"{repository}:", f"{repository}/", *([f"{repository}@"] if revision else []))
-    names = (name.lower() for name in (model.name, *model.also))
-    return any(name == repository or name.startswith(beginnings) for name in names)
+    name = model.name.lower()
+    return name == repository or name.startswith(beginnings)
 
 
 def _check_folder(folder: Path) -> None:
@@ -172,7 +201,8 @@ def _add(found: dict[Path, LocalModel], model: LocalModel, plain_name: str, head
         shape, problem = (None, model.problem) if model.problem else headers.shape(model.path, model.files)
         found[real] = replace(model, bytes=_bytes_on_disk(model.files), shape=shape, problem=problem)
     elif plain_name not in (first.name, *first.also):
-        other = replace(first, name=plain_name, path=model.path, files=model.files, others=())
+        other = replace(first, name=plain_name, path=model.path, files=model.files, source=model.source,
+                        file=model.file, others=())  # fmt: skip
         found[real] = replace(first, others=(*first.others, other))
 
 
@@ -200,23 +230,25 @@ UNFINISHED = " (unfinished)"
 MOST_ENTRIES = 200_000
 SHORT_COMMIT = 8  # so many digits of it stand in names
 _DEEPEST = 12
+_OF_REPOSITORY = 2  # folders deep, in LM Studio's layout: USER/REPO
 
 
 _Found = tuple[LocalModel, str]
 """A model by the names of its files, not yet looked into, and its name without the commit that it is of."""
 
 
-def _found(name: str, files: tuple[Path, ...], source: PlaceKind, problem: str = "") -> LocalModel:
-    return LocalModel(name, files[0], files, 0, source, problem=problem)
-
-
-def candidates(place: Place) -> Iterator[_Found]:
+def candidates(place: Place, headers: Headers) -> Iterator[_Found]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
     mode = _mode(place.path)
     if stat.S_ISDIR(mode):
-        yield from _Walk(place).models()
+        yield from _Walk(place, headers).models()
     elif stat.S_ISREG(mode):
-        yield _found(place.path.stem, (place.path,), place.kind), place.path.stem
+        name, files = whole_text(place.path.stem), (place.path,)
+        kind = headers.kind(place.path, files) or "model"
+        yield (
+            LocalModel(name, place.path, files, 0, place.kind, problem=_NO_MODEL.get(kind, ""), kind=kind),
+            name,
+        )
 
 
 def _mode(path: Path) -> int:
@@ -230,15 +262,26 @@ def _mode(path: Path) -> int:
 class _Walk:
     """One walk through a place, which ends when it has seen too much."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, headers: Headers) -> None:
         self._place = place
+        self._headers = headers
         self._seen: set[str] = set()
         self._left = MOST_ENTRIES
 
     def models(self) -> Iterator[_Found]:
         place, kind = self._place.path, self._place.kind
         for folder, folders, files in self._folders(place):
-            yield from self._loose(folder, files)
+            depth = len(folder.relative_to(place).parts)
+            if is_store(folder):
+                yield from self._ollama(folder)
+                folders.clear()
+                continue
+            if kind == "lmstudio" and depth == _OF_REPOSITORY:
+                yield from self._user_and_repository(folder, folders, files)
+                folders.clear()
+                continue
+            if kind != "hub":  # whose root holds repositories alone
+                yield from _Named(folder, kind, self._headers).models(files)
             repositories = {
                 name: repository
                 for name in folders
@@ -246,12 +289,12 @@ class _Walk:
             }
             for name, repository in repositories.items():
                 yield from self._repository(folder / name, repository)
-            is_end = kind in ("hub", "llama.cpp") or len(folder.relative_to(place).parts) >= _DEEPEST
+            is_end = kind in ("hub", "llama.cpp") or depth >= _DEEPEST
             left = (name for name in folders if name not in repositories and not name.startswith("."))
             folders[:] = () if is_end else left
         if self._left <= 1:
             text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
-            yield _found(str(place), (place,), kind, text), str(place)
+            yield LocalModel(str(place), place, (place,), 0, kind, problem=text), str(place)
 
     def _folders(self, root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         """Yield a folder and those below it, none twice, with the names of their folders and files.
@@ -269,14 +312,21 @@ class _Walk:
             else:
                 folders.clear()
 
-    def _loose(self, folder: Path, files: list[str]) -> Iterator[_Found]:
-        if self._place.kind == "hub":  # whose root holds repositories alone
-            return
-        repository = None
-        if self._place.kind == "lmstudio":
-            steps = folder.relative_to(self._place.path).parts
-            repository = f"{steps[0]}/{steps[1]}" if len(steps) >= 2 else None
-        yield from _named(folder, files, repository, "", self._place.kind)
+    def _ollama(self, store: Path) -> Iterator[_Found]:
+        for model in models_in(store):
+            found = LocalModel(model.name, model.blob, (model.blob,), 0, "ollama", problem=model.problem)
+            yield found, model.name
+
+    def _user_and_repository(self, root: Path, folders: list[str], files: list[str]) -> Iterator[_Found]:
+        """Yield the models of a repository in LM Studio's layout, which may have folders of its own."""
+        names = [*files]
+        for name in folders:
+            for folder, below, inside in self._folders(root / name):
+                names += [(folder / each).relative_to(root).as_posix() for each in inside]
+                if len(folder.relative_to(root).parts) >= _DEEPEST:
+                    below.clear()
+        repository = f"{root.parent.name}/{root.name}"
+        yield from _Named(root, self._place.kind, self._headers, repository).models(names)
 
     def _repository(self, folder: Path, repository: str) -> Iterator[_Found]:
         newest, kind = current_commit(folder), self._place.kind
@@ -285,36 +335,77 @@ class _Walk:
             paths = (folder / name for folder, _, names in self._folders(root) for name in names)
             names = [path.relative_to(root).as_posix() for path in paths]
             revision = "" if newest in (None, root.name) else f"@{root.name[:SHORT_COMMIT]}"
-            yield from _named(root, names, repository, revision, kind)
+            yield from _Named(root, kind, self._headers, repository, revision).models(names)
         for path in sorted((folder / "blobs").glob("*")):
             if path.name.endswith(PARTIAL_ENDINGS):
                 text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
-                yield _found(f"{repository}{UNFINISHED}", (path,), kind, text), repository
+                name = f"{repository}{UNFINISHED}"
+                yield LocalModel(name, path, (path,), 0, kind, problem=text), repository
 
 
-def _named(
-    root: Path, names: Sequence[str], repository: str | None, revision: str, source: PlaceKind
-) -> Iterator[_Found]:
-    firsts = models_among(names, headless=True)
-    quants = Counter(quant_of(name) for name in firsts)
-    for name in firsts:
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A folder of files, and what is needed to name the models among them."""
+
+    root: Path
+    source: PlaceKind
+    headers: Headers
+    repository: str | None = None
+    revision: str = ""  # where it is not the newest, with an @
+
+    def models(self, names: Sequence[str]) -> Iterator[_Found]:
+        """Yield the models among some files, and their companions."""
+        found = {
+            file: self._found(file, names)
+            for file in files_among(filter(self._may_be_model, names), headless=True)
+        }
+        tags = Counter(self._tag(file) for file, model in found.items() if model.kind == "model")
+        for file, model in found.items():
+            is_told = model.kind == "model" and tags[self._tag(file)] == 1
+            name, plain = (self._name(file, revision, is_told) for revision in (self.revision, ""))
+            yield replace(model, name=name), plain
+
+    def _found(self, file: str, names: Sequence[str]) -> LocalModel:
+        """Return the model that begins with a file, without its name."""
         try:
-            parts, problem = all_parts(name, names), ""
+            parts, missing = all_parts(file, names), ""
         except UserError as error:
-            parts, problem = (name,), str(error)
-        shown, plain = (_name(name, repository, at, quants) for at in (revision, ""))
-        yield _found(shown, tuple(root / part for part in parts), source, problem), plain
+            parts, missing = (file,), str(error)
+        paths = tuple(self.root / part for part in parts)
+        kind = self.headers.kind(paths[0], paths) or kind_by_name(file)
+        problem = missing or _NO_MODEL.get(kind, "")
+        inside = file if self.repository else ""
+        return LocalModel("", paths[0], paths, 0, self.source, problem=problem, kind=kind, file=inside)
+
+    def _may_be_model(self, name: str) -> bool:
+        """Tell whether to look into a file: in folders that people name also into one without an ending."""
+        if name.lower().endswith(".gguf"):
+            return True
+        return self.source == "folder" and "." not in name and _starts_like_gguf(self.root / name)
+
+    def _tag(self, file: str) -> str:
+        return quant_of(file) or label_of(file, self.repository or "")
+
+    def _name(self, file: str, revision: str, is_told: bool) -> str:
+        """Return the shortest name that tells a model from its neighbours, as text that can be printed."""
+        if self.repository is None:
+            name = stem_of(file)
+        elif not is_told:
+            name = f"{self.repository}{revision}/{file}"
+        else:
+            name = ":".join(filter(None, (f"{self.repository}{revision}", self._tag(file))))
+        return whole_text(name)
 
 
-def _name(file: str, repository: str | None, revision: str, quants: Counter[str]) -> str:
-    """Return the shortest name that tells a model from its neighbours."""
-    if repository is None:
-        part = part_name(file)
-        return part.prefix if part else file[: -len(".gguf")]
-    quant = quant_of(file)
-    if quants[quant] > 1:
-        return f"{repository}{revision}/{file}"
-    return f"{repository}{revision}:{quant}" if quant else f"{repository}{revision}"
+def _starts_like_gguf(path: Path) -> bool:
+    """Tell whether a regular file starts like a GGUF file."""
+    try:
+        if not stat.S_ISREG(_mode(path)):  # whoever opens a pipe waits for its other end
+            return False
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +414,7 @@ class _Known:
 
     path: str
     stamp: str
+    kind: FileKind | None  # None: it has no header
     shape: ModelShape | None
     problem: str
 
@@ -336,7 +428,7 @@ class _Remembered:
 
 
 class Headers:
-    """The shapes of files, or why they have none, by path, size and time of change."""
+    """The kinds and shapes of files, or why they have none, by path, size and time of change."""
 
     def __init__(self, file: Path, read: Callable[[Path], ModelShape]) -> None:
         self._file, self._read = JsonFile(file, _Remembered, largest=2**24), read
@@ -345,28 +437,38 @@ class Headers:
         self._known = {each.path: each for each in models}
         self._changed = False
 
+    def kind(self, path: Path, files: Sequence[Path]) -> FileKind | None:
+        """Return what a file is by its header, None where that cannot be read."""
+        return self._look(path, files).kind
+
     def shape(self, path: Path, files: Sequence[Path]) -> tuple[ModelShape | None, str]:
         """Return the shape of a model, or None and what is wrong with it."""
+        known = self._look(path, files)
+        return known.shape, known.problem
+
+    def _look(self, path: Path, files: Sequence[Path]) -> _Known:
         try:
             stats = [file.stat() for file in files]
         except FileNotFoundError:
-            return None, "it links to a file that is gone; download it again"
+            return _Known(str(path), "", None, None, "it links to a file that is gone; download it again")
         except OSError as error:
-            return None, f"it cannot be read: {error.strerror or error}"
+            return _Known(str(path), "", None, None, f"it cannot be read: {error.strerror or error}")
         stamp = " ".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats)
         known = self._known.get(str(path))
         if known is None or known.stamp != stamp:
-            shape, problem = None, ""
+            kind, shape, problem = _kind_of(path), None, ""
             try:
                 shape = self._read(path)
             except ModelFileError as error:
                 problem = error.message.removeprefix(f"{path} ") + (f"; {error.hint}" if error.hint else "")
+                if kind == "draft head":
+                    problem = f"it is a draft head, and {problem}"
                 if isinstance(error, UnsupportedError) or isinstance(error.__cause__, OSError):
                     # which may pass while the file stays as it is
-                    return None, problem
-            known = self._known[str(path)] = _Known(str(path), stamp, shape, problem)
+                    return _Known(str(path), stamp, kind, None, problem)
+            known = self._known[str(path)] = _Known(str(path), stamp, kind, shape, problem)
             self._changed = True
-        return known.shape, known.problem
+        return known
 
     def save(self) -> None:
         """Write what was learned; a disk that takes no more costs only time, the next time."""
@@ -374,3 +476,11 @@ class Headers:
             there = (known for path, known in self._known.items() if os.access(path, os.F_OK))
             with suppress(StoreError):
                 self._file.write(_Remembered(__version__, tuple(there)))
+
+
+def _kind_of(path: Path) -> FileKind | None:
+    """Return what a file is by its header, None where that cannot be read; parts may be missing."""
+    for read in (read_model, read_header):
+        with suppress(ModelFileError):
+            return file_kind(read(path))
+    return None

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from localspec.errors import UnavailableError, UserError
-from localspec.gguf import part_name
+from localspec.gguf import FileKind, part_name
 from localspec.storage.paths import expanded
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
 USUAL_QUANTS = ("Q4_K_M", "Q8_0")  # taken where none is named, as in llama.cpp
 _FORM = "USER/REPO, with a quant where it matters: USER/REPO:Q4_K_M"
 _PART = r"[A-Za-z0-9_]+(?:[.-]+[A-Za-z0-9_]+)*"
-_NAME = re.compile(rf"({_PART}/{_PART})(?:@([\w./-]+?))?(?::([\w.-]+))?", re.ASCII)
+_NAME = re.compile(rf"({_PART}/{_PART})(?:@([\w./-]+?))?(?::((?:[\w.-]+/)*[\w.-]+))?", re.ASCII)
+_FILE = re.compile(rf"({_PART}/{_PART})(?:@([^/]+))?/(.+\.gguf)", re.ASCII | re.IGNORECASE)
 _QUANT = re.compile(
     r"(?:^|[-._/])((?:UD-)?(?:I?Q[1-8](?:_[A-Z0-9]+)*|TQ[12]_0|MXFP4(?:_MOE)?|NVFP4|BF16|F16|F32|FP16|FP32))"
     r"(?=$|[-._/])",
     re.IGNORECASE,
 )
-_NOT_A_MODEL = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")  # companions of a model
+_COMPANION = re.compile(
+    r"(?P<projector>mmproj)|(?P<imatrix>imatrix)|(?P<head>(?:mtp|eagle3|dflash|dspark)(?![a-z0-9]))"
+)
+_LABEL = re.compile(r"[\w.-]+", re.ASCII)
+_LATEST = "latest"  # Ollama's tag for the one that is meant where none is named
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Reference:
     """A model on the hub: a repository, and what of it is meant; None leaves the choice open."""
 
     repository: str
-    quant: str | None = None
+    quant: str | None = None  # or another tag: a file's name, its end, or a folder before one of them
     file: str | None = None
     revision: str | None = None
 
@@ -45,7 +50,7 @@ class Reference:
 
 def looks_like_reference(text: str) -> bool:
     """Tell whether a text can be the name of a model on the hub."""
-    return _NAME.fullmatch(text) is not None or _address(text) is not None
+    return any(form.fullmatch(text) for form in (_NAME, _FILE)) or _address(text) is not None
 
 
 def parse(text: str) -> Reference:
@@ -54,33 +59,66 @@ def parse(text: str) -> Reference:
     steps = _address(text)
     if steps is not None:
         return _of_address(text, steps)
-    if (
-        text.lower().endswith(".gguf")
-        and text.count("/") >= 2
-        and not text.startswith(("/", "./", "../", "~"))
-    ):
-        user, repo, file = text.split("/", 2)
-        repo, _, revision = repo.partition("@")
-        return Reference(_checked(f"{user}/{repo}", text), file=file, revision=revision or None)
+    if found := _FILE.fullmatch(text):
+        repository, revision, file = found.groups()
+        return Reference(repository, file=file, revision=revision)
     found = _NAME.fullmatch(text)
     if found is None:
         raise UserError(f"`{text}` does not name a model on the hub", f"write it as {_FORM}")
     repository, revision, quant = found.groups()
-    return Reference(repository, quant=quant, revision=revision)
+    return Reference(repository, quant=_tag(quant), revision=revision)
+
+
+def _tag(text: str | None) -> str | None:
+    return None if not text or text.lower() == _LATEST else text
+
+
+def kind_by_name(name: str) -> FileKind:
+    """Return what a file is by the word that its name begins with, as llama.cpp's own files have it."""
+    found = _COMPANION.match(name.rpartition("/")[2].lower())
+    if found is None:
+        return "model"
+    return "draft head" if found["head"] else "imatrix" if found["imatrix"] else "projector"
+
+
+def needs_header(name: str) -> bool:
+    """Tell whether a name leaves open what its file is: a companion's word stands in the middle of it."""
+    return kind_by_name(name) == "model" and _COMPANION.search(name.rpartition("/")[2].lower()) is not None
 
 
 def is_model_file(name: str) -> bool:
     """Tell whether a file is a model by its name: not a projector, a draft head or statistics."""
-    base = name.rpartition("/")[2].lower()
-    return base.endswith(".gguf") and not any(word in base for word in _NOT_A_MODEL)
+    return name.lower().endswith(".gguf") and kind_by_name(name) == "model"
+
+
+def stem_of(name: str) -> str:
+    """Return the name of a file, or of all files of a split model, without its ending."""
+    part = part_name(name)
+    if part is not None:
+        return part.prefix
+    return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
 def quant_of(name: str) -> str:
     """Return the quant that the name of a file (or of the folder around it) tells; empty where none does."""
-    parts = part_name(name)
-    stem = parts.prefix if parts else name.removesuffix(".gguf")
-    found = _QUANT.findall(stem)
+    found = _QUANT.findall(stem_of(name))
     return str(found[-1]).upper() if found else ""
+
+
+def label_of(name: str, repository: str) -> str:
+    """Return what a file's name says beyond the repository's: Q4_K_M of Tiny-Q4_K_M in someone/Tiny-GGUF.
+
+    Both begin with the same word, and the label follows the last word of the repository's. Empty where the
+    name is built otherwise, or the rest is no tag.
+    """
+    stem = stem_of(name).rpartition("/")[2]
+    title = re.sub("[-_.]GGUF$", "", repository.partition("/")[2], flags=re.IGNORECASE)
+    words, of_title = [re.split("[-_.]", text.lower()) for text in (stem, title)]
+    if words[0] != of_title[0] or of_title[-1] not in words:
+        return ""
+    count = words.index(of_title[-1]) + 1
+    label = stem[len("-".join(words[:count])) + 1 :]
+    return label if _LABEL.fullmatch(label) else ""
 
 
 def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
@@ -102,54 +140,116 @@ def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(parts[number] for number in sorted(parts))
 
 
-def models_among(names: Iterable[str], *, headless: bool = False) -> tuple[str, ...]:
-    """Return the models among the files of a repository: the first file of each, folders last.
+def files_among(names: Iterable[str], *, headless: bool = False) -> tuple[str, ...]:
+    """Return the first file of each model or companion of a model among some files, folders last.
 
     `headless` also returns a file of those whose first is missing.
     """
     firsts: dict[object, str] = {}
-    for name in sorted(filter(is_model_file, names)):
+    for name in sorted(names):
         part = part_name(name)
         if part is None or part.number == 1 or headless:
             firsts.setdefault((part.prefix, part.count) if part else name, name)
     return tuple(sorted(firsts.values(), key=lambda name: (name.count("/"), name.lower())))
 
 
-def choose(reference: Reference, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the files of a repository that a reference means; raises UserError listing what there is."""
-    models = models_among(names)
+def models_among(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the models among the files of a repository, by their names: the first file of each."""
+    return files_among(filter(is_model_file, names))
+
+
+def choose(
+    reference: Reference, names: Sequence[str], kind_of: Callable[[str], FileKind] = kind_by_name
+) -> tuple[str, ...]:
+    """Return the files of a repository that a reference means, a model's own before those of a draft head.
+
+    `kind_of` is asked only of files that the reference may mean. Raises UserError listing what there is, or
+    what fits where that is more than one file.
+    """
     if reference.file is not None:
         return all_parts(_named(reference, reference.file, names), names)
-    if not models:
-        raise UnavailableError(
-            f"{reference.repository} holds no GGUF model",
-            "look for a repository of the same model with GGUF in its name",
-        )
+    files = files_among(name for name in names if name.lower().endswith(".gguf"))
+    models = [name for name in files if kind_by_name(name) == "model"]
+    models = models or [name for name in files if kind_by_name(name) == "draft head"]
     if reference.quant is None:
-        quants = {quant_of(name): name for name in reversed(models)}
-        usual = next((quants[quant] for quant in USUAL_QUANTS if quant in quants), models[0])
-        return all_parts(usual, names)
-    fitting = of_quant(reference.quant, models)
-    if not fitting:
-        raise _no_such_quant(reference, reference.quant, models)
-    return all_parts(fitting[0], names)
+        groups = usual(models)
+    else:
+        groups = [*fitting(reference, models), *variants(reference, models)]
+    found = of_best_kind(groups, kind_of)
+    if not found:
+        raise _nothing_fits(reference, models)
+    if len(found) > 1:
+        raise ambiguous(reference, [f"{reference.repository}/{name}" for name in found])
+    return all_parts(found[0], names)
 
 
-def of_quant(quant: str, names: Iterable[str], *, loosely: bool = True) -> list[str]:
-    """Return the names that tell a quant; `loosely`, where none does, those that hold it as a word."""
-    names = tuple(names)
-    exact = [name for name in names if quant_of(name) == quant.upper()]
-    return exact or [name for name in names if loosely and _has_word(name, quant)]
+def fitting(reference: Reference, names: Iterable[str]) -> list[list[str]]:
+    """Return the names that the tag of a reference fits, in groups, the surest first.
+
+    It is a file's name, its quant, more of its end than the quant, what it says beyond the repository's name,
+    or its folder.
+    """
+    names, tag = _below(reference, names)
+    stem, quant = stem_of(tag.lower()), tag.upper()
+    tells_more = quant_of(tag) not in ("", quant)
+    tests: tuple[Callable[[str], bool], ...] = (
+        lambda name: stem in (found := stem_of(name).lower(), found.rpartition("/")[2]),
+        lambda name: quant_of(name) == quant,
+        lambda name: tells_more and _ends_with(stem_of(name), tag),
+        lambda name: label_of(name, reference.repository).upper() == quant,
+        lambda name: f"/{name.lower()}".rpartition("/")[0].endswith(f"/{tag.lower()}"),
+    )
+    return [[name for name in names if test(name)] for test in tests]
+
+
+def variants(reference: Reference, names: Iterable[str]) -> list[list[str]]:
+    """Return the names that tell Unsloth's variant of the quant, which stands in for it."""
+    names, tag = _below(reference, names)
+    return [[name for name in names if quant_of(name) == f"UD-{tag.upper()}"]]
+
+
+def _below(reference: Reference, names: Iterable[str]) -> tuple[list[str], str]:
+    """Return the names in the folder that a tag begins with, and the rest of the tag."""
+    folder, slash, tag = (reference.quant or "").rpartition("/")
+    end = f"/{folder.lower()}{slash}"
+    return [name for name in names if f"/{name[: name.rfind('/') + 1].lower()}".endswith(end)], tag
+
+
+def usual(names: Iterable[str]) -> list[list[str]]:
+    """Return some names in groups of one quant: the usual ones first."""
+    groups: dict[str, list[str]] = {quant: [] for quant in USUAL_QUANTS}
+    for name in names:
+        groups.setdefault(quant_of(name), []).append(name)
+    return [*groups.values()]
+
+
+def of_best_kind(groups: Iterable[Sequence[str]], kind_of: Callable[[str], FileKind]) -> list[str]:
+    """Return the models of the first group that has any; where none has, the draft heads."""
+    groups = tuple(groups)
+    for kind in ("model", "draft head"):
+        for group in groups:
+            if found := [name for name in group if kind_of(name) == kind]:
+                return found
+    return []
+
+
+def ambiguous(reference: Reference, names: Sequence[str]) -> UserError:
+    """Return the error for a reference that fits several models, of these names."""
+    return UserError(f"{reference} fits {len(names)} models: {_listed(names)}", "name one of them in full")
 
 
 def file_named(text: str) -> Path | None:
-    """Return the file that a text means: what is there, or ends in .gguf; None for any other name."""
+    """Return the file that a text means: what is there, or ends in .gguf; None for any other name.
+
+    A file that is not there may be one of a repository: USER/REPO/FILE.gguf.
+    """
     path = expanded(text)
     try:
         is_there = path.exists()
     except OSError:  # too long, or in a closed folder
         is_there = False
-    return path if is_there or path.suffix.lower() == ".gguf" else None
+    is_name = path.suffix.lower() != ".gguf" or _FILE.fullmatch(text) is not None
+    return path if is_there or not is_name else None
 
 
 def close_names(name: str, choices: Iterable[str]) -> str:
@@ -177,8 +277,10 @@ def _address(text: str) -> list[str] | None:
 
 
 def _of_address(text: str, steps: list[str]) -> Reference:
-    repository, _, quant = "/".join(steps[:2]).partition(":")
-    repository, rest = _checked(repository, text), steps[2:]
+    name, colon, tag = "/".join(steps[1:]).partition(":")
+    if colon and "/" not in name:  # a tag may begin with a folder
+        return Reference(_checked(f"{steps[0]}/{name}", text), _tag(tag))
+    repository, rest = _checked("/".join(steps[:2]), text), steps[2:]
     if rest and rest[0] in ("tree", "blob", "resolve", "raw"):
         revision, rest = (rest[1] if len(rest) > 1 else None), rest[2:]
     else:
@@ -186,7 +288,7 @@ def _of_address(text: str, steps: list[str]) -> Reference:
     file = "/".join(rest) or None
     if file is not None and not file.lower().endswith(".gguf"):
         raise UserError(f"`{text}` is not a GGUF file", "name the repository alone, or a .gguf file in it")
-    return Reference(repository, quant or None, file, None if revision == "main" else revision)
+    return Reference(repository, None, file, None if revision == "main" else revision)
 
 
 def _checked(repository: str, text: str) -> str:
@@ -196,24 +298,43 @@ def _checked(repository: str, text: str) -> str:
 
 
 def _named(reference: Reference, file: str, names: Sequence[str]) -> str:
-    by_name = {name.rpartition("/")[2].lower(): name for name in reversed(names)}
-    by_name |= {name.lower(): name for name in reversed(names)}
-    if found := by_name.get(file.lower()):
-        return found
+    found = with_name(file, names)
+    if len(found) > 1:
+        raise ambiguous(reference, [f"{reference.repository}/{name}" for name in found])
+    if found:
+        return found[0]
     models = models_among(names)
     hint = close_names(file, models) or f"there are: {_listed(models)}"
     raise UnavailableError(f"{reference.repository} has no file {file}", hint)
 
 
-def _has_word(name: str, word: str) -> bool:
-    return re.search(rf"(^|[-._/]){re.escape(word)}([-._/]|$)", name, re.IGNORECASE) is not None
+def with_name(file: str, names: Iterable[str]) -> list[str]:
+    """Return the names of a repository's files that a path in it, or a file's name alone, means."""
+    names, wanted = tuple(names), file.lower()
+    tests: tuple[Callable[[str], bool], ...] = (
+        lambda name: name == file,
+        lambda name: name.lower() == wanted,
+        lambda name: name.rpartition("/")[2].lower() == wanted,
+    )
+    return next(filter(None, ([name for name in names if test(name)] for test in tests)), [])
 
 
-def _no_such_quant(reference: Reference, quant: str, models: Sequence[str]) -> UserError:
-    existing = dict.fromkeys(quant_of(name) or name for name in models)
-    close = close_names(quant, existing)
+def _ends_with(stem: str, words: str) -> bool:
+    return re.search(rf"(^|[-._/]){re.escape(words)}$", stem, re.IGNORECASE) is not None
+
+
+def _nothing_fits(reference: Reference, models: Sequence[str]) -> UserError:
+    if not models or reference.quant is None:
+        return UnavailableError(
+            f"{reference.repository} holds no GGUF model",
+            "look for a repository of the same model with GGUF in its name",
+        )
+    existing = dict.fromkeys(
+        quant_of(name) or label_of(name, reference.repository) or name for name in models
+    )
+    close = close_names(reference.quant, existing)
     hint = f"there are: {_listed(tuple(existing))}"
-    wrong = f"{reference.repository} has no quant {quant}" + (f"; {close}" if close else "")
+    wrong = f"{reference.repository} has no quant {reference.quant}" + (f"; {close}" if close else "")
     return UnavailableError(wrong, hint)
 
 

@@ -1,17 +1,25 @@
-"""Delete models from the caches, and nothing that anybody else uses."""
+"""Delete models from the caches, and nothing that anybody else uses.
+
+What counts is where a path really leads: nothing is deleted through a link to a folder, and nothing that lies
+outside the real folder of its cache.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from localspec.errors import StoreError, UserError, in_words
 from localspec.models.caches import Place, known_places, repository_of
-from localspec.models.local import LocalModel
+from localspec.models.local import LocalModel, find_models
+
+_LARGEST_NOTE = 64  # bytes: the name of a commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +33,12 @@ class Removal:
 
 
 def plan_removal(model: LocalModel) -> Removal:
-    """Return what deleting a model would delete; raises UserError where it is not in a cache."""
+    """Return what deleting a model would delete; raises UserError where that is nothing of a cache."""
+    if model.source == "ollama":
+        raise UserError(
+            f"{model.name} is in Ollama's store: it is never deleted from here",
+            f"`ollama rm {model.name}` deletes it",
+        )
     caches = [place for place in known_places() if place.is_cache]
     root = next((place.path for place in caches if model.path.is_relative_to(place.path)), None)
     if root is None:
@@ -33,9 +46,12 @@ def plan_removal(model: LocalModel) -> Removal:
             f"{model.name} is not in a cache: it is never deleted from here",
             f"delete {model.path} yourself if you want to",
         )
+    link = next(filter(None, (_linked_folder(file, caches) for file in model.files)), None)
+    if link is not None:
+        return _plan_linked_folder(model, link, caches)
     repository = _repository(model.path, root)
     if repository is None:
-        return _plan_loose(model, caches)
+        return _plan_loose(model)
     if model.path.parent.name == "blobs":  # an unfinished download
         return _removal(model, model.files)
     return _plan_links(model, repository, caches)
@@ -43,16 +59,41 @@ def plan_removal(model: LocalModel) -> Removal:
 
 def remove(removal: Removal) -> None:
     """Delete what was planned, and the folders that it leaves empty; raises StoreError."""
+    caches = [place for place in known_places() if place.is_cache]
     for path in removal.paths:
+        if not _is_own(path, caches):
+            raise StoreError(f"cannot delete {path}: it lies in no cache any more")
         with in_words(f"cannot delete {path}", StoreError):
             path.unlink(missing_ok=True)
-    roots = [place.path for place in known_places()]
     for path in removal.paths:
-        _prune(path.parent, roots)
+        _prune(path.parent, caches)
 
 
-def _plan_loose(model: LocalModel, caches: Sequence[Place]) -> Removal:
-    linked = _linked_elsewhere([place.path for place in caches], model.files)
+def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[Place]) -> Removal:
+    """Plan for a model in a folder that a link in a cache leads to: at most the link goes.
+
+    Raises UserError where other models need the link, too.
+    """
+    files, own = [_real(file) for file in model.files], set(map(_real_entry, model.files))
+    there = find_models(places=[Place(link, "folder")])
+    paths = [name.path for found in there for name in (found, *found.others)]
+    others = [path for path in paths if _real_entry(path) not in own and path.parent.name != "blobs"]
+    if others or link.name == "blobs":
+        raise UserError(
+            f"{model.name} is not in the cache: {link} leads to {_real(link)}, where nothing is deleted",
+            f"delete {files[0]} yourself if you want to; other models need the link, too",
+        )
+    return _removal(model, [link], [f"{file} stays: {_place_of(file, caches)}" for file in files])
+
+
+def _place_of(file: Path, caches: Sequence[Place]) -> str:
+    """Tell where a file lies that stays."""
+    is_in_cache = any(file.is_relative_to(_real(place.path)) for place in caches)
+    return "it belongs to another folder of the cache" if is_in_cache else "it lies outside the cache"
+
+
+def _plan_loose(model: LocalModel) -> Removal:
+    linked = _linked_elsewhere(model.files)
     staying = [file for file in model.files if not file.is_symlink() and _real(file) in linked]
     kept = [f"{file} stays: another model's link leads to it" for file in staying]
     if any(file.is_symlink() for file in model.files):
@@ -64,17 +105,17 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) ->
     """Plan for the hub's layout: a file's links in all commits, and its blob if no other link needs it."""
     names = {_inside_commit(file, repository) for file in model.files}
     blobs = {_real(file) for file in model.files}
-    snapshots = (path for path in (repository / "snapshots").rglob("*") if not path.is_dir())
+    snapshots = (path for path in _files_below(repository / "snapshots") if _is_own(path, caches))
     links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in blobs]
-    others = _linked_elsewhere([repository, *(place.path for place in caches)], links)
+    others = _linked_elsewhere(links, repository)
     paths, kept = list(links), []
-    for blob in sorted(blobs.difference(links)):  # without links the file itself stands in the snapshot
+    for blob in sorted(blobs.difference(map(_real_entry, links))):  # without links a file stands in its place
         if blob in others:
             kept.append(f"{blob} stays: another model uses it")
-        elif not blob.is_relative_to(_real(repository)):
-            kept.append(f"{blob} stays: it lies outside the cache")
+        elif blob.parent != _real(repository) / "blobs":
+            kept.append(f"{blob} stays: {_place_of(blob, caches)}")
         else:
-            paths.append(blob)
+            paths.append(repository / "blobs" / blob.name)
     return _removal(model, paths, kept)
 
 
@@ -82,15 +123,50 @@ def _removal(model: LocalModel, paths: Sequence[Path], kept: Sequence[str] = ())
     return Removal(model, tuple(paths), sum(map(_own_bytes, paths)), tuple(kept))
 
 
-def _linked_elsewhere(roots: Sequence[Path], own: Sequence[Path]) -> set[Path]:
-    """Return what symbolic links below some folders lead to, but for one's own; links may lead to folders."""
-    ours = {_real(path.parent) / path.name for path in own}
+def _linked_folder(file: Path, caches: Iterable[Place]) -> Path | None:
+    """Return the first link to a folder on the way from a cache to a file; None where there is none."""
+    ways = [_below(place.path, file) for place in caches if file.is_relative_to(place.path)]
+    links = [next((folder for folder in way[:-1] if _is_link(folder)), None) for way in ways]
+    return None if None in links else next(iter(links), None)
+
+
+def _is_own(path: Path, caches: Iterable[Place]) -> bool:
+    """Tell whether a path really lies in a cache, with no link to a folder on the way."""
+    return any(
+        path.is_relative_to(place.path) and not any(map(_is_link, _below(place.path, path)[:-1]))
+        for place in caches
+    )
+
+
+def _below(root: Path, path: Path) -> list[Path]:
+    """Return the paths on the way from a folder to one below it, and that one."""
+    return [root.joinpath(*steps) for steps in accumulate((step,) for step in path.relative_to(root).parts)]
+
+
+def _is_link(path: Path) -> bool:
+    """Tell whether a path leads elsewhere than where it stands: a link, or a junction of Windows."""
+    return os.path.normcase(_real(path)) != os.path.normcase(_real_entry(path))
+
+
+def _real_entry(path: Path) -> Path:
+    """Return where a path itself stands; what it links to, if it is a link, is not followed."""
+    return _real(path.parent) / path.name
+
+
+def _files_below(root: Path) -> Iterator[Path]:
+    """Yield the files and the links to files below a folder; links to folders are not followed."""
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder, name) for name in names)
+
+
+def _linked_elsewhere(own: Sequence[Path], *more: Path) -> set[Path]:
+    """Return what links to files lead to that lie where models may lie, or in `more`; but for one's own."""
+    ours = {_real_entry(path) for path in own}
     return {
         _real(link)
-        for root in {_real(root) for root in roots}
-        for folder, _, names in os.walk(root)
-        for name in names
-        if (link := Path(folder, name)).is_symlink() and link not in ours
+        for root in {_real(root) for root in (*more, *(place.path for place in known_places()))}
+        for link in _files_below(root)
+        if link.is_symlink() and link not in ours
     }
 
 
@@ -111,6 +187,18 @@ def _inside_commit(path: Path, repository: Path) -> str:
     return "/".join(steps[2:])
 
 
+def _holds_notes_alone(repository: Path) -> bool:
+    """Tell whether a repository's folder holds only names of commits, and which files do not exist."""
+    for folder, folders, names in os.walk(repository):
+        is_of_notes = Path(folder).relative_to(repository).parts[:1] in (("refs",), (".no_exist",))
+        for path in (Path(folder, name) for name in (*folders, *names)):
+            status = path.lstat()
+            is_note = is_of_notes and stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_NOTE
+            if not (is_note or stat.S_ISDIR(status.st_mode)):
+                return False
+    return True
+
+
 def _own_bytes(path: Path) -> int:
     """Return what deleting a file frees: nothing for a link, or while another name keeps it."""
     with suppress(OSError):
@@ -124,15 +212,11 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _prune(folder: Path, roots: Sequence[Path]) -> None:
-    """Delete folders that are empty now, below a cache's own, and the rest of a repository without files."""
-    inside = [root for root in roots if folder != root and folder.is_relative_to(root)]
-    while inside and folder not in roots:
-        if repository_of(folder.name) and not any(
-            path.is_file() or path.is_symlink()
-            for part in ("blobs", "snapshots")
-            for path in (folder / part).rglob("*")
-        ):
+def _prune(folder: Path, caches: Sequence[Place]) -> None:
+    """Delete folders that are empty now, below a cache's own, and a repository that holds notes alone."""
+    roots = [place.path for place in known_places()]
+    while folder not in roots and _is_own(folder / "any", caches):
+        if repository_of(folder.name) and _holds_notes_alone(folder):
             shutil.rmtree(folder, ignore_errors=True)
         else:
             with suppress(OSError):

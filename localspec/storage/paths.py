@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 from localspec import units
 from localspec.errors import StoreError, UserError, in_words
 
+_FILE_ADDRESS = re.compile(
+    r"file:(?://(?:localhost)?)?" + (r"/?([a-z]:.*)" if os.name == "nt" else r"(/(?!/).*)"),
+    re.IGNORECASE | re.DOTALL,
+)
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
 
@@ -35,7 +41,13 @@ def chats_file() -> Path:
 
 
 def expanded(text: str | Path) -> Path:
-    """Return a path whose `~` is the home folder; where there is none of that name it stays as written."""
+    """Return a path whose `~` is the home folder; where there is none of that name it stays as written.
+
+    It may be an address of a local file, as file managers write them: `file:///home/me/a%20model.gguf`.
+    """
+    found = _FILE_ADDRESS.fullmatch(str(text))
+    if found is not None:
+        return Path(os.fsdecode(unquote_to_bytes(os.fsencode(found[1]))))
     return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises there
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from localspec import units
 from localspec.models import caches as cache_module
+from localspec.models.local import find_models, named
 from localspec.storage.paths import config_dir
 from tests.cli.conftest import Invoke
 from tests.llama import tiny
-from tests.models.disk import REPOSITORY, model_bytes, put
+from tests.models.disk import PROJECTOR, REPOSITORY, header_bytes, model_bytes, put
 
 DRAFT = model_bytes()
 
@@ -80,6 +82,60 @@ def test_json(invoke: Invoke, cache: Path) -> None:
     assert (model["path"], model["bytes"], model["source"]) == (str(path), len(DRAFT) + 1, "hub")
     assert (model["parameters"], model["quant"], model["problem"]) == (1_376_896, "BF16", None)
     assert (broken["parameters"], "not a GGUF file" in broken["problem"]) == (None, True)
+
+
+def test_json_is_strict_for_names_that_are_no_text(invoke: Invoke, tmp_path: Path) -> None:
+    for name in (b"bad\xff\xfename.gguf", b"bad\xff\xfdname.gguf"):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_bytes(DRAFT + name)
+    outcome = invoke("models", "--json", str(tmp_path))
+    value = json.loads(outcome.out)
+    assert json.dumps(value, ensure_ascii=False).encode("utf-8")
+    names = [model["name"] for model in value["models"] if "bad" in model["name"]]
+    assert sorted(names) == ["bad\\udcff\\udcfdname", "bad\\udcff\\udcfename"]
+    listed = {model.name: model for model in find_models([tmp_path])}
+    found = named(names[0], listed.values())
+    assert found is not None
+    assert found.path.exists()
+
+
+def test_a_folder_may_be_named_as_file_managers_write_it(invoke: Invoke, tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "mine.gguf").write_bytes(DRAFT + b"1")
+    assert "mine " in invoke("models", folder.as_uri()).out
+    assert invoke("show", (folder / "mine.gguf").as_uri()).code == 0
+
+
+def test_files_without_an_ending_are_found_in_a_named_folder(invoke: Invoke, tmp_path: Path) -> None:
+    for name, content in (("sha256-abc", DRAFT + b"1"), ("notes", b"text"), ("x.bin", DRAFT)):
+        (tmp_path / name).write_bytes(content)
+    os.mkfifo(tmp_path / "pipe")
+    names = [row.split()[0] for row in invoke("models", str(tmp_path)).out.splitlines()]
+    assert "sha256-abc" in names
+    assert not {"notes", "x.bin", "x", "pipe"} & set(names)
+
+
+def test_companions_are_listed_for_what_they_are(invoke: Invoke, cache: Path) -> None:
+    put(cache, "mmproj-F16.gguf", PROJECTOR)
+    put(cache, "head-Q8_0.gguf", header_bytes("fc.weight", general__architecture="dflash"))
+    lines = invoke("models").out.splitlines()
+    assert any(line.startswith(f"{REPOSITORY}/mmproj-F16.gguf (") and "mmproj" in line for line in lines)
+    assert any(line.startswith(f"{REPOSITORY}/head-Q8_0.gguf (") and "draft head" in line for line in lines)
+    kinds = {each["name"]: each["kind"] for each in json.loads(invoke("models", "--json").out)["models"]}
+    assert kinds[f"{REPOSITORY}/mmproj-F16.gguf"] == "projector"
+    assert kinds["demo-draft"] == "model"
+
+
+@pytest.mark.usefixtures("fake")
+def test_m_takes_a_file_of_a_repository(invoke: Invoke, cache: Path) -> None:
+    for name in ("A/one-Q8_0.gguf", "B/two-Q8_0.gguf"):
+        put(cache, name, DRAFT + name.encode())
+    listed = invoke("models").out
+    assert f"{REPOSITORY}/A/one-Q8_0.gguf " in listed
+    assert invoke("run", "Hi", "-m", f"{REPOSITORY}/A/one-Q8_0.gguf", "-md", "demo-draft").code == 0
+    outcome = invoke("run", "Hi", "-m", f"{REPOSITORY}/C/one-Q8_0.gguf")
+    assert outcome.code == 2
+    assert f"no model `{REPOSITORY}/C/one-Q8_0.gguf` is on this computer" in outcome.err
 
 
 @pytest.mark.usefixtures("fake")

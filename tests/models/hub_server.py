@@ -24,7 +24,7 @@ _PIECE = 4096
 class Repository:
     """What the server knows of a repository."""
 
-    files: dict[str, bytes]
+    files: dict[str, bytes] = field(repr=False)
     commit: str = COMMIT
     gated: bool = False
     plain_git: set[str] = field(default_factory=set)  # small files that are not in Git LFS
@@ -47,7 +47,7 @@ class Hub:
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     tokens: set[str] = field(default_factory=lambda: {"hf_good"})
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list, repr=False)
     cut_after: list[int] = field(default_factory=list)  # for each download: bytes before the line breaks
     stalls: int = 0  # so many downloads stop half-way, without an end
     first_stall: int = 1  # which of the downloads is the first of them
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(404)
 
     def _known(self, name: str, *, opens_gate: bool) -> Repository | None:
-        repository, token = self.hub.repositories.get(name), self.hub.asked[-1].token
+        repository, token = self.hub.repositories.get(self._spelled(name)), self.hub.asked[-1].token
         if token is not None and token not in self.hub.tokens:
             self._refuse(401, message="Invalid credentials in Authorization header")
         elif repository is None:
@@ -164,6 +164,10 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             return repository
         return None
+
+    def _spelled(self, name: str) -> str:
+        """Return how a repository is spelled that was asked for in any case, as on the hub."""
+        return next((each for each in self.hub.repositories if each.lower() == name.lower()), name)
 
     def _info(self, name: str, revision: str | None) -> None:
         repository = self._known(name, opens_gate=False)
@@ -177,7 +181,13 @@ class _Handler(BaseHTTPRequestHandler):
             _sibling(repository, file, with_sizes=with_sizes) | self.hub.listed_of_file
             for file in repository.files
         ]
-        info = {"id": name, "modelId": name, "sha": repository.commit, "siblings": siblings, "tags": []}
+        info = {
+            "id": self._spelled(name),
+            "modelId": name,
+            "sha": repository.commit,
+            "siblings": siblings,
+            "tags": [],
+        }
         self._send(200, json.dumps(info | self.hub.listed).encode(), {"Content-Type": "application/json"})
 
     def _redirect(self, name: str, revision: str, file: str) -> None:
@@ -190,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = repository.files[file]
         digest = hashlib.sha256(content).hexdigest()
         headers = {
-            "Location": f"{self.hub.storage_url}/storage/{name}/{file}?signature=1",
+            "Location": f"{self.hub.storage_url}/storage/{self._spelled(name)}/{file}?signature=1",
             "X-Repo-Commit": repository.commit,
             "X-Linked-Etag": f'"{digest}"',
             "X-Linked-Size": str(len(content)),

@@ -15,7 +15,7 @@ from localspec.models.caches import Place
 from localspec.models.local import Headers, LocalModel, find_models, named, no_such_model
 from localspec.models.shape import ModelShape
 from localspec.storage.paths import data_dir
-from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
+from tests.models.disk import NEW, OLD, PROJECTOR, REPOSITORY, model_bytes, put
 
 DRAFT = model_bytes()
 
@@ -55,8 +55,10 @@ def test_names_tell_neighbours_apart(cache: Path) -> None:
     put(cache, "one-Q8_0.gguf", DRAFT)
     put(cache, "two-Q8_0.gguf", DRAFT + b"2")
     put(cache, "plain.gguf", DRAFT + b"3")
-    put(cache, "mmproj-F16.gguf", DRAFT + b"4")
-    assert set(found(cache)) == {f"{REPOSITORY}/one-Q8_0.gguf", f"{REPOSITORY}/two-Q8_0.gguf", REPOSITORY}
+    put(cache, "mmproj-Q5_0.gguf", PROJECTOR)
+    put(cache, "four-Q5_0.gguf", DRAFT + b"4")
+    files = {f"{REPOSITORY}/{name}.gguf" for name in ("one-Q8_0", "two-Q8_0", "mmproj-Q5_0")}
+    assert set(found(cache)) == {REPOSITORY, f"{REPOSITORY}:Q5_0", *files}
 
 
 def test_one_blob_under_two_names_is_counted_once(cache: Path) -> None:

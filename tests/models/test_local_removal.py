@@ -63,17 +63,28 @@ def test_a_cache_with_two_paths_is_one_cache(
     assert files_below(cache) == set()
 
 
-def test_a_repository_that_was_moved_to_another_disk_keeps_what_another_name_uses(
+def test_of_a_repository_that_was_moved_to_another_disk_only_the_link_goes(
     cache: Path, tmp_path: Path
 ) -> None:
     folder = put(cache, "tiny-Q4_0.gguf", DRAFT).parents[2]
-    other = put(cache, "tiny-Q8_0.gguf", DRAFT)
     folder.rename(tmp_path / "moved")
     folder.symlink_to(tmp_path / "moved")
-    remove(planned(f"{REPOSITORY}:Q4_0"))
-    assert other.read_bytes() == DRAFT
-    remove(planned(f"{REPOSITORY}:Q8_0"))
-    assert not list(tmp_path.rglob("blobs/*"))
+    before = files_below(tmp_path / "moved")
+    removal = planned(f"{REPOSITORY}:Q4_0")
+    assert (removal.paths, removal.freed) == ((folder,), 0)
+    assert "it lies outside the cache" in removal.kept[0]
+    remove(removal)
+    assert not folder.is_symlink()
+    assert files_below(tmp_path / "moved") == before
+
+
+def test_a_link_to_a_folder_stays_while_another_model_needs_it(cache: Path, tmp_path: Path) -> None:
+    folder = put(cache, "tiny-Q4_0.gguf", DRAFT).parents[2]
+    put(cache, "tiny-Q8_0.gguf", DRAFT)
+    folder.rename(tmp_path / "moved")
+    folder.symlink_to(tmp_path / "moved")
+    with pytest.raises(UserError, match=f"leads to {tmp_path}/moved, where nothing is deleted"):
+        planned(f"{REPOSITORY}:Q4_0")
 
 
 def test_a_blob_that_lm_studio_links_to_stays(cache: Path) -> None:

@@ -112,3 +112,24 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 def test_a_home_is_found_in_a_path_and_nobodys_home_stays_as_written(empty_home: Path) -> None:
     assert paths.expanded("~/models") == empty_home / "models"
     assert paths.expanded(Path("~nobody-of-that-name/x")) == Path("~nobody-of-that-name/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("file:///home/me/a.gguf", "/home/me/a.gguf"),
+        ("file:///home/me/a%20%C3%A9%23.gguf", "/home/me/a é#.gguf"),
+        ("file://localhost/home/me", "/home/me"),
+        ("FILE:/home/me", "/home/me"),
+        ("file:///%FF", os.fsdecode(b"/\xff")),
+        ("file:///\udcff", os.fsdecode(b"/\xff")),
+        ("file:///", "/"),
+        ("file://elsewhere/home/me", "file://elsewhere/home/me"),
+        ("file:a.gguf", "file:a.gguf"),
+        ("file://", "file://"),
+        ("profile:/x", "profile:/x"),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="paths of Windows begin with a letter")
+def test_an_address_of_a_local_file_is_its_path(text: str, path: str) -> None:
+    assert paths.expanded(text) == Path(path)

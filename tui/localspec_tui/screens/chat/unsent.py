@@ -85,7 +85,9 @@ class ChatComposer(Composer):
     def _complete(self, text: str) -> Sequence[Completion]:
         def names(kind: str) -> Sequence[str]:
             if kind == "model":
-                return [model.name for model in on_this_computer() if not model.problem]
+                return [
+                    model.name for model in on_this_computer() if model.kind == "model" and not model.problem
+                ]
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
