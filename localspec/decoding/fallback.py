@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import sqrt
+from statistics import fmean, stdev
 
 import numpy as np
 
@@ -20,7 +22,10 @@ LOSS_S = 0.1  # ... but not for less than this, which other programs take now an
 FIRST_PATIENCE = 512  # tokens in a lower mode before a higher one is tried again; doubles with every failure
 BUCKET = 256  # tokens of context that count as one depth
 LEARNING_RATE = 0.1
+BUSY_RATE = 0.06  # by which the usual time of the target's calls follows: slower than busy moments pass
 OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
+
+FEWEST_ROUNDS = 3  # that tell a loss from chance
 
 _MODES: tuple[Mode, ...] = ("ssd", "sd", "ngram", "off")
 """Each falls back to the next; repetitions cost next to nothing where the text has none."""
@@ -58,10 +63,18 @@ class _Rounds:
 
     tokens: int = 0
     seconds: float = 0.0
+    lost: list[float] = field(default_factory=list)  # seconds of each round, against a rival
 
-    def add(self, tokens: int, seconds: float) -> None:
+    def add(self, tokens: int, seconds: float, lost_s: float = 0.0) -> None:
         """Take a round."""
         self.tokens, self.seconds = self.tokens + tokens, self.seconds + seconds
+        self.lost.append(lost_s)
+
+    @property
+    def surely_lose(self) -> bool:
+        """Tell whether the interval of what a round loses, of two standard errors, holds no gain."""
+        rounds = len(self.lost)
+        return rounds >= FEWEST_ROUNDS and fmean(self.lost) > 2.0 * stdev(self.lost) / sqrt(rounds)
 
     @property
     def rate(self) -> float:
@@ -93,6 +106,10 @@ class ModeFallback:
         self._loss, self._lost_s = _Rounds(), 0.0  # rounds that lost more than they gained, and how much
         self._warm = False
         self._delivered: dict[Mode, float] = {}
+        self._usual_s: dict[
+            int, float
+        ] = {}  # of the target's call, by its size: the anchor of a busy machine
+        self._returns = 0  # from a lower mode whose promise was not kept: it is harder to believe again
         self._unproven = False  # whether the higher mode was left for what plain decoding promised
         self._trial: _Rival | None = None  # of a higher mode: what it interrupts
         self._waited = 0
@@ -110,14 +127,24 @@ class ModeFallback:
             # a draft model that still reads the text drafts nothing, and its first draft has waited for that
             self._warm = self.mode in {"off", "ngram"} or stats.origin is not DraftOrigin.NONE
             return None
-        self._lately.add(tokens, stats.seconds)
-        rival = self._rival(depth)
-        if rival is not None and self._has_lost(rival, tokens, stats.seconds):
+        known = self._delivered.get(self._best_higher()) if self._unproven else None
+        self._lately.add(tokens, stats.seconds, 0.0 if known is None else stats.seconds - tokens / known)
+        rival, busy = self._rival(depth), self._busy(stats)
+        if rival is not None and self._has_lost(rival, tokens, stats.seconds, busy):
             return self._down(rival)
         if not self._lately.are_many:
             return None
-        rate, self._lately = self._lately.rate, _Rounds()
-        return None if self.mode == self.wanted else self._up(rate)
+        lately, self._lately = self._lately, _Rounds()
+        return None if self.mode == self.wanted else self._up(lately)
+
+    def _busy(self, stats: RoundStats) -> float:
+        """Return how many times as long as lately the target's call took: plain decoding would be as slow."""
+        if not stats.verify_s > 0:
+            return 1.0
+        size, now_s = stats.drafted + 1, stats.verify_s
+        usual = self._usual_s.setdefault(size, now_s)
+        self._usual_s[size] = usual + BUSY_RATE * (min(now_s, OUTLIER * usual) - usual)
+        return max(1.0, now_s / usual)
 
     def _rival(self, depth: int) -> _Rival | None:
         """Return what the mode has to beat: what its trial interrupted, else plain decoding."""
@@ -126,17 +153,18 @@ class ModeFallback:
             return self._trial
         return "off", 1.0 / plain_s
 
-    def _has_lost(self, rival: _Rival, tokens: int, seconds: float) -> bool:
+    def _has_lost(self, rival: _Rival, tokens: int, seconds: float, busy: float) -> bool:
         """Tell whether the mode has lost too much; a trial with a full window ends in any case."""
         _, rate = rival
-        limit_s = max(LOSS_TOKENS / rate, LOSS_S)
-        lost_s = seconds - tokens / rate / (1.0 - MARGIN)
-        self._lost_s += min(lost_s, limit_s / 2)  # one round alone may have been disturbed
+        limit_s = max(LOSS_TOKENS / rate, LOSS_S) * 2**self._returns
+        lost_s = seconds / busy - tokens / rate / (1.0 - MARGIN)
+        lost_s = min(lost_s, limit_s / 2)  # one round alone may have been disturbed
+        self._lost_s += lost_s
         if self._lost_s > 0:
-            self._loss.add(tokens, seconds)
+            self._loss.add(tokens, seconds, lost_s)
         else:
             self._loss, self._lost_s = _Rounds(), 0.0
-        if self._lost_s > limit_s:
+        if self._lost_s > limit_s and self._loss.surely_lose:
             return True
         if self._trial is None or not self._lately.are_many:
             return False
@@ -156,13 +184,18 @@ class ModeFallback:
             self._unproven, lower = True, _MODES[_MODES.index(self.mode) + 1]
         return self._change(lower, loss.rate, f"{slow}, {figures}; now {MODE_NAMES[lower]}")
 
-    def _up(self, rate: float) -> ModeChanged | None:
-        """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
+    def _best_higher(self) -> Mode:
+        """Return the fastest of the modes that were left for this one."""
         higher = _MODES[_MODES.index(self.wanted) : _MODES.index(self.mode)]
-        best = max(higher, key=self._delivered.__getitem__)
+        return max(higher, key=lambda mode: self._delivered.get(mode, 0.0), default=self.mode)
+
+    def _up(self, lately: _Rounds) -> ModeChanged | None:
+        """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
+        rate, best = lately.rate, self._best_higher()
         unproven, self._unproven = self._unproven, False
         delivered = self._delivered[best]
-        if unproven and rate < (1.0 - MARGIN) * delivered:
+        if unproven and rate < (1.0 - MARGIN) * delivered and lately.surely_lose:
+            self._returns += 1
             slow = f"{MODE_NAMES[self.mode]} is slower than {MODE_NAMES[best]} was"
             figures = f"{rate:.0f} against {delivered:.0f} tokens/s"
             return self._change(best, rate, f"{slow}, {figures}; back to {MODE_NAMES[best]}")

@@ -175,19 +175,22 @@ class CostedEngine(Engine):
         self.drafters.reads_late = contexts.share_processor
         self._latency: dict[bool, LatencyModel] = {}
         self._assumed: dict[bool, LatencyModel] = {}  # until they are measured
+        self._looked_up: set[bool] = set()  # in what an earlier program has measured
         self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
     def costs(self, *, together: bool) -> LatencyModel:
         """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
         if together not in self._latency:
-            self._latency[together] = self._recalled(together) or self._measured(together)
+            self._latency[together] = self.known_costs(together=together) or self._measured(together)
         return self._latency[together]
 
     def known_costs(self, *, together: bool) -> LatencyModel | None:
         """Return what calls cost if that is measured, perhaps by an earlier program; it takes no time."""
-        if together not in self._latency and (kept := self._recalled(together)) is not None:
-            self._latency[together] = kept
+        if together not in self._latency and together not in self._looked_up:
+            self._looked_up.add(together)
+            if (kept := self._recalled(together)) is not None:
+                self._latency[together] = kept
         return self._latency.get(together)
 
     def ready_costs(self, *, together: bool) -> LatencyModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
@@ -30,7 +31,7 @@ from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, 
 from localspec.decoding.speed_model import explain, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.errors import Cancelled, ContextFullError, DraftError, UserError
+from localspec.errors import Cancelled, ContextFullError, DraftError, ModelFileError, UserError
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
@@ -41,6 +42,7 @@ from localspec.llama.vocabulary import Detokenizer
 from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
 from localspec.models.recommended import recommended
+from localspec.storage.pair_identity import fingerprint
 from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
 from localspec.storage.toml_file import Range, TomlTable
 from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
@@ -133,6 +135,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
         """
         renderer.start()  # while the models load
+        if target.keeps_costs:
+            threading.Thread(target=_look_up, args=(target, draft), name="look-up", daemon=True).start()
         with ExitStack() as opened:
 
             def load(options: ModelOptions, number: int, *, head: bool) -> Model:
@@ -536,6 +540,14 @@ class Runtime(AbstractContextManager["Runtime"]):
         if settings.mode == "ssd" and not self._contexts.can_branch:
             return replace(settings, mode="sd")
         return settings
+
+
+def _look_up(*models: ModelOptions | None) -> None:
+    """Read what tells models from others, which is asked for at the first answer, while they load."""
+    with suppress(ModelFileError):  # whoever opens it says more
+        for each in models:
+            if each is not None:
+                fingerprint(each.path)
 
 
 def _check(values: Sampling | EngineSettings | Request, ranges: Mapping[str, Range]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from localspec.errors import ModelFileError, in_words
@@ -141,14 +142,21 @@ def fingerprint(path: Path) -> str:
 
     Of a model in several files, `path` is the first. Raises `ModelFileError`.
     """
-    digest, split = hashlib.sha256(), part_name(path.name)
+    split = part_name(path.name)
     with in_words(f"{path} cannot be read", ModelFileError):
-        for part in map(path.with_name, split.every if split else [path.name]):
-            size = part.stat().st_size
-            digest.update(size.to_bytes(8, "little"))
-            with part.open("rb") as file:
-                digest.update(file.read(HEAD_BYTES))
-                for number in range(1, BLOCKS + 1):
-                    file.seek(max(0, size * number // BLOCKS - BLOCK_BYTES))
-                    digest.update(file.read(BLOCK_BYTES))
+        parts = [path.with_name(name) for name in (split.every if split else [path.name])]
+        return _fingerprint(tuple((part, part.stat().st_size, part.stat().st_mtime_ns) for part in parts))
+
+
+@lru_cache(8)
+def _fingerprint(parts: tuple[tuple[Path, int, int], ...]) -> str:
+    """Return the fingerprint of files with their sizes and times of change; raises OSError."""
+    digest = hashlib.sha256()
+    for part, size, _ in parts:
+        digest.update(size.to_bytes(8, "little"))
+        with part.open("rb") as file:
+            digest.update(file.read(HEAD_BYTES))
+            for number in range(1, BLOCKS + 1):
+                file.seek(max(0, size * number // BLOCKS - BLOCK_BYTES))
+                digest.update(file.read(BLOCK_BYTES))
     return digest.hexdigest()[:32]

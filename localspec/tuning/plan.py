@@ -27,6 +27,11 @@ QUICK_TRIALS = 60
 ANSWER_TOKENS = 96
 TRACE_TOKENS = 2400  # of one task: more hardly changes what the simulation says
 FEWEST_TRACE_TOKENS = 400  # before time may end a trace
+# What a run does at least, in the time of plain decoding: measuring costs takes that of so many tokens,
+LEAST_COST_TOKENS = 500
+LEAST_TASK_TOKENS = 1900  # confirming a task that of so many,
+LEAST_TASK_ANSWERS = 50  # in so many answers.
+PROBE_TOKENS = 16  # of an answer that tells how fast these models are
 
 _SHARES: dict[Stage, float] = {"machine": 0.6, "costs": 0.4, "traces": 0.25, "study": 0.35, "confirm": 0.4}
 
@@ -80,6 +85,16 @@ def seconds_of(stage: Stage, plan: TunePlan) -> float:
     if stage == "costs":
         return FIRST_S * scale * (1.0 if plan.quick else share)
     return TASK_S * scale * share
+
+
+def least_s(token_s: float, first_token_s: float, tasks: int) -> float:
+    """Estimate the least that a run takes: below it nothing that it measures would tell anything.
+
+    By plain decoding: seconds of a token, and until the first one.
+    """
+    once = LEAST_COST_TOKENS * token_s
+    each = (LEAST_TASK_TOKENS + FEWEST_TRACE_TOKENS) * token_s + LEAST_TASK_ANSWERS * first_token_s
+    return once + tasks * each
 
 
 def left_s(plan: TunePlan, stage: Stage, done: float, tasks: int) -> float:

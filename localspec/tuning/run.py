@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
+from localspec.benchmark.harness import answered
 from localspec.decoding.measurements import Costs, Trace, TraceSegment
 from localspec.errors import UserError
 from localspec.hardware.machine import facts_of, known_machine
@@ -39,10 +40,12 @@ from localspec.tuning.load_options import MachineLimits, choose, possible, try_l
 from localspec.tuning.plan import (
     ANSWER_TOKENS,
     FEWEST_TRACE_TOKENS,
+    PROBE_TOKENS,
     TRACE_TOKENS,
     Opener,
     ReopenedModels,
     TunePlan,
+    least_s,
     left_s,
     nothing_fits,
     requests,
@@ -53,6 +56,7 @@ from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried, best, predicted, search
 from localspec.types import ModelOptions, Request, TaskType
+from localspec.units import short
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
@@ -89,6 +93,7 @@ class TuningRun:
         """Take what the results will hold for, and what other ways to open the models there are."""
         self._open, self._identity, self._limits = open_models, identity, limits
         self._place = digest(identity)
+        self._began_s = time.monotonic()
         self.folder = RunFolder(identity.pair)
         self.state = _begun(plan, self.folder.state.read(), self._place)
         self.plan = replace(plan, quick=self.state.quick)
@@ -124,6 +129,8 @@ class TuningRun:
         self.keep(self.state)
         load_options = yield from self._choose_load_options()
         with ReopenedModels(lambda: self._open(load_options)) as models:
+            if self.plan.budget_s is not None:
+                self._check_budget(models.now, self.plan.budget_s)
             costs = yield from self._measure(models, load_options)
             for profile in self.plan.profiles:
                 result = self.state.of(profile.task).result
@@ -133,6 +140,35 @@ class TuningRun:
                     self.keep(self.state.having(replace(self.state.of(profile.task), result=result)))
                 yield result
         self.keep(replace(self.state, complete=all(state.result for state in self.state.tasks)))
+
+    def _check_budget(self, models: TunableModels, budget_s: float) -> None:
+        """Raise `UserError` with the time that is needed, where that is more than a person gives."""
+        request, to_do = self._prompts(models, 1, PROBE_TOKENS)[0], self._to_do
+        answered(models, request)  # warms up
+        summary, _ = answered(models, request)
+        if summary.tokens < 2 or not to_do:
+            return
+        token_s = summary.decode_s / (summary.tokens - 1)
+        needed_s = least_s(token_s, summary.first_token_s, to_do)
+        if needed_s > budget_s:
+            raise UserError(
+                f"--budget {short(budget_s)} is too little: with these models, on this machine as it is, "
+                f"a run takes {short(needed_s)} at least",
+                "give more, fewer tasks, or no --budget",
+            )
+
+    @property
+    def _to_do(self) -> int:
+        """Return how many tasks have no result yet."""
+        return sum(self.state.of(profile.task).result is None for profile in self.plan.profiles)
+
+    def confirm_s(self) -> float:
+        """Return the time to confirm a task in: within a budget, no more than is left of its share."""
+        usual = seconds_of("confirm", self.plan)
+        if self.plan.budget_s is None:
+            return usual
+        left = self.plan.budget_s - (time.monotonic() - self._began_s)
+        return max(0.0, min(usual, left / max(1, self._to_do)))
 
     def _choose_load_options(self) -> Generator[TuneEvent, None, LoadOptions]:
         """Try other ways to open the models, and return the fastest."""
@@ -258,7 +294,7 @@ class _TaskRun:
         tried = yield from self._search(simulator)
         field = entrants(best(tried), predicted(tried, LLAMA_CPP, self._space))
         key = digest(self._costs, self._run.state.number, len(segments))
-        result = yield from self._confirm(field, key, seconds_of("confirm", self._plan))
+        result = yield from self._confirm(field, key, self._run.confirm_s())
         left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
         return replace(result, trials=len(tried), dropped=(*left_out, *result.dropped))
 

@@ -212,3 +212,11 @@ def test_words_for_tasks() -> None:
     assert read_tasks([]) == ()
     with pytest.raises(UserError, match="there is no task `cooking`"):
         read_tasks(["cooking"])
+
+
+@pytest.mark.usefixtures("tuner")
+def test_resuming_where_nothing_was_stopped_says_so(invoke: Invoke) -> None:
+    said = "note: no run for these models was stopped, so there is nothing to resume: this is a new one"
+    assert said in invoke("tune", "--no-fit", "--resume").err
+    assert said in invoke("tune", "--no-fit", "--resume", "--task", "coding").err
+    assert said not in invoke("tune", "--no-fit").err

@@ -227,3 +227,33 @@ def test_plain_cost_is_a_mean_that_follows_and_shrugs_off_one_disturbance() -> N
     assert settled == pytest.approx(0.020, rel=0.01)
     disturbed = repeated(plain, 5.0, 1)
     assert disturbed == pytest.approx(0.024, rel=0.01)
+
+
+@pytest.mark.parametrize("slower", [2.0, 3.0, 4.0])
+def test_a_busy_moment_is_known_as_such(slower: float) -> None:
+    """All calls are slow then, and plain decoding would be, too."""
+    mode_fallback = ModeFallback("sd", plain_at(40))
+    mode_fallback.begin()
+    mode_fallback.observe(round_of(4, 48), 4, DEPTH)
+    for _ in range(8):
+        for rate in (*[48.0] * 30, *[48.0 / slower] * 5):
+            assert mode_fallback.observe(round_of(4, rate), 4, DEPTH) is None
+
+
+def test_a_loss_that_chance_may_explain_changes_nothing() -> None:
+    mode_fallback = ModeFallback("sd", plain_at(40))
+    mode_fallback.begin()
+    mode_fallback.observe(round_of(4, 40), 4, DEPTH)
+    for _ in range(12):  # twelve times as slow and much faster in turn: on the whole a little slower
+        for size, rate in ((4, 160), (2, 12), (1, 30), (4, 160)):
+            assert mode_fallback.observe(round_of(size, rate), size, DEPTH) is None
+
+
+def test_a_mode_that_was_returned_to_is_left_on_more_evidence_only() -> None:
+    mode_fallback = ModeFallback("sd", plain_at(60))
+    first = run(mode_fallback, {"sd": 45, "off": 40}, 300)
+    assert modes(first) == ["ngram", "sd"]
+    mode_fallback._plain = plain_at(60)
+    (later, change), *_ = run(mode_fallback, {"sd": 45, "off": 60}, 600)
+    assert change.mode == "ngram"
+    assert later > 1.5 * first[0][0]

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.measurements import TraceSegment
-from localspec.errors import EngineDied
+from localspec.errors import EngineDied, UserError
 from localspec.gguf import STATE_DRAFT
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
@@ -30,13 +32,13 @@ from localspec.tuning.events import (
     TuneEvent,
 )
 from localspec.tuning.load_options import MachineLimits
-from localspec.tuning.plan import LONGEST_DRAFT, TunePlan
+from localspec.tuning.plan import LONGEST_DRAFT, TunePlan, least_s
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.space import Space
 from localspec.tuning.study import Simulate, Tried, search
 from localspec.types import ModelOptions, Request
-from tests.tuning.fake_models import FakeModels
+from tests.tuning.fake_models import PYTHON_S, VERIFY_S, FakeModels
 
 MACHINE = MachineFacts("a processor", 4, llama_cpp="1.0")
 WORDS = ("river", "lamp", "window", "garden", "engine", "letter", "harbour", "pencil", "cloud", "bridge")
@@ -254,3 +256,34 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
     for target in (plan.target, ModelOptions(made_hybrid)):
         list(run_of(replace(plan, target=target)).events())
     assert [space.max_draft_length for space in searched] == [LONGEST_DRAFT, STATE_DRAFT]
+
+
+def test_a_budget_below_the_least_is_refused_with_the_time_that_is_needed(tmp_path: Path) -> None:
+    models = FakeModels()
+    with pytest.raises(UserError) as caught:
+        list(run_of(replace(planned(tmp_path), budget_s=10.0), models).events())
+    needed = least_s(VERIFY_S + PYTHON_S, 0.0, tasks=1)
+    said = re.search(r"--budget 10 s is too little: .* a run takes (\d+) s at least", str(caught.value))
+    assert said is not None
+    assert 0.8 * needed < int(said[1]) < 1.5 * needed
+    assert models.measured == models.traced == 0  # it says so at once
+    events = list(run_of(replace(planned(tmp_path), budget_s=3 * needed), models).events())
+    assert isinstance(events[-1], TaskResult)
+
+
+def test_more_tasks_need_more_time() -> None:
+    assert least_s(0.01, 0.1, tasks=1) < least_s(0.01, 0.1, tasks=2) < 2 * least_s(0.01, 0.1, tasks=1)
+    assert least_s(0.02, 0.1, tasks=1) > 1.5 * least_s(0.01, 0.1, tasks=1)
+
+
+def test_what_earlier_stages_took_is_not_there_for_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    run = run_of(replace(planned(tmp_path), budget_s=100.0))
+    whole = run.confirm_s()
+    now[0] = 90.0
+    assert 0.0 < run.confirm_s() == 10.0 < whole
+    now[0] = 200.0
+    assert run.confirm_s() == 0.0

@@ -110,8 +110,11 @@ def main(argv: Sequence[str]) -> int:
         say(f"note: {problem}")
     chosen = profiles_of(found, args.task, args.profile)
     pair = placed_pair(args, say)
-    if args.resume and not args.task and not args.profile:
-        chosen = stopped_profiles(found, pair) or chosen
+    stopped = stopped_profiles(found, pair) if args.resume else ()
+    if args.resume and not stopped:
+        say("note: no run for these models was stopped, so there is nothing to resume: this is a new one")
+    if stopped and not args.task and not args.profile:
+        chosen = stopped
     choice = TuneChoice(args.task, args.quick, args.resume, args.budget, args.trials)
     again = shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
     return _tune(plan_of(pair, chosen, choice, settled(args)), pair, args, again)

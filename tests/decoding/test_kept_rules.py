@@ -1,0 +1,97 @@
+"""Rules that one careless line would break: what can be taken back, which q is told, what outlives what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from localspec.decoding.constraint import TokenRules
+from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.engine import Drafters
+from localspec.decoding.sampling import best_candidates, draft_distribution, probabilities
+from localspec.types import EngineSettings, Sampling
+from tests.contract import GREEDY, OFF, PLAIN, Toy, latency_model
+from tests.decoding.toys import MadeConstraint
+
+PENALISED = Sampling(
+    temperature=0.9, top_k=12, top_p=0.98, min_p=0.0, repetition_penalty=1.6, frequency_penalty=0.4,
+    presence_penalty=0.3, penalty_window=6,
+)  # fmt: skip
+SD = EngineSettings(mode="sd", draft_length=8, min_confidence=0.0)
+SSD = EngineSettings(mode="ssd", draft_length=8, fan_out_budget=8, min_confidence=0.0)
+
+
+@pytest.mark.parametrize("settings", [SD, SSD, replace(SD, fallback="ngram"), EngineSettings(mode="ngram")])
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_draft_is_longer_than_the_target_can_take_back(settings: EngineSettings, most: int) -> None:
+    toy = Toy(noise=0.1)
+    toy.target.max_draft = most
+    rounds = [*toy.rounds([1, 2, 3] * 6, settings, GREEDY, 60)]
+    assert max(each.stats.drafted for each in rounds) <= most
+    assert [token for each in rounds for token in each.tokens] == Toy().answer([1, 2, 3] * 6, OFF, GREEDY, 60)
+
+
+@pytest.mark.parametrize("settings", [SD, SSD])
+@pytest.mark.parametrize("most", [1, 3])
+def test_no_draft_is_longer_than_the_draft_model_can_take_back(settings: EngineSettings, most: int) -> None:
+    toy = Toy(noise=0.1)
+    toy.draft.max_draft = most
+    drafted = [each.stats.drafted for each in toy.rounds([1, 2, 3], settings, GREEDY, 60)]
+    assert 0 < max(drafted) <= most
+
+
+@pytest.mark.parametrize("mode", ["sd", "ssd"])
+@pytest.mark.parametrize("is_ruled", [False, True])
+def test_the_q_that_is_told_is_what_was_drawn_from_under_penalties(mode: str, is_ruled: bool) -> None:
+    settings = EngineSettings(mode, draft_temperature=1.3, saguaro_c=0.5)  # type: ignore[arg-type]
+    constraint = MadeConstraint(40)
+    rules = TokenRules(((3, 1.0),), constraint) if is_ruled else None
+    draws = np.random.default_rng(4)
+    random = np.random.default_rng(5)
+    for start in (0, 5):
+        proposer = Proposer(PENALISED, settings, random, None, rules, start)
+        for _ in range(20):
+            row = (draws.normal(size=40) * 2).astype(np.float32)
+            text = draws.integers(40, size=12).tolist()
+            masked = row.copy()
+            if is_ruled:
+                masked[3] += 1.0
+                masked[np.setdiff1d(np.arange(40), constraint.allowed(text))] = -np.inf
+            history = text[max(start, len(text) - PENALISED.penalty_window) :]
+            expected = draft_distribution(*best_candidates(masked, 16), PENALISED, settings, history)
+            (proposal,) = proposer.propose(row[None], [text])
+            assert proposal.q is not None
+            everything = np.arange(40)
+            found, wanted = probabilities(proposal.q, everything), probabilities(expected, everything)
+            assert found == pytest.approx(wanted, abs=1e-9)
+            assert found[proposal.token] > 0
+
+
+def test_what_is_learned_of_copies_of_best_tokens_of_drawn_ones_and_under_rules_is_kept_apart() -> None:
+    drafters, costs = Drafters(None), latency_model()
+
+    def calibration(mode: str, *, deterministic: bool, ruled: bool) -> object:
+        settings = EngineSettings(mode)  # type: ignore[arg-type]
+        return drafters.policy(costs, settings, deterministic=deterministic, ruled=ruled).calibration
+
+    kinds = [
+        calibration(mode, deterministic=deterministic, ruled=ruled)
+        for mode in ("sd", "ngram")
+        for deterministic in (False, True)
+        for ruled in (False, True)
+    ]
+    assert len({id(each) for each in kinds[:4]}) == 4
+    assert len({id(each) for each in kinds}) == 6  # a copy is never drawn
+    again = calibration("ssd", deterministic=True, ruled=False)
+    assert again is calibration("sd", deterministic=True, ruled=False)
+
+
+@pytest.mark.parametrize("is_ruled", [False, True])
+def test_the_engine_tells_ruled_answers_from_free_ones(is_ruled: bool) -> None:
+    toy = Toy(rules=TokenRules((), MadeConstraint(16)) if is_ruled else None)
+    toy.answer([1, 2, 3], SD, PLAIN, 80)
+    learned = toy.engine.drafters.policy(latency_model(), SD, deterministic=False, ruled=is_ruled)
+    other = toy.engine.drafters.policy(latency_model(), SD, deterministic=False, ruled=not is_ruled)
+    assert learned.calibration._recent_judged > other.calibration._recent_judged == 4.0
