@@ -80,12 +80,16 @@ class LeadingThinking:
     """Follows an answer as it comes: first the model's thinking, if any, then the answer itself.
 
     Thinking is opened by the prompt, or by the first words that the model writes; several blocks of it may
-    follow one another. White space between the thinking and the answer belongs to neither.
+    follow one another. A tag that is repeated at once, as where prompt and model both open the thinking,
+    counts as one. White space between the thinking and the answer belongs to neither.
     """
 
     def __init__(self, opened: ThinkingTags | None = None) -> None:
         """Begin with nothing; `opened` are the tags whose first one the prompt ends with."""
         self.tags = opened  # of the thinking that goes on
+        self._repeatable = (
+            "" if opened is None else opened.opening
+        )  # the last tag, if nothing has followed it
         self._has_thought = opened is not None
         self._answers = False  # what comes is the answer
         self._rest = ""  # may become a tag
@@ -96,7 +100,15 @@ class LeadingThinking:
         while self._rest:
             if self._answers:
                 yield from self._told("answer", len(self._rest))
+                return
+            start = len(self._rest) - len(self._rest.lstrip())
+            begun_tag = self._rest[start:].lower()
+            if self._repeatable and begun_tag.startswith(self._repeatable.lower()):
+                yield from self._told("tag", start + len(self._repeatable))
+            elif more and self._repeatable and self._repeatable.lower().startswith(begun_tag):
+                return
             elif self.tags is not None:
+                self._repeatable = ""
                 closing = re.compile(re.escape(self.tags.closing), ANY_CASE).search(self._rest)
                 if closing is None:
                     waits = begun(self._rest, (self.tags.closing,)) if more else 0
@@ -104,19 +116,17 @@ class LeadingThinking:
                     return
                 yield from self._told("thinking", closing.start())
                 yield from self._told("tag", len(closing[0]))
-                self.tags = None
+                self.tags, self._repeatable = None, closing[0]
+            elif opening := OPENING.match(self._rest, start):
+                yield from self._told("tag", opening.end())
+                self.tags, self._repeatable, self._has_thought = tags_of(opening[0]), opening[0], True
+            elif start == len(self._rest) and not more:
+                yield from self._told("tag" if self._has_thought else "answer", start)
+            elif more and may_open(self._rest[start:]):
+                return
             else:
-                start = len(self._rest) - len(self._rest.lstrip())
-                if opening := OPENING.match(self._rest, start):
-                    yield from self._told("tag", opening.end())
-                    self.tags, self._has_thought = tags_of(opening[0]), True
-                elif start == len(self._rest) and not more:
-                    yield from self._told("tag" if self._has_thought else "answer", start)
-                elif more and may_open(self._rest[start:]):
-                    return
-                else:
-                    yield from self._told("tag", self._blank(start))
-                    self._answers = True
+                yield from self._told("tag", self._blank(start))
+                self._answers = True
 
     def _blank(self, start: int) -> int:
         """Return how much of the white space before the answer is none of it: lines, or spaces at a tag."""

@@ -239,7 +239,8 @@ class AnswerEvents:
         """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
 
         One that has a limit of its own, in tokens, may go in circles up to there. Thinking that does is to be
-        closed, with a limit and without, and so is thinking that ends without an answer that is needed: once.
+        closed, with a limit and without, and so is thinking that ends without an answer that is needed.
+        Without a limit that is done once.
         """
         self._text = text
         self._end_tokens = end_tokens
@@ -330,8 +331,9 @@ class AnswerEvents:
         return len(round_.tokens)
 
     def _closing(self) -> bool:
-        """Have the thinking closed, unless that was done before."""
-        self._closes_thinking, self._may_close_thinking = self._may_close_thinking, False
+        """Have the thinking closed; where nothing else would end an answer that opens it again, once."""
+        self._closes_thinking = self._may_close_thinking
+        self._may_close_thinking = self._limit is not None
         return self._closes_thinking
 
     def _goes_in_circles(self, token: int) -> bool:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from localspec.chat.thinking import Part, ThinkingReader, split, without_thinking
 from localspec.chat.untagged import with_opening_tag
-from localspec.thinking_tags import THINKING_TAGS, ThinkingTags, tags_of
+from localspec.thinking_tags import THINKING_TAGS, ThinkingTags, opened_at_end, tags_of
 
 
 def kinds(text: str, *, streaming: bool = False) -> list[tuple[str, str, bool]]:
@@ -41,7 +41,30 @@ def test_tags_that_models_write(opening: str, closing: str) -> None:
     assert without_thinking(text) == "It is 4."
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<think>\n<think>\nhm</think>Four.",
+        "<think><THINK>hm</think>\n</think>\n\nFour.",
+        "<|channel>thought\n<|channel>thought\nhm<channel|>Four.",
+    ],
+)
+def test_a_tag_that_is_written_twice_counts_once(text: str) -> None:
+    assert kinds(text) == [("thinking", "hm", True), ("answer", "Four.", True)]
+    for end in range(len(text)):
+        for _, shown, _ in kinds(text[:end], streaming=True):
+            assert not set(shown) & set("<>|/"), text[:end]
+
+
+def test_thinking_may_speak_of_its_tag() -> None:
+    assert kinds("<think>hm, <think> opens it</think>Four.") == [
+        ("thinking", "hm, <think> opens it", True),
+        ("answer", "Four.", True),
+    ]
+
+
 def test_empty_thinking_leaves_no_trace() -> None:
+    assert kinds("<|channel>thought\n<channel|>Four.") == [("answer", "Four.", True)]
     assert kinds("<think>\n\n</think>\n\nHello") == [("answer", "Hello", True)]
     assert without_thinking("<think>\n\n</think>\n\nHello") == "Hello"
 
@@ -178,6 +201,28 @@ def test_what_the_prompt_opens_reads_as_if_the_model_had(scraps: list[str]) -> N
     assert [part.text for part in kept if part.kind == "answer"] == [
         said.strip("\n") for kind, said in told if kind == "answer" and said.strip("\n")
     ]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "opening"),
+    [
+        ("<|im_start|>assistant\n<think>\n", "<think>\n"),
+        ("<｜Assistant｜><think>", "<think>"),
+        ("Assistant: <think> ", "<think> "),
+        ("<|turn>model\n<|channel>thought\n", "<|channel>thought\n"),
+        ("assistant\n<THINK>\n\n", "<THINK>\n\n"),
+        ("assistant\n<|inner_prefix|>", "<|inner_prefix|>"),
+        ("<|turn>model\n", ""),
+        ("<|turn>model\n<|channel>thought\n<channel|>", ""),
+        ("assistant\n<think>\n\n</think>\n\n", ""),
+        ("What does <think> mean?<|im_end|>\nassistant\n", ""),
+        ("<|channel|>final<|message|>", ""),
+    ],
+)
+def test_what_a_prompt_opens_is_told_by_its_end(prompt: str, opening: str) -> None:
+    assert opened_at_end(prompt) == opening
+    if opening:
+        assert tags_of(opening).opening.lower() == opening.strip().lower()
 
 
 def test_thinking_is_told_at_once_and_tags_never() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import gguf
 import pytest
 
 from localspec.decoding.text import TOKENS
 from localspec.inference.runtime import Runtime
+from localspec.llama.model import Model
+from localspec.llama.vocabulary import Detokenizer
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -18,6 +22,7 @@ from localspec.types import (
     Grammar,
     Message,
     Mode,
+    ModelOptions,
     Paused,
     Request,
     RoundDone,
@@ -64,11 +69,11 @@ def hides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
         yield opened
 
 
-def request(mode: Mode = "off", max_tokens: int | None = 60, *, closing: float = 11.0) -> Request:
+def request(mode: Mode = "off", max_tokens: int | None = 60, *, bias: float = 11.0) -> Request:
     """Return a request whose answer closes its thinking early, inside of drafts where the mode makes any."""
     settings, sampling = EngineSettings(mode, draft_length=8, min_confidence=0.0), GREEDY
-    bias = ((CLOSES, closing),)
-    return Request(ASKED, replace(sampling, frequency_penalty=10), settings, max_tokens, logit_bias=bias)
+    sampling = replace(sampling, frequency_penalty=10)
+    return Request(ASKED, sampling, settings, max_tokens, logit_bias=((CLOSES, bias),))
 
 
 def scored(events: list[GenerationEvent]) -> list[bytes]:
@@ -120,14 +125,14 @@ def test_stop_strings_count_behind_the_thinking(closes: Runtime, mode: Mode) -> 
 
 
 @pytest.mark.parametrize(
-    ("question", "closing", "has_thought"),
+    ("question", "bias", "has_thought"),
     [("Hi", 10.0, True), ("Who are you?", 10.0, True), ("Who are you?", 11.0, True), ("Hi", 13.0, False)],
 )
 def test_a_grammar_begins_behind_the_thinking_in_every_mode(
-    closes: Runtime, question: str, closing: float, has_thought: bool
+    closes: Runtime, question: str, bias: float, has_thought: bool
 ) -> None:
     def asked(mode: Mode) -> Request:
-        return replace(request(mode, closing=closing), prompt=(Message("user", question),), grammar=SCHEMA)
+        return replace(request(mode, bias=bias), prompt=(Message("user", question),), grammar=SCHEMA)
 
     (text,) = {text_of(list(closes.generate(asked(mode)))) for mode in MODES}
     thought, tag, answer = text.partition("</think>")
@@ -196,6 +201,14 @@ def test_an_answer_in_a_circle_ends_as_it_would_without_thinking(spells: Runtime
     assert "[/THINK]" not in text_of(list(spells.generate(ignored)))
 
 
+def test_thinking_that_is_opened_again_and_again_is_closed_as_often(hides: Runtime) -> None:
+    for limit, count, reason in ((800, 3, "length"), (None, 1, "circles")):
+        asked = replace(request("sd", limit), logit_bias=((OPENS, 100.0),), sampling=GREEDY)
+        events = list(hides.generate(asked))
+        assert text_of(events).count("[/THINK]") == count
+        assert end_of(events).reason == reason
+
+
 def test_closing_the_thinking_gets_along_with_pauses(spells: Runtime) -> None:
     asked = replace(circling(spells, "sd", 400), grammar=SCHEMA)
     whole = list(spells.generate(asked))
@@ -229,3 +242,26 @@ def test_tags_that_are_control_tokens_are_shown_in_a_conversation(hides: Runtime
     events = list(hides.generate(replace(asked, prompt=hides.render(asked))))
     assert "THINK" not in text_of(events)
     assert end_of(events).summary.thinking_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("marks", "shown"),
+    [
+        (("<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>"), 3),
+        (("<|end|>", "<|inner_prefix|>"), 0),  # other models end their turn so
+        (("<|channel>", "<channel|>", "<|turn>"), 2),
+        (("[THINK]", "[/THINK]", "[INST]"), 2),
+        (("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"), 2),
+        (("<think>", "<|eot|>"), 0),
+    ],
+)
+def test_of_control_tokens_a_conversation_shows_the_tags_of_thinking_alone(
+    tmp_path: Path, marks: tuple[str, ...], shown: int
+) -> None:
+    tokens = dict(enumerate(marks, CLOSES))
+    target, _ = thinking_pair(tmp_path, "", tokens, gguf.TokenType.CONTROL)
+    with closing(Model.open(ModelOptions(target, gpu_layers=0))) as model:
+        texts = [Detokenizer(model.vocabulary, thinking=True).feed(token) for token in tokens]
+        assert texts == [text if number < shown else "" for number, text in enumerate(marks)]
+        hidden = model.vocabulary.control_tokens & tokens.keys()  # llama.cpp takes some of them for text
+        assert not any(map(Detokenizer(model.vocabulary).feed, hidden))

@@ -242,6 +242,29 @@ def test_every_protocol_tells_thinking_that_the_template_opens(
         models.opens = ""
 
 
+ANALYSIS = "<|channel|>analysis<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("text", "thought", "said"),
+    [
+        (f"{ANALYSIS}hm<|end|><|start|>assistant<|channel|>final<|message|>Four.", "hm", "Four."),
+        (f"{ANALYSIS}hm, and", "hm, and", ""),
+        ("<|channel|>final<|message|>Four.", "", "Four."),
+        ("<|channel>thought\nhm<channel|>Four.", "hm", "Four."),
+        ("I use `<|channel|>` here.", "", "I use `<|channel|>` here."),
+    ],
+)
+def test_channels_are_known_without_tools(
+    models: TellingModels, url: str, text: str, thought: str, said: str
+) -> None:
+    models.texts = [text]
+    with openai_client(url) as client:
+        asked: Any = {"model": "auto", "messages": [USER]}
+        message: Any = client.chat.completions.create(**asked).choices[0].message
+    assert (getattr(message, "reasoning_content", ""), message.content) == (thought, said)
+
+
 def test_tokens_of_thinking_are_counted(models: TellingModels, url: str) -> None:
     models.texts = ["<think>hm</think>I look."]
     with openai_client(url) as client:
