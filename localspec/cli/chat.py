@@ -13,7 +13,7 @@ from localspec.app import figures
 from localspec.app.options import MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
-from localspec.chat.commands import read_mode, read_temperature
+from localspec.chat.commands import Templates, may_be_own, own_templates, read_mode, read_temperature
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
@@ -100,6 +100,7 @@ class Dialogue:
         self._models = models
         self._session = session
         self._followed = session.followed
+        self._problems = set[str]()  # of own commands, that were told
         self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
         self._colours = colours
@@ -118,6 +119,7 @@ class Dialogue:
         """Answer line after line until the last; return the exit code."""
         while not self._leaving and (entry := self._next_entry(reader)) is not None:
             text, is_block = entry
+            text = text if is_block else self._filled_in(text)
             try:
                 if text.startswith("/") and not is_block:
                     self._command(text)
@@ -131,6 +133,22 @@ class Dialogue:
             if cancelled and not reader.interactive:
                 return INTERRUPTED
         return SUCCESS
+
+    def _filled_in(self, text: str) -> str:
+        """Return the prompt that a command of the person's own stands for, or the text itself."""
+        names = {name.strip("/") for name in self._commands()}
+        first = text.partition(" ")[0].strip("/").lower()
+        if first in names or not may_be_own(text):
+            return text
+        return self._own_templates().filled_in(text)
+
+    def _own_templates(self) -> Templates:
+        """Read the person's own commands; what is wrong with one is told once."""
+        found = own_templates()
+        for problem in [problem for problem in found.problems if problem not in self._problems]:
+            self._problems.add(problem)
+            opening.note(problem)
+        return found
 
     def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
@@ -241,6 +259,8 @@ class Dialogue:
         text = Path(__file__).with_name("chat_commands.txt").read_text(encoding="utf-8")
         for line in text.format(modes="|".join(MODES)).splitlines():
             say(line)
+        for spec in self._own_templates().specs:
+            say(f"{spec.usage:<18} {spec.description}")
 
     def _mode(self, argument: str) -> None:
         mode = read_mode(argument or "auto")
