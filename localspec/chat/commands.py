@@ -4,13 +4,14 @@ Owns their grammar, on the screen and line by line; what they do is up to these 
 person keeps as files:
 `commands/NAME.md` beside config.toml is the command `/NAME`. Its text is the prompt; `$ARGUMENTS` in it
 becomes what follows the command, which else stands at its end. A heading in the first line (`# ...`)
-describes the command and is not sent.
+describes the command and is not sent; nor is front matter, whose `description` and `argument-hint` count.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -43,6 +44,9 @@ _AS_MESSAGE = "a space before the / makes it a message"
 _ARGUMENTS = "$ARGUMENTS"
 _DEEPEST = 100  # quotations and lists in each other, as the screen shows them
 _SHOWN = 60  # characters of a prompt that nobody described
+_OWN_NAME = re.compile(r"/([^\s/]+)(?=\s|$)")
+_KEY = re.compile(r"([\w-]+)[ \t]*:(?:[ \t]+(.*)|$)")
+_OF_FRONT_MATTER = re.compile(rf"{_KEY.pattern}|[ \t-]|#|$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +281,8 @@ class Templates:
 
     def filled_in(self, text: str) -> str:
         """Return the prompt that a text stands for, or the text itself."""
-        found = _NAME.match(text)
-        prompt = self.prompts.get(found[1].lower()) if found else None
+        found = _OWN_NAME.match(text)
+        prompt = self.prompts.get(_own_name(found[1])) if found else None
         if found is None or prompt is None:
             return text
         prompt = prompt if _ARGUMENTS in prompt else f"{prompt}\n\n{_ARGUMENTS}"
@@ -290,7 +294,7 @@ class Templates:
 
 def may_be_own(text: str) -> bool:
     """Tell whether a text begins with a command that LocalSpec does not have."""
-    found = _NAME.match(text)
+    found = _OWN_NAME.match(text)
     return found is not None and found[1].lower() not in NAMES
 
 
@@ -306,27 +310,63 @@ def own_templates() -> Templates:
         return found
     for path in files:
         try:
-            name, description, prompt = _read(path)
+            spec, prompt = _read(path)
+            if spec.name in found.prompts:
+                raise UserError(f"another file is /{spec.name} already")
         except UserError as error:
             found.problems.append(f"commands/{path.name} is not used: {error.message}")
         else:
-            found.prompts[name] = prompt
-            found.specs.append(CommandSpec(name, description, "[TEXT]"))
+            found.prompts[spec.name] = prompt
+            found.specs.append(spec)
     return found
 
 
-def _read(path: Path) -> tuple[str, str, str]:
-    """Return the name of a command, what describes it, and its prompt; raises UserError."""
-    name = path.stem.lower()
+def _own_name(written: str) -> str:
+    """Return the name of a command of one's own, however its letters are composed on the disk."""
+    return unicodedata.normalize("NFC", written).lower()
+
+
+def _read(path: Path) -> tuple[CommandSpec, str]:
+    """Return a command of one's own and its prompt; raises UserError."""
+    name = _own_name(path.stem)
     if name in NAMES:
         raise UserError(f"/{name} is a command already")
-    if not _NAME.fullmatch(f"/{name}"):
-        raise UserError("its name may hold nothing but letters and dashes")
-    text = read_attachment(str(path), path.parent).text.strip()
+    if not all(unicodedata.category(sign)[0] in "LMN" or sign in "_-" for sign in name):
+        raise UserError("its name may hold nothing but letters, digits, dashes and underscores")
+    known, text = _without_front_matter(read_attachment(str(path), path.parent).text.strip())
     first, _, rest = text.partition("\n")
-    if first.startswith("# "):
-        first, text = first[2:], rest.strip()
-    return name, first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1].rstrip()}…", text
+    description = known.get("description", first)
+    if first.startswith("# ") and "description" not in known:
+        description, text = first[2:], rest.strip()
+    if not text:
+        raise UserError("it holds no prompt")
+    return CommandSpec(name, _shortened(description), _shortened(known.get("argument-hint", "[TEXT]"))), text
+
+
+def _without_front_matter(text: str) -> tuple[dict[str, str], str]:
+    """Return the values between two lines `---` that a text begins with, by their keys, and the text below.
+
+    Other programs read YAML there; of that, texts are understood, which may go on in indented lines.
+    """
+    lines = text.split("\n")
+    end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
+    inner = lines[1:end]
+    if lines[0].rstrip() != "---" or not end or not all(map(_OF_FRONT_MATTER.match, inner)):
+        return {}, text
+    found: dict[str, str] = {}
+    key = ""
+    for line in inner:
+        if line[:1].isspace() and key:
+            found[key] = f"{found[key]} {line.strip()}".strip()
+        elif name := _KEY.match(line):
+            key, value = name[1].lower(), (name[2] or "").strip()
+            found[key] = "" if value in (">", "|", ">-", "|-") else unquoted(value)
+    return {key: value for key, value in found.items() if value}, "\n".join(lines[end + 1 :]).strip()
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1].rstrip()}…"
 
 
 _CHECKS: dict[str, Callable[[str], object]] = {

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage
+from localspec.chat import foreign
+from localspec.chat.foreign.parts import LeftOut
+from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage, WholeChat
 from localspec.chat.store.record_codec import from_plain, to_plain
 from localspec.chat.thinking import code_blocks, fenced, split
 from localspec.chat.tree import Tree
@@ -27,7 +30,6 @@ MAX_MESSAGES = 100_000
 MAX_CHARACTERS = 16 * 2**20  # of one text
 _YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
 
-Parsed = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {
     "writing": "still being written",
@@ -39,6 +41,7 @@ _STATES: dict[State, str] = {
     "failed": "broken off by an error",
 }
 MAX_BYTES = 512 * 2**20  # of a file that is imported
+_READABLE = f"what can be read is the JSON of `localspec history export`, or {foreign.EXPORTS}"
 Format = Literal["md", "json"]
 _FENCE = re.compile(r" {0,3}(`+|~+)")
 
@@ -118,35 +121,44 @@ def _closed(text: str) -> str:
     return f"{text}\n{fence[1]}" if fence else text
 
 
-def parse_all(text: str, name: str = "") -> tuple[Parsed, ...]:
+def parse_all(text: str, name: str = "", left_out: Counter[LeftOut] | None = None) -> tuple[WholeChat, ...]:
     """Return the chats of exports that follow each other, with the numbers that the file uses.
 
+    They may be another program's, of which `left_out` counts what could not be taken over.
     Raises UserError with `name` and the place of the first thing that is wrong.
     """
     decoder, end = json.JSONDecoder(), 0
-    found: list[Parsed] = []
-    while not found or end < len(text):
+    found: list[WholeChat] = []
+    counts = Counter[LeftOut]() if left_out is None else left_out
+    is_first = True
+    while is_first or end < len(text):
         try:
             value, end = decoder.raw_decode(text, _skip_space(text, end))
-            found.append(_parsed(value))
+            others = foreign.chats_of(value, counts)
+            found += [_parsed(value)] if others is None else others
         except (UserError, ValueError, RecursionError) as error:
             where = f"{name}: " * bool(name) + f"chat {len(found) + 1} of the file: " * bool(found)
             raise _explained(error, where) from None
-        end = _skip_space(text, end)
+        is_first, end = False, _skip_space(text, end)
     return tuple(found)
 
 
-def read_chats(path: Path, name: str = "") -> tuple[Parsed, ...]:
-    """Return the chats of an exported file, which mistakes in it may call by another name."""
+def read_chats(path: Path, name: str = "", left_out: Counter[LeftOut] | None = None) -> tuple[WholeChat, ...]:
+    """Return the chats of an exported file, which mistakes in it may call by another name, as `parse_all`."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "import its chats one by one")
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
+        import zipfile  # 10 ms
+
+        if zipfile.is_zipfile(path):
+            hint = "unpack it, and import its conversations.json"
+            raise UserError(f"`{path}` is a ZIP archive", hint) from None
         raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
-    return parse_all(text, name or f"`{path}`")
+    return parse_all(text, name or f"`{path}`", left_out)
 
 
 def _skip_space(text: str, place: int) -> int:
@@ -159,12 +171,12 @@ def _explained(error: Exception, where: str) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"{where}{error.message}", error.hint)
     if isinstance(error, UnexpectedError):
-        return UserError(f"{where}not a chat that can be imported: {error}")
+        return UserError(f"{where}not a chat that can be imported: {error}", _READABLE)
     words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return UserError(f"{where}not JSON: {words}", "only the JSON of `localspec history export` comes back")
+    return UserError(f"{where}not JSON: {words}", _READABLE)
 
 
-def _parsed(value: object) -> Parsed:
+def _parsed(value: object) -> WholeChat:
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
         raise UnexpectedError(f'"format" is not "{FORMAT}"')
     schema = checked(int, value.get("schema"), "schema")

@@ -135,6 +135,10 @@ class ChatInfo:
     settings: ChatSettings = ChatSettings()
 
 
+WholeChat = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
+"""A chat with the messages of all branches, parents before their children, and how its answers came about."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     """A place where a search found something: in a title, or in a message.

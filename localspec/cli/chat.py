@@ -13,7 +13,16 @@ from localspec.app import figures
 from localspec.app.options import MODES, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
-from localspec.chat.commands import as_message, parse, read_mode, read_temperature, specs_of
+from localspec.chat.commands import (
+    Templates,
+    as_message,
+    may_be_own,
+    own_templates,
+    parse,
+    read_mode,
+    read_temperature,
+    specs_of,
+)
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
@@ -109,6 +118,7 @@ class Dialogue:
         self._models = models
         self._session = session
         self._followed = session.followed
+        self._problems = set[str]()  # of own commands, that were told
         self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
         self._output = output
@@ -128,13 +138,15 @@ class Dialogue:
         """Answer line after line until the last; return the exit code."""
         while not self._leaving and (entry := self._next_entry(reader)) is not None:
             text, is_block = entry
+            typed, text = text, text if is_block else self._filled_in(text)
+            is_prompt = is_block or text != typed
             try:
-                command = None if is_block else parse(text, self._known)
+                command = None if is_prompt else parse(text, self._known)
                 if command is not None:
                     self._commands()[command.name](command.argument)
                 elif text.strip():
                     said = text.strip("\n")
-                    self._ask(said if is_block else as_message(said, self._known))
+                    self._ask(said if is_prompt else as_message(said, self._known))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise
@@ -143,6 +155,22 @@ class Dialogue:
             if cancelled and not reader.interactive:
                 return INTERRUPTED
         return SUCCESS
+
+    def _filled_in(self, text: str) -> str:
+        """Return the prompt that a command of the person's own stands for, or the text itself."""
+        names = {name.strip("/") for name in self._commands()}
+        first = text.partition(" ")[0].strip("/").lower()
+        if first in names or not may_be_own(text):
+            return text
+        return self._own_templates().filled_in(text)
+
+    def _own_templates(self) -> Templates:
+        """Read the person's own commands; what is wrong with one is told once."""
+        found = own_templates()
+        for problem in [problem for problem in found.problems if problem not in self._problems]:
+            self._problems.add(problem)
+            opening.note(problem)
+        return found
 
     def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
@@ -238,6 +266,8 @@ class Dialogue:
         text = Path(__file__).with_name("chat_commands.txt").read_text(encoding="utf-8")
         for line in text.format(modes="|".join(MODES)).splitlines():
             say(line)
+        for spec in self._own_templates().specs:
+            say(f"{spec.usage:<18} {spec.description}")
 
     def _possible(self, argument: str) -> Mode | None:
         """Return the mode that a word names, None for `auto`; raises UserError where it needs a draft."""

@@ -356,6 +356,9 @@ def _kept(name: str, find: Callable[[], Path], look: Callable[[str, Path], Check
 def folder(name: str, path: Path) -> Check:
     """Look whether a folder of ours can be written, has room, and is private."""
     quoted = shlex.quote(str(path))
+    if not path.exists():
+        variable = f"LOCALSPEC_{name.removesuffix(' folder').upper()}_DIR"
+        return Check(name, "fail", f"`{path}` cannot be made", f"export {variable}=/a/folder/of/yours")
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return Check(name, "fail", f"`{path}` cannot be written", f"sudo chown -R $(id -u) {quoted}")
     free = disk_usage(path).free
@@ -373,7 +376,7 @@ def folder(name: str, path: Path) -> Check:
 def chats(name: str, path: Path) -> Check:
     """Look whether the chats can be read, and whether their file is whole."""
     quoted = shlex.quote(str(path))
-    if os.access(path.parent, os.X_OK) and not path.exists():
+    if not path.parent.exists() or (os.access(path.parent, os.X_OK) and not path.exists()):
         return Check(name, "pass", "none kept yet")
     mend = f"sqlite3 {quoted} .recover | sqlite3 {quoted}.new   # then put the new file in its place"
     try:

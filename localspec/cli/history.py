@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -13,15 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
-from localspec.chat.messages import ChatInfo, SearchHit
+from localspec.chat.messages import ChatInfo, SearchHit, WholeChat
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import SUCCESS, print_json, print_result, read_utf8, say
-from localspec.errors import UserError
+from localspec.cli.shared.opening import note
+from localspec.errors import StoreError, UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 
 if TYPE_CHECKING:
-    from localspec.chat.export import Format, Parsed
+    from localspec.chat.export import Format
+    from localspec.chat.foreign.parts import LeftOut
     from localspec.chat.store import Store
 
 
@@ -70,13 +73,13 @@ def write(store: Store, files: Mapping[Path, Sequence[ChatInfo]], form: Format, 
         write_atomically(path, "".join(chat_text(store, chat, form) for chat in chats))
 
 
-def read(name: str) -> tuple[Parsed, ...]:
-    """Return the chats of an exported file; `-` is standard input."""
+def read(name: str, left_out: Counter[LeftOut]) -> tuple[WholeChat, ...]:
+    """Return the chats of an exported file, and count what it holds beside them; `-` is standard input."""
     from localspec.chat.export import MAX_BYTES, parse_all, read_chats
 
     if name == "-":
-        return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input")
-    return read_chats(expanded(name), f"`{name}`")
+        return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input", left_out)
+    return read_chats(expanded(name), f"`{name}`", left_out)
 
 
 def _file_name(chat: ChatInfo, form: Format) -> str:
@@ -87,9 +90,12 @@ def _file_name(chat: ChatInfo, form: Format) -> str:
 
 
 def _print_chats(chats: Sequence[ChatInfo], *, as_json: bool) -> None:
+    print_result({"chats": list(map(_as_json, chats))}, _lines_of(chats), as_json=as_json, escaped=True)
+
+
+def _lines_of(chats: Sequence[ChatInfo]) -> Iterator[str]:
     width = max((len(str(chat.id)) for chat in chats), default=0)
-    lines = (_line(chat, width) for chat in chats)
-    print_result({"chats": list(map(_as_json, chats))}, lines, as_json=as_json, escaped=True)
+    return (_line(chat, width) for chat in chats)
 
 
 def _hit_lines(hits: Sequence[SearchHit]) -> Iterator[str]:
@@ -143,8 +149,11 @@ def parser() -> Parser:
     exporting.add_argument("-o", "--output", metavar="PATH", help="file or folder to write to")
     exporting.add_argument("--format", choices=("md", "json"), help="md (default) or json")
     exporting.add_argument("--force", action="store_true", help="write over files that exist")
-    importing = add("import", "add chats from exported JSON; - reads standard input")
+    importing = add(
+        "import", "add chats from exported JSON, of ChatGPT and Claude, too; - reads standard input"
+    )
     importing.add_argument("files", nargs="+", metavar="FILE")
+    importing.add_argument("--again", action="store_true", help="add also chats that are there already")
     deleting = add("delete", "remove chats; they can be restored for 30 days")
     deleting.add_argument("ids", nargs="+", type=_number, metavar="ID")
     add("restore", "undo delete").add_argument("ids", nargs="+", type=_number, metavar="ID")
@@ -156,14 +165,29 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(with_command("history", argv, _COMMANDS, lambda _: _hint(argv)))
     if args.command == "path":
-        path = str(paths.chats_file())
-        print_result({"path": path}, [path], as_json=args.json, escaped=True)
+        _print_path(paths.chats_file(), as_json=args.json)
         return SUCCESS
     from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
 
-    with Store(paths.chats_file()) as store:
+    with Store(paths.chats_file(), to_read=args.command in _READING) as store:
         _ACTIONS[args.command](store, args)
     return SUCCESS
+
+
+def _print_path(path: Path, *, as_json: bool) -> None:
+    """Print where the chats are, once the one file has all of them: it may be copied next."""
+    if path.exists():
+        from localspec.chat.store import Store
+
+        try:
+            with Store(path, to_read=True) as store:
+                is_whole = store.fill_file()
+        except StoreError as error:
+            note(str(error))
+        else:
+            if not is_whole:
+                note(f"the latest changes may be in `{path.name}-wal` still: copy that, too")
+    print_result({"path": str(path)}, [str(path)], as_json=as_json, escaped=True)
 
 
 def _hint(argv: Sequence[str]) -> str:
@@ -213,10 +237,20 @@ def _print_texts(store: Store, chats: Iterable[ChatInfo], form: Format) -> None:
 
 
 def _import(store: Store, args: argparse.Namespace) -> None:
-    parsed = [chat for name in args.files for chat in read(name)]
-    chats = tuple(store.add_chat(*chat) for chat in parsed)
-    _print_chats(chats, as_json=args.json)
-    say(f"imported {units.counted(len(chats), 'chat')}")
+    from localspec.chat import foreign
+
+    left_out: Counter[LeftOut] = Counter()
+    parsed = [chat for name in args.files for chat in read(name, left_out)]
+    added = [(store.add_chat(*chat), True) if args.again else store.add_missing(*chat) for chat in parsed]
+    store.fill_file()
+    chats = tuple(chat for chat, is_new in added if is_new)
+    there, lacking = len(added) - len(chats), foreign.in_words(left_out)
+    found = {"chats": list(map(_as_json, chats)), "already_there": there, "left_out": dict(left_out)}
+    print_result(found, _lines_of(chats), as_json=args.json, escaped=True)
+    again = f"; {there} already there, which --again would add once more" if there else ""
+    say(f"imported {units.counted(len(chats), 'chat')}{again}")
+    if lacking:
+        note(f"LocalSpec has no place for some of it: {lacking}")
 
 
 def _delete(store: Store, args: argparse.Namespace) -> None:
@@ -246,4 +280,5 @@ _ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {
     "delete": _delete,
     "restore": _restore,
 }
+_READING = ("list", "search", "show", "export")
 _COMMANDS = (*_ACTIONS, "path")

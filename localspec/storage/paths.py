@@ -6,6 +6,7 @@ import os
 import re
 import stat
 from contextlib import suppress
+from errno import EACCES, EPERM, EROFS
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -18,20 +19,22 @@ _FILE_ADDRESS = re.compile(
 )
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
+NOT_WRITABLE = (EACCES, EPERM, EROFS)
+"""The numbers of errors that say that nothing may be written in a place."""
 
 
 def config_dir() -> Path:
-    """Return the folder of configuration, profiles and themes, made where it was missing."""
+    """Return the folder of configuration, profiles and themes, made where it was missing and can be."""
     return _own_folder("config")
 
 
 def data_dir() -> Path:
-    """Return the folder of chats and studies, made where it was missing."""
+    """Return the folder of chats and studies, made where it was missing and can be."""
     return _own_folder("data")
 
 
 def state_dir() -> Path:
-    """Return the folder of logs and drafts, made where it was missing."""
+    """Return the folder of logs and drafts, made where it was missing and can be."""
     return _own_folder("state")
 
 
@@ -104,7 +107,11 @@ def _own_folder(kind: str) -> Path:
     path = Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
     hint = f"set {variable} to a folder that you can write to"
     with in_words(f"cannot make the {kind} folder `{path}`", UserError, hint):
-        make_private_folder(path)
+        try:
+            make_private_folder(path)
+        except OSError as error:
+            if error.errno not in NOT_WRITABLE:  # who only reads finds nothing there; who writes is told
+                raise
     return path
 
 

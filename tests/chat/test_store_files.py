@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -263,3 +265,122 @@ def test_a_closed_store_says_so(file: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="are closed"):
         store.chats()
+
+
+def contents(file: Path) -> list[str]:
+    """Return what a copy of the one file alone holds."""
+    copy = file.with_name("copy.db")
+    copy.write_bytes(file.read_bytes())
+    with Store(copy) as store:
+        return [message.content for chat in store.chats() for message in store.messages(chat.id)]
+
+
+def add_answer(store: Store) -> None:
+    store.add(1, 1, "assistant", "An answer.")
+
+
+def write_answer(store: Store) -> None:
+    answer = store.add(1, 1, "assistant", "", state="writing")
+    store.write(answer.id, "An", "writing")
+    store.write(answer.id, "An answer.", "complete", RECORD)
+
+
+@pytest.mark.parametrize("change", [add_answer, write_answer])
+def test_the_one_file_holds_every_complete_answer(file: Path, change: Callable[[Store], None]) -> None:
+    with Store(file) as store:
+        store.add(store.new_chat().id, None, "user", "a question")
+        change(store)
+        assert "An answer." in contents(file)
+
+
+def test_the_file_lacks_what_a_reader_keeps_out_of_it_and_says_so(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_S", 0.01)
+    make(file)
+    with Store(file) as store, Store(file) as other, other._database.reading() as reader:
+        reader.execute("SELECT count(*) FROM messages").fetchone()
+        store.add(1, 1, "assistant", "An answer.")
+        assert store.fill_file() is False
+    with Store(file) as store:
+        assert store.fill_file() is True
+
+
+NO_RIGHTS = """
+import sys
+from pathlib import Path
+from localspec.chat.store import Store
+with Store(Path(sys.argv[1]), to_read=True) as store:
+    print(len(store.chats()), len(store.search("question")), store.fill_file())
+    store.rename(1, "forgotten")
+"""
+
+
+@pytest.fixture
+def look(file: Path) -> Iterator[Callable[[], str]]:
+    """Run a reader that may not write, even as the superuser, if that can be had."""
+    command = [sys.executable, "-c", NO_RIGHTS, str(file)]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("the superuser may write everywhere, and there is no setpriv")
+        command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
+
+    def run() -> str:
+        for path in (*file.parent.glob("*"), file.parent):
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = {path.name: path.read_bytes() for path in file.parent.iterdir()}
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert {path.name: path.read_bytes() for path in file.parent.iterdir()}.keys() == before.keys()
+        assert file.read_bytes() == before[file.name] if file.exists() else True
+        return result.stdout.strip() or result.stderr.splitlines()[-1]
+
+    yield run
+    if file.parent.exists():
+        file.parent.chmod(0o755)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_a_file_that_may_only_be_read_is_read(file: Path, look: Callable[[], str]) -> None:
+    make(file)
+    assert look() == "1 2 True"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+@pytest.mark.parametrize("lost", ["", "chats.db-shm"])
+def test_the_log_beside_it_is_read_too(file: Path, look: Callable[[], str], lost: str) -> None:
+    kept = file.with_name("kept")
+    with Store(file) as store:
+        store.add(store.new_chat().id, None, "user", "a question")
+        kept.mkdir()
+        for name in ("chats.db", "chats.db-wal", "chats.db-shm"):
+            shutil.copyfile(file.with_name(name), kept / name)
+    for path in kept.iterdir():
+        if path.name != lost:
+            shutil.copyfile(path, file.with_name(path.name))
+        path.unlink()
+    kept.rmdir()
+    assert look() == "1 2 False"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_the_file_of_an_older_version_is_read(file: Path, look: Callable[[], str]) -> None:
+    file.parent.mkdir()
+    connection = sqlite3.connect(file, isolation_level=None)
+    connection.create_function("search_text", 1, search_text, deterministic=True)
+    database.migrate(connection, database.MIGRATIONS[:1])
+    connection.execute("INSERT INTO chats (title, created, updated, profile) VALUES ('question', 1, 1, 'x')")
+    connection.execute(
+        "INSERT INTO messages (chat, role, state, created, written, content) "
+        "VALUES (1, 'user', 'complete', 1, 1, 'question')"
+    )
+    connection.close()
+    assert look() == "1 2 True"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
+def test_where_no_file_is_and_none_can_be_made_there_are_no_chats(
+    file: Path, look: Callable[[], str]
+) -> None:
+    file.parent.mkdir()
+    assert look() == "0 0 True"
+    assert not file.exists()

@@ -13,7 +13,7 @@ from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.cli import chat
 from localspec.errors import ContextFullError, EngineError
-from localspec.storage.paths import chats_file
+from localspec.storage.paths import chats_file, config_dir
 from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
@@ -424,3 +424,28 @@ def test_a_file_that_a_line_names_is_attached(
     assert "attached main.py:2, 2 bytes\n" in outcome.err
     assert "note: @main.py is not attached: the @ stands in an address" in outcome.err
     assert "there is no file `mian.py`" in outcome.err
+
+
+@pytest.fixture
+def own_commands() -> None:
+    folder = config_dir() / "commands"
+    folder.mkdir()
+    (folder / "über.md").write_text("---\ndescription: Sum up\n---\nSum up: $ARGUMENTS", encoding="utf-8")
+    (folder / "undo.md").write_text("never sent", encoding="utf-8")
+    (folder / "lines.md").write_text("one\ntwo", encoding="utf-8")
+    (folder / "empty.md").write_text("\n", encoding="utf-8")
+
+
+@pytest.mark.usefixtures("own_commands")
+def test_commands_of_ones_own_are_known_line_by_line(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", piped="/über  this text \n/undo\n/LINES\n/undo\n/help\n".encode())
+    assert (outcome.code, prompts(fake)) == (0, [["Sum up: this text"], ["one\ntwo"]])
+    assert "/über [TEXT]       Sum up\n" in outcome.err
+    assert "/lines [TEXT]      one\n" in outcome.err
+    assert outcome.err.count("note: commands/empty.md is not used: ") == 1
+
+
+@pytest.mark.usefixtures("own_commands")
+def test_a_block_is_no_command_of_ones_own(fake: FakeRuntime, invoke: Invoke) -> None:
+    invoke("chat", piped=b'"""/lines"""\n')
+    assert prompts(fake) == [["/lines"]]

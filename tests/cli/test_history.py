@@ -17,6 +17,7 @@ from tests.chat.sample_record import RECORD
 from tests.cli.conftest import Invoke
 
 ROOT = Path(__file__).parents[2]
+EXPORTS = ROOT / "tests" / "chat" / "exports"
 
 
 @pytest.fixture
@@ -141,14 +142,51 @@ def test_what_was_exported_can_be_imported(invoke: Invoke, tmp_path: Path, all_i
     file = tmp_path / "all.json"
     chosen = ["--all"] if all_in_one else ["2", "1"]
     assert invoke("history", "export", *chosen, "-o", str(file)).code == 0
+    assert invoke("history", "delete", "1", "2").code == 0
     outcome = invoke("history", "import", str(file))
     assert (outcome.code, outcome.err) == (0, "imported 2 chats\n")
-    assert sorted(numbers(invoke)) == [1, 2, 3, 4]
-    text = invoke("history", "export", "1", "--format", "json").out
-    piped = invoke("history", "import", "-", "--json", piped=text.encode())
+    assert sorted(numbers(invoke)) == [3, 4]
+    llama, alpaca = sorted(
+        numbers(invoke), key=lambda n: "llama?" not in invoke("history", "show", str(n)).out
+    )
+    assert "An animal" in invoke("history", "show", str(llama)).out
+    text = invoke("history", "export", str(alpaca), "--format", "json").out
+    piped = invoke("history", "import", "-", "--again", "--json", piped=text.encode())
     assert [chat["id"] for chat in json.loads(piped.out)["chats"]] == [5]
     assert invoke("history", "export", "5", "--json").out != text  # other numbers
-    assert invoke("history", "show", "5").out == invoke("history", "show", "1").out
+    assert invoke("history", "show", "5").out == invoke("history", "show", str(alpaca)).out
+
+
+def test_an_import_twice_adds_nothing_and_says_so(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    invoke("history", "export", "--all", "-o", str(file))
+    outcome = invoke("history", "import", str(file))
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err == "imported 0 chats; 2 already there, which --again would add once more\n"
+    with Store(chats_file()) as store:
+        store.add(2, 3, "assistant", "A smaller one.")
+    outcome = invoke("history", "import", str(file), str(file), "--json")
+    value = json.loads(outcome.out)
+    assert (value["chats"], value["already_there"], value["left_out"]) == ([], 4, {})
+    assert invoke("history", "import", "--again", str(file)).err == "imported 2 chats\n"
+    assert sorted(numbers(invoke)) == [1, 2, 3, 4]
+
+
+def test_chats_of_other_programs_come_and_what_lacks_is_told(invoke: Invoke) -> None:
+    outcome = invoke("history", "import", *(str(EXPORTS / f"{name}.json") for name in ("chatgpt", "claude")))
+    assert outcome.code == 0
+    assert [line.rpartition("  ")[2] for line in outcome.out.splitlines()] == [
+        "(pinned)",
+        "Say hi",
+        "Sorting",
+        "What is a tapir?",
+    ]
+    assert "imported 4 chats\n" in outcome.err
+    assert "no place for some of it: 2 empty chats, 2 files, 1 picture, 1 recording" in outcome.err
+    assert (
+        "4 already there"
+        in invoke("history", "import", str(EXPORTS / "chatgpt.json"), str(EXPORTS / "claude.json")).err
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,9 +231,40 @@ def test_one_wrong_number_deletes_nothing(invoke: Invoke) -> None:
     assert numbers(invoke) == [2, 1]
 
 
-def test_where_the_chats_are(invoke: Invoke) -> None:
+def test_where_the_chats_are(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke("history", "path").out == f"{chats_file()}\n"
     assert json.loads(invoke("history", "path", "--json").out)["path"] == str(chats_file())
+    monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path / "nothing"))
+    assert invoke("history", "path").out == f"{tmp_path / 'nothing' / 'chats.db'}\n"
+    assert not chats_file().exists()
+
+
+def test_the_file_that_path_names_may_be_copied_alone(invoke: Invoke, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    with Store(chats_file()) as store:
+        store.add(store.new_chat().id, None, "user", "the latest")
+        outcome = invoke("history", "path")
+        assert outcome.err == ""
+        copy.write_bytes(Path(outcome.out.strip()).read_bytes())
+    with Store(copy) as copied:
+        assert copied.chats()[0].title == "the latest"
+
+
+def test_imported_chats_are_in_the_one_file_while_another_program_has_it_open(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    with Store(chats_file()):
+        assert invoke("history", "import", str(EXPORTS / "claude.json")).code == 0
+        (tmp_path / "copy.db").write_bytes(chats_file().read_bytes())
+    with Store(tmp_path / "copy.db") as copied:
+        assert "Sorting" in {chat.title for chat in copied.chats()}
+
+
+def test_a_file_of_no_use_is_named_all_the_same(invoke: Invoke) -> None:
+    chats_file().write_bytes(b"junk " * 2000)
+    outcome = invoke("history", "path")
+    assert (outcome.code, outcome.out) == (0, f"{chats_file()}\n")
+    assert "are damaged" in outcome.err
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,21 @@ def test_a_folder_that_cannot_be_made_names_the_variable(
         paths.state_dir()
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize(("kind", "folder"), FOLDERS)
+def test_where_nothing_may_be_written_a_folder_is_named_and_not_there(
+    monkeypatch: pytest.MonkeyPatch, kind: str, folder: Callable[[], Path], number: int
+) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(paths, "make_private_folder", refuse)
+    assert folder().name == "localspec"
+    assert kind in str(folder())
+    with pytest.raises(StoreError, match="cannot write"):
+        paths.write_atomically(folder() / "file", "text")
+
+
 def test_a_file_is_written_whole_and_private(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     paths.write_atomically(file, "é\n")

@@ -155,9 +155,25 @@ async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "sort.json").read_text(encoding="utf-8"))
         await desk.enter("/export md sort.md")
         await desk.shows("is there already")
+        await desk.enter("/new")
+        await desk.until(lambda: not desk.path)
         await desk.enter("/import sort.json")
-        await desk.until(lambda: len(desk.store.chats()) == 2)
         await desk.until(lambda: desk.texts == ["How do I sort?", MARKDOWN])
+        assert "imported 0 chats; 1 already there" in {told.message for told in desk.app._notifications}
+        desk.store.delete(desk.chat.session.chat.info.id)
+        await desk.enter("/import sort.json")
+        await desk.until(lambda: [chat.id for chat in desk.store.chats()] == [desk.chat.session.chat.info.id])
+        await desk.until(lambda: desk.texts == ["How do I sort?", MARKDOWN])
+
+
+async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_told(tmp_path: Path) -> None:
+    export = Path(__file__).parents[1] / "chat" / "exports" / "claude.json"
+    (tmp_path / "conversations.json").write_bytes(export.read_bytes())
+    async with desktop(tmp_path) as desk:
+        await desk.enter("/import conversations.json")
+        await desk.until(lambda: desk.texts == ["What is a tapir?", "An animal."])
+        (told,) = desk.app._notifications
+        assert told.message.startswith("imported 2 chats; left out: 1 empty chat, 1 file")
 
 
 async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: Path) -> None:
@@ -233,8 +249,9 @@ async def test_files_of_chats_may_lie_in_the_home_folder(
         await desk.enter("/export json ~/boats.json")
         await desk.until((home / "boats.json").exists)
         await settled(desk.pilot)
+        desk.store.delete(desk.chat.session.chat.info.id)
         await desk.enter("/import ~/boats.json")
-        await desk.until(lambda: len(desk.store.chats()) == 2)
+        await desk.until(lambda: [chat.title for chat in desk.store.chats()] == ["about boats"])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import json
 import re
 import sqlite3
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -70,15 +70,18 @@ _MESSAGES = f"""
 class Store:
     """The conversations in one file."""
 
-    def __init__(self, path: Path | None, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, path: Path | None, now: Callable[[], float] = time.time, *, to_read: bool = False
+    ) -> None:
         """Open the file, made where it was missing, and drop what was deleted long ago.
 
-        Without a path nothing outlasts the store.
+        Without a path nothing outlasts the store. One `to_read` opens also a file that may not be written, of
+        which it forgets the changes.
         """
         self._now = now
         self._writing: set[int] = set()  # answers that this very program is writing
         self._begun: set[int] = set()  # chats of this program; dropped in the end if nothing was said
-        self._database = Database(path)
+        self._database = Database(path, to_read=to_read)
         try:
             self._tidy()
         except BaseException:
@@ -133,6 +136,7 @@ class Store:
                 prompts = (m for m in _read_messages(connection, "chat = ?", chat_id) if m.role == "user")
                 new = next(map(title_of, prompts), "")
             _change_chat(connection, chat_id, "title = ?", new)
+        self._database.fill_file()
 
     def pin(self, chat_id: int, pinned: bool) -> None:
         """Keep a chat at the top of the list, or not."""
@@ -200,6 +204,8 @@ class Store:
             (stored,) = _read_messages(connection, "id = ?", number)
         if state == "writing":
             self._writing.add(number)
+        elif role == "assistant":
+            self._database.fill_file()
         return stored
 
     def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
@@ -220,7 +226,11 @@ class Store:
                     "UPDATE chats SET updated = ? WHERE id = (SELECT chat FROM messages WHERE id = ?)",
                     (now, message_id),
                 )
-        (self._writing.add if state == "writing" else self._writing.discard)(message_id)
+        if state == "writing":
+            self._writing.add(message_id)
+        else:
+            self._writing.discard(message_id)
+            self._database.fill_file()
 
     def set_dropped(self, message_ids: Iterable[int], dropped: bool) -> None:
         """Keep messages from being sent to the model, or send them again."""
@@ -290,17 +300,26 @@ class Store:
     ) -> ChatInfo:
         """Add a whole chat from elsewhere under new numbers; parents must come before their children."""
         with self._database.writing() as connection:
-            number = _insert_chat(connection, chat)
-            new_ids: dict[int, int] = {}
-            for message in messages:
-                parent = None if message.parent is None else new_ids[message.parent]
-                moved = replace(message, chat=number, parent=parent)
-                new_ids[message.id] = _insert_message(connection, moved)
-            for message_id, record in records.items():
-                _keep_record(connection, new_ids[message_id], record)
-            leaf = None if chat.leaf is None else new_ids[chat.leaf]
-            _change_chat(connection, number, "leaf = ?", leaf)
-            return _read_chat(connection, number)
+            return _insert_whole(connection, chat, messages, records)
+
+    def add_missing(
+        self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
+    ) -> tuple[ChatInfo, bool]:
+        """Add a chat as `add_chat` does, unless it is there; return it, and whether it was added.
+
+        It is there if a chat that began at the same time has all of its messages.
+        """
+        with self._database.writing() as connection:
+            if (there := _find_whole(connection, chat, messages)) is not None:
+                return there, False
+            return _insert_whole(connection, chat, messages, records), True
+
+    def fill_file(self) -> bool:
+        """Bring all that was written into the one file, and tell whether it has all of it.
+
+        SQLite keeps the latest changes in a file beside it, `chats.db-wal`, which a copy would lack.
+        """
+        return self._database.fill_file(patiently=True)
 
     def _change(self, chat_id: int, what: str, value: object) -> None:
         with self._database.writing() as connection:
@@ -437,6 +456,41 @@ def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
     values = {name: getattr(chat, name) for name in ("created", "updated", "pinned", "profile", "system")}
     values["settings"] = json.dumps(chat.settings.settled)
     return _insert(connection, "chats", title=title_line(_storable(chat.title)), **values)
+
+
+def _insert_whole(
+    connection: sqlite3.Connection,
+    chat: ChatInfo,
+    messages: Sequence[StoredMessage],
+    records: Mapping[int, AnswerRecord],
+) -> ChatInfo:
+    number = _insert_chat(connection, chat)
+    new_ids: dict[int, int] = {}
+    for message in messages:
+        parent = None if message.parent is None else new_ids[message.parent]
+        new_ids[message.id] = _insert_message(connection, replace(message, chat=number, parent=parent))
+    for message_id, record in records.items():
+        _keep_record(connection, new_ids[message_id], record)
+    _change_chat(connection, number, "leaf = ?", None if chat.leaf is None else new_ids[chat.leaf])
+    return _read_chat(connection, number)
+
+
+def _find_whole(
+    connection: sqlite3.Connection, chat: ChatInfo, messages: Sequence[StoredMessage]
+) -> ChatInfo | None:
+    """Return a chat that began at the same time as another one and has all of its messages."""
+    wanted = Counter(map(_said, messages))
+    query = "SELECT id FROM chats WHERE created = ? AND deleted IS NULL"
+    for (number,) in connection.execute(query, (chat.created,)).fetchall():
+        if wanted <= Counter(map(_said, _read_messages(connection, "chat = ?", number))):
+            return _read_chat(connection, number)
+    return None
+
+
+def _said(message: StoredMessage) -> tuple[object, ...]:
+    """Return what tells a message from others of its chat, wherever that is kept."""
+    files = tuple((file.name, _storable(file.text)) for file in message.attachments)
+    return message.role, message.created, _storable(message.content), files
 
 
 def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:

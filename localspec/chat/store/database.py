@@ -7,20 +7,23 @@ other costs less than a connection for every thread of a pool, and nobody can me
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
 from localspec.chat.store.search import search_text
 from localspec.errors import StoreError
-from localspec.storage.paths import PRIVATE_FILE, make_private_folder
+from localspec.storage.paths import NOT_WRITABLE, PRIVATE_FILE, make_private_folder
 
 MIGRATIONS = tuple(sorted(Path(__file__).parent.glob("*.sql")))
 """Each brings a database one version further, in statements that a blank line ends."""
 BUSY_S = 5.0  # patience with another program that writes
+_REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
@@ -48,27 +51,23 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATI
 class Database:
     """An open database of conversations."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, to_read: bool = False) -> None:
         """Open the file, made and migrated where needed; raises StoreError and then leaves it as it was.
 
-        Without a path everything is in memory, and gone at the end.
+        Without a path everything is in memory, and gone at the end. A file that may not be written is copied
+        into memory `to_read` it.
         """
         self.path = path or Path(":memory:")
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        try:
-            if path is not None:
-                _create(path)
-        except OSError as error:
-            raise StoreError(f"cannot open the chats in `{path}`: {error.strerror or error}") from error
+        self._is_copy = False
         with _explained(self.path):
-            connection = sqlite3.connect(self.path, BUSY_S, isolation_level=None, check_same_thread=False)
             try:
-                _prepare(connection, self.path)
-            except BaseException:
-                connection.close()
-                raise
-        self._connection = connection
+                self._connection = _opened(path)
+            except (OSError, sqlite3.OperationalError) as error:
+                if path is None or not to_read or not _may_not_write(error):
+                    raise
+                self._connection, self._is_copy = _copied(path), True
         self._presence: int | None = None
         self.was_alone = path is not None and self._announce(path.parent)
 
@@ -79,6 +78,21 @@ class Database:
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
         """Change the database: everything in the block is kept, or, after an error, nothing."""
         return self._transaction("BEGIN IMMEDIATE")
+
+    def fill_file(self, *, patiently: bool = False) -> bool:
+        """Move what was written from the log beside the file into it, and tell whether it has all.
+
+        Programs that read can hinder that; with patience they are waited for as long as those that write.
+        """
+        if self._is_copy:
+            return not _size(f"{self.path}-wal")
+        how = "FULL" if patiently else "PASSIVE"
+        with self._lock, suppress(sqlite3.Error):  # what was written is safe where it is
+            if self._connection is not None:
+                query = f"PRAGMA wal_checkpoint({how})"
+                was_hindered, pages, moved = self._connection.execute(query).fetchone()
+                return pages == moved and not was_hindered
+        return False
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
@@ -117,6 +131,67 @@ class Database:
                 yield connection
 
 
+def _opened(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        _create(path)
+    connection = _connect(path or ":memory:")
+    try:
+        _prepare(connection, path or Path(":memory:"))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _copied(path: Path) -> sqlite3.Connection:
+    """Return a copy, in memory, of a file that may not be written; an empty one if there is no file."""
+    copy = _connect(":memory:")
+    try:
+        if path.exists():
+            _copy(path, copy)
+        _prepare(copy, path)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
+
+
+def _copy(path: Path, into: sqlite3.Connection) -> None:
+    """Copy a database that may not be written, with the log beside it; raises OSError and sqlite3.Error.
+
+    Where SQLite cannot share that log with programs that write, nobody writes, or the folder is a copy, too.
+    """
+    try:
+        with closing(_connect(f"{path.absolute().as_uri()}?mode=ro")) as connection:
+            connection.backup(into)
+    except sqlite3.OperationalError as error:
+        if not _may_not_write(error):
+            raise
+        with tempfile.TemporaryDirectory() as folder:
+            for ending in ("", "-wal"):
+                with suppress(FileNotFoundError):
+                    shutil.copyfile(f"{path}{ending}", Path(folder, f"chats.db{ending}"))
+            with closing(_connect(Path(folder, "chats.db"))) as connection:
+                connection.backup(into)
+
+
+def _connect(path: Path | str) -> sqlite3.Connection:
+    is_address = str(path).startswith("file:")
+    return sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False, uri=is_address)
+
+
+def _size(file: str) -> int:
+    with suppress(OSError):
+        return Path(file).stat().st_size
+    return 0
+
+
+def _may_not_write(error: OSError | sqlite3.Error) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in NOT_WRITABLE
+    return _kind(error) in _REFUSED
+
+
 def _create(path: Path) -> None:
     """Make the file private before SQLite writes to it; the files beside it get its permissions."""
     make_private_folder(path.parent)
@@ -146,16 +221,22 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
 
 
+def _kind(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+
+
 @contextmanager
 def _explained(path: Path) -> Iterator[None]:
     try:
         yield
+    except OSError as error:
+        raise StoreError(f"cannot open the chats in `{path}`: {error.strerror or error}") from error
     except sqlite3.Error as error:
         raise StoreError(_explanation(error, path)) from error
 
 
 def _explanation(error: sqlite3.Error, path: Path) -> str:
-    kind = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+    kind = _kind(error)
     if kind == sqlite3.SQLITE_FULL:
         return f"no room left on the disk for the chats in `{path}`; free some space, nothing old is lost"
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -165,7 +246,7 @@ def _explanation(error: sqlite3.Error, path: Path) -> str:
             f"the chats in `{path}` are damaged ({error}); the file is left as it is: restore it from a "
             f"backup, try `sqlite3 {path.name} .recover`, or move it away to start anew"
         )
-    if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+    if kind in _REFUSED:
         return (
             f"cannot write the chats in `{path}`: {error}; check the permissions of the file and its folder"
         )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable
 
 from localspec.app import figures
-from localspec.chat import commands
+from localspec.chat import commands, foreign
 from localspec.chat.export import chat_text, read_chats
+from localspec.chat.foreign.parts import LeftOut
 from localspec.chat.references import path_named
 from localspec.chat.settings import sources
 from localspec.errors import UserError
 from localspec.storage.config import keep
 from localspec.storage.paths import write_atomically
-from localspec.units import MODE_NAMES
+from localspec.units import MODE_NAMES, counted
 from localspec_tui.keys import collect
 from localspec_tui.screens.chat.pane import COMPARED, ChatPane
+from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.profiles import ProfilesScreen
@@ -137,9 +140,16 @@ async def _run_export(pane: ChatPane, argument: str) -> None:
 
 async def _run_import(pane: ChatPane, argument: str) -> None:
     path = path_named(commands.unquoted(argument), pane.folder)
-    found = await asyncio.to_thread(read_chats, path)
-    added = [await asyncio.to_thread(pane.session.store.add_chat, *chat) for chat in found]
-    await pane.open_chat(added[-1].id)
+    left_out: Counter[LeftOut] = Counter()
+    found = await asyncio.to_thread(read_chats, path, "", left_out)
+    if not found:
+        raise UserError(f"`{path.name}` holds no chats", "choose another file")
+    added = [await asyncio.to_thread(pane.session.store.add_missing, *chat) for chat in found]
+    await asyncio.to_thread(pane.session.store.fill_file)
+    there, lacking = sum(not is_new for _, is_new in added), foreign.in_words(left_out)
+    told = f"imported {counted(len(added) - there, 'chat')}" + f"; {there} already there" * bool(there)
+    pane.notify(told + f"; left out: {lacking}" * bool(lacking), timeout=NOTICE_S, markup=False)
+    await pane.open_chat(added[-1][0].id)
 
 
 def _run_search(pane: ChatPane, argument: str) -> None:
