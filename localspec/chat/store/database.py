@@ -62,7 +62,9 @@ class Database:
         except OSError as error:
             raise StoreError(f"cannot open the chats in `{path}`: {error.strerror or error}") from error
         with _explained(self.path):
-            connection = sqlite3.connect(self.path, BUSY_S, isolation_level=None, check_same_thread=False)
+            connection = sqlite3.connect(
+                self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
             try:
                 _prepare(connection, self.path)
             except BaseException:
