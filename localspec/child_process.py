@@ -73,6 +73,7 @@ def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Po
     """
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     kept = {name: value for name, value in os.environ.items() if name.upper() not in _SECRETS}
+    kept["PYTHON_COLORS"] = "0"  # FORCE_COLOR is for the terminal: what a child prints is read here
     try:
         return subprocess.Popen(
             [sys.executable, "-P", "-u", "-c", code],

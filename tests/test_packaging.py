@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -144,6 +145,16 @@ def test_sdist_has_the_training_kit_without_its_text(tmp_path: Path) -> None:
     assert any(name.endswith("localspec/demo/training/train.py") for name in names)
     assert [name for name in names if name.endswith(".xz")] == []
     assert sdist.stat().st_size < MAX_SDIST_BYTES
+
+
+def test_the_pythons_that_pip_is_told_are_those_of_the_readme() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"Python :: 3\.(\d+)", " ".join(project["classifiers"]))
+    oldest, newest = int(named[0]), int(named[-1])
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [int(minor) for minor in named] == [*range(oldest, newest + 1)]
+    assert project["requires-python"] == f">=3.{oldest}", "no cap: pip would refuse the next Python, untried"
+    assert f"They need Python 3.{oldest} or newer (tested up to 3.{newest})" in readme
 
 
 def test_native_and_screen_dependencies_are_pinned() -> None:

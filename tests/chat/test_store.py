@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -195,7 +196,7 @@ def test_settings_of_a_chat_come_back_without_what_makes_no_sense(store: Store, 
         ('{"temperature": 999, "top_p": 0.5}', ChatSettings()),
         ('{"top_p": 0.5, "unheard": 1}', ChatSettings(top_p=0.5)),
     ):
-        with sqlite3.connect(file) as connection:
+        with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute("UPDATE chats SET settings = ?", (stored,))
         assert store.chat(chat).settings == read
 

@@ -35,6 +35,19 @@ def test_help_of_a_verb_lists_its_flags_but_no_hidden_ones(invoke: Invoke, verb:
     assert "--draft-max" not in outcome.out
 
 
+@pytest.mark.parametrize(
+    "words",
+    [*((verb,) for verb in command_line.VERBS), ("history", "show"), ("profiles", "edit")],
+    ids=" ".join,
+)
+def test_help_is_plain_text(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # which Python's own help obeys since 3.14, as it does a terminal
+    outcome = invoke(*words, "--help")
+    assert outcome.code == 0
+    assert outcome.out.startswith("usage: localspec ")
+    assert "\x1b" not in outcome.out
+
+
 def test_version(invoke: Invoke) -> None:
     assert invoke("--version").out == f"localspec {localspec.__version__}\n"
 

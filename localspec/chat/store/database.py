@@ -177,7 +177,9 @@ def _copy(path: Path, into: sqlite3.Connection) -> None:
 
 def _connect(path: Path | str) -> sqlite3.Connection:
     is_address = str(path).startswith("file:")
-    return sqlite3.connect(path, BUSY_S, isolation_level=None, check_same_thread=False, uri=is_address)
+    return sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=is_address
+    )
 
 
 def _size(file: str) -> int:

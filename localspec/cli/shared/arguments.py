@@ -138,6 +138,8 @@ def template_variables(text: str) -> TemplateVariables:
 class Parser(argparse.ArgumentParser):
     """An argument parser whose complaints are `UserError`s."""
 
+    color: bool  # whether help has colours, from Python 3.14 on
+
     def with_output(self, form: str = "instead of text", told: str = "log and tracebacks") -> Self:
         """Add the flags that verbs have last, --json and -v, and return the parser."""
         add_json_flag(self.add_argument, form)
@@ -157,12 +159,14 @@ class Parser(argparse.ArgumentParser):
 
 def verb_parser(verb: str, description: str) -> Parser:
     """Return an empty parser for one verb."""
-    return Parser(
+    parser = Parser(
         prog=f"localspec {verb}",
         description=description,
         allow_abbrev=False,  # `--temp` must not mean something else when a longer flag appears
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )
+    parser.color = False  # `nothing_obeyed` would show the sequences; parsers of commands inherit it
+    return parser
 
 
 def with_command(

@@ -101,9 +101,11 @@ pickle.dumps = failing
 """
 
 
+@pytest.mark.parametrize("colours", ["", "1"])
 def test_a_thread_that_fails_keeps_nobody_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], colours: str
 ) -> None:
+    monkeypatch.setenv("FORCE_COLOR", colours)
     (tmp_path / "sitecustomize.py").write_text(FAILING, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
