@@ -15,10 +15,17 @@ from localspec.models.names import Reference, file_named
 from localspec.storage.config import check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
+from localspec.storage.text_file import STANDARD_INPUT, read_text
 from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Request, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
+
+_IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
+    "json_schema": lambda given: given.lstrip().startswith("{"),
+    "gbnf": lambda given: "::=" in given,
+}
+"""What tells a text, which llama.cpp's --json-schema and --grammar take, from the name of a file."""
 
 _DRAFT_FLAGS = {
     "draft_threads": "-td",
@@ -236,6 +243,7 @@ def speculation_given(args: argparse.Namespace) -> Speculation:
 
 def session_request(args: argparse.Namespace) -> SessionRequest:
     """Return what the flags ask of answers; raises UserError."""
+    reads_standard_input(args)  # where two flags want it, neither reads it
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
     answer = Request(
@@ -255,6 +263,16 @@ def sampling_given(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
+def reads_standard_input(args: argparse.Namespace) -> bool:
+    """Tell whether a flag takes standard input for the file that it names; raises UserError where two do."""
+    names = ("system_prompt_file", "json_schema", "json_schema_file", "grammar", "grammar_file")
+    taken = [name for name in names if getattr(args, name, None) == STANDARD_INPUT]
+    if len(taken) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in taken)
+        raise UserError(f"{flags} both read standard input", "name a file for one of them")
+    return bool(taken)
+
+
 def profiles_named(name: str | None) -> tuple[Profile, ...]:
     """Return the profile of that name, and those that it may follow; without a name one that asks nothing."""
     folder = config_dir() / "profiles"
@@ -272,32 +290,25 @@ def system_prompt(args: argparse.Namespace) -> str | None:
     file: str | None = args.system_prompt_file
     if text is not None and file is not None:
         raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
-    return text if file is None else _text_of(file, "system prompt").rstrip("\n")
+    return text if file is None else read_text(file, "system prompt").rstrip("\r\n")
 
 
 def grammar(args: argparse.Namespace) -> Grammar | None:
     """Return the grammar that was given, None if none was; raises UserError for one that cannot be used."""
-    given: dict[GrammarKind, str | None] = {"json_schema": args.json_schema, "gbnf": args.grammar}
-    files = [(kind, file) for kind, file in given.items() if file is not None]
-    if len(files) > 1:
+    schemas, grammars = (args.json_schema, args.json_schema_file), (args.grammar, args.grammar_file)
+    if sum(each is not None for each in (*schemas, *grammars)) > 1:
         raise UserError("--json-schema and --grammar both say what the answer looks like", "keep one of them")
-    for kind, file in files:
+    kinds: tuple[GrammarKind, ...] = ("json_schema", "gbnf")
+    whats = ("JSON schema", "grammar")
+    for kind, what, (given, file) in zip(kinds, whats, (schemas, grammars), strict=True):
+        if given is not None and _IS_TEXT[kind](given):
+            found = Grammar(kind, given)
+        elif (named := given if file is None else file) is not None:
+            found = Grammar(kind, read_text(named, what))
+        else:
+            continue
         from localspec.llama.grammar import check  # numpy and llguidance: 0.1 s
 
-        found = Grammar(kind, _text_of(file, "JSON schema" if kind == "json_schema" else "grammar"))
         check(found)
         return found
     return None
-
-
-def _text_of(file: str, what: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{what} file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
-            f"at offset {error.start}",
-            "save it as UTF-8",
-        ) from None
-    except OSError as error:
-        raise UserError(f"cannot read {what} file `{file}`: {error.strerror}") from None

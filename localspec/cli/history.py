@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 from localspec import units
 from localspec.chat.messages import ChatInfo, SearchHit
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
-from localspec.cli.shared.console import SUCCESS, print_json, print_result, read_utf8, say
+from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
+from localspec.cli.shared.piped import read_aloud
 from localspec.errors import UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
+from localspec.storage.text_file import STANDARD_INPUT, decode_text
 
 if TYPE_CHECKING:
     from localspec.chat.export import Format, Parsed
@@ -74,8 +76,9 @@ def read(name: str) -> tuple[Parsed, ...]:
     """Return the chats of an exported file; `-` is standard input."""
     from localspec.chat.export import MAX_BYTES, parse_all, read_chats
 
-    if name == "-":
-        return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input")
+    if name == STANDARD_INPUT:
+        came = read_aloud(MAX_BYTES).wait()
+        return parse_all(decode_text(came, "standard input"), "standard input")
     return read_chats(expanded(name), f"`{name}`")
 
 

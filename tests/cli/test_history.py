@@ -156,7 +156,7 @@ def test_what_was_exported_can_be_imported(invoke: Invoke, tmp_path: Path, all_i
     [
         (b"junk", "not JSON: Expecting value: line 1 column 1"),
         (b"", "not JSON"),
-        (b"\xff", "is not UTF-8 text, at offset 0"),
+        (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
         (b"GOOD\n{}", 'chat 2 of the file: not a chat that can be imported: "format" is not'),
         (None, "cannot read"),
     ],
