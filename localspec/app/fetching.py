@@ -20,7 +20,7 @@ from localspec.errors import (
     UnreachableError,
     UserError,
 )
-from localspec.models.default_pair import default_pair
+from localspec.models.default_pair import nameable
 from localspec.models.names import Reference, parse
 from localspec.models.verified import verify
 from localspec.storage.config import models_table, prepare
@@ -130,8 +130,7 @@ def choice_of(pair: Ranked) -> ModelChoice:
 
 def make_default(choice: ModelChoice) -> None:
     """Let config.toml name these models, or none where they are those that open anyway; raises UserError."""
-    is_usual = (choice.target, choice.draft) == default_pair()
-    table = models_table(None, None) if is_usual else models_table(choice.target, choice.draft)
+    table = models_table(*nameable(choice.target, choice.draft))
     prepare(config_dir() / "config.toml", table).write()
 
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from localspec.chat.answer_settings import AUTO, DRAFT_MODES, SessionRequest, with_auto
 from localspec.errors import UserError
-from localspec.models.default_pair import default_pair, on_this_computer
+from localspec.models.default_pair import default_pair, moved, on_this_computer
 from localspec.models.names import Reference, file_named
-from localspec.storage.config import check_models, read_config
+from localspec.storage.config import Config, check_models, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
+from localspec.storage.text_file import STANDARD_INPUT, read_text
 from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Request, Sampling
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
+USUAL_BATCH = ModelOptions(Path()).batch
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
+
+_IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
+    "json_schema": lambda given: given.lstrip().startswith("{"),
+    "gbnf": lambda given: "::=" in given,
+}
+"""What tells a text, which llama.cpp's --json-schema and --grammar take, from the name of a file."""
 
 _DRAFT_FLAGS = {
     "draft_threads": "-td",
@@ -57,7 +65,7 @@ def chosen(
     A chat template that flags name stays only if it `keeps_template`: it was meant for another model.
     """
     config = read_config(config_dir() / "config.toml")
-    given = {**vars(args), "hf_file": None, "spec_type": None, "context": args.context or config.context}
+    given = {**vars(args), "hf_file": None, "spec_type": None, "context": _context(args, config)}
     given["model"], given["model_draft"] = str(choice.target), choice.draft and str(choice.draft)
     if not keeps_template:
         given["chat_template"] = None
@@ -78,10 +86,11 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
             "-md or -hfd names a draft model, but there is no target",
             "name the target too: -m FILE or -hf USER/REPO",
         )
-    micro_batch = args.micro_batch or min(512, args.batch)
-    if micro_batch > args.batch:
+    batch = args.batch or USUAL_BATCH
+    micro_batch = args.micro_batch or min(512, batch)
+    if micro_batch > batch:
         raise UserError(
-            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {args.batch}",
+            f"-ub/--ubatch-size {micro_batch} is larger than the batch of {batch}",
             "lower -ub or raise -b/--batch-size",
         )
     if args.mode == "ssd" and isinstance(args.model, Reference) and not args.model_draft:
@@ -91,7 +100,7 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
     template = given or _template(template_of(target_path))
     draft_path, notes = _drafting(args, target_path, draft_path)
     _check_draft_flags(args, has_draft=draft_path is not None)
-    flags = {name.name: getattr(args, name.name) for name in fields(ModelOptions) if hasattr(args, name.name)}
+    flags = {each.name: getattr(args, each.name) for each in fields(ModelOptions) if _is_given(args, each)}
     settled = {"path": target_path, "micro_batch": micro_batch, "chat_template": template}
     target = ModelOptions(**flags | settled)
     return PairOptions(
@@ -102,6 +111,17 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "draft_gpu_layers", 0)),
         notes=notes,
     )
+
+
+def _context(args: argparse.Namespace, config: Config) -> int:
+    """Return the context that is asked for: the flag's, also where it says 0, or else config.toml's."""
+    given: int | None = args.context
+    return config.context if given is None else given
+
+
+def _is_given(args: argparse.Namespace, field: Field[Any]) -> bool:
+    """Tell whether a flag says what a field is to be; None says it only where it is a value of the field."""
+    return hasattr(args, field.name) and (getattr(args, field.name) is not None or field.default is None)
 
 
 def _template(path: Path | None) -> Path | None:
@@ -144,15 +164,20 @@ def _drafting(
 def _with_configured_models(args: argparse.Namespace) -> argparse.Namespace:
     """Let the models and the context of config.toml stand in where no flag names models."""
     path = config_dir() / "config.toml"
-    config = read_config(path)
+    config = with_moved(read_config(path))
     if args.model or args.model_draft:
         return args
-    configured: dict[str, str | int | None] = {"context": args.context or config.context}
+    configured: dict[str, str | int | None] = {"context": _context(args, config)}
     if config.target is not None:
         check_models(path, config)
         configured["model"] = str(config.target)
         configured["model_draft"] = str(config.draft) if config.draft is not None else None
     return argparse.Namespace(**{**vars(args), **configured})
+
+
+def with_moved(config: Config) -> Config:
+    """Return a configuration in which model files of packages are where these are installed now."""
+    return replace(config, target=moved(config.target), draft=moved(config.draft))
 
 
 def _paths(args: argparse.Namespace) -> tuple[Path, Path | None]:
@@ -230,29 +255,47 @@ def _draft_options(args: argparse.Namespace, path: Path, target: ModelOptions) -
 def speculation_given(args: argparse.Namespace) -> Speculation:
     """Return how the arguments want the answer to be decoded; a mode of None means the one that pays here."""
     given = {field.name: getattr(args, field.name, None) for field in fields(Speculation)}
-    mode = None if args.mode == MODES[0] else args.mode
+    mode = None if args.mode == AUTO else args.mode
     return Speculation(**given | {"mode": mode, "fan_out_budget": args.fan_out})
 
 
 def session_request(args: argparse.Namespace) -> SessionRequest:
     """Return what the flags ask of answers; raises UserError."""
+    reads_standard_input(args)  # where two flags want it, neither reads it
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
+    usual = read_config(config_dir() / "config.toml").ignore_circles
     answer = Request(
         "",
         max_tokens=args.predict,
-        ignores_circles=args.ignore_circles or read_config(config_dir() / "config.toml").ignore_circles,
+        ignores_circles=usual if args.ignore_circles is None else args.ignore_circles,
         stop=tuple(args.stop),
         seed=args.seed,
         template_variables=args.chat_template_kwargs,
     )
-    return SessionRequest(speculation_given(args), sampling_given(args), system_prompt(args), answer)
+    return SessionRequest(
+        speculation_given(args),
+        sampling_given(args),
+        system_prompt(args),
+        answer,
+        is_auto=args.mode == AUTO,
+    )
 
 
 def sampling_given(args: argparse.Namespace) -> dict[str, Any]:
     """Return what flags settle of the sampling, by name."""
     given = {field.name: getattr(args, field.name) for field in fields(Sampling)}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def reads_standard_input(args: argparse.Namespace) -> bool:
+    """Tell whether a flag takes standard input for the file that it names; raises UserError where two do."""
+    names = ("system_prompt_file", "json_schema", "json_schema_file", "grammar", "grammar_file")
+    taken = [name for name in names if getattr(args, name, None) == STANDARD_INPUT]
+    if len(taken) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in taken)
+        raise UserError(f"{flags} both read standard input", "name a file for one of them")
+    return bool(taken)
 
 
 def profiles_named(name: str | None) -> tuple[Profile, ...]:
@@ -272,32 +315,25 @@ def system_prompt(args: argparse.Namespace) -> str | None:
     file: str | None = args.system_prompt_file
     if text is not None and file is not None:
         raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
-    return text if file is None else _text_of(file, "system prompt").rstrip("\n")
+    return text if file is None else read_text(file, "system prompt").rstrip("\r\n")
 
 
 def grammar(args: argparse.Namespace) -> Grammar | None:
     """Return the grammar that was given, None if none was; raises UserError for one that cannot be used."""
-    given: dict[GrammarKind, str | None] = {"json_schema": args.json_schema, "gbnf": args.grammar}
-    files = [(kind, file) for kind, file in given.items() if file is not None]
-    if len(files) > 1:
+    schemas, grammars = (args.json_schema, args.json_schema_file), (args.grammar, args.grammar_file)
+    if sum(each is not None for each in (*schemas, *grammars)) > 1:
         raise UserError("--json-schema and --grammar both say what the answer looks like", "keep one of them")
-    for kind, file in files:
+    kinds: tuple[GrammarKind, ...] = ("json_schema", "gbnf")
+    whats = ("JSON schema", "grammar")
+    for kind, what, (given, file) in zip(kinds, whats, (schemas, grammars), strict=True):
+        if given is not None and _IS_TEXT[kind](given):
+            found = Grammar(kind, given)
+        elif (named := given if file is None else file) is not None:
+            found = Grammar(kind, read_text(named, what))
+        else:
+            continue
         from localspec.llama.grammar import check  # numpy and llguidance: 0.1 s
 
-        found = Grammar(kind, _text_of(file, "JSON schema" if kind == "json_schema" else "grammar"))
         check(found)
         return found
     return None
-
-
-def _text_of(file: str, what: str) -> str:
-    try:
-        return Path(file).read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{what} file `{file}` is not UTF-8 text: byte {error.object[error.start]:#04x} "
-            f"at offset {error.start}",
-            "save it as UTF-8",
-        ) from None
-    except OSError as error:
-        raise UserError(f"cannot read {what} file `{file}`: {error.strerror}") from None

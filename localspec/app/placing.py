@@ -99,7 +99,7 @@ def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -
         draft_devices=None if draft is None else draft.devices,
         draft_gpu_layers=None if draft is None else draft.gpu_layers,
         draft_threads=pair.draft_threads,
-        mode=None if args.mode == MODES[0] else args.mode,
+        mode=None if args.mode in (None, MODES[0]) else args.mode,
     )
 
 

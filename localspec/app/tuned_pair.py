@@ -113,10 +113,10 @@ def settled(args: argparse.Namespace) -> tuple[str, ...]:
     """Return which fields of `LoadOptions` flags say."""
     draft_devices = (args.draft_devices, getattr(args, "draft_gpu_layers", None))
     given = {
-        "threads": bool(args.threads),
+        "threads": args.threads is not None,
         "draft_threads": args.draft_threads is not None,
-        "micro_batch": args.micro_batch is not None,
-        "draft_flash_attention": args.flash_attention is not None,
+        "micro_batch": (args.batch, args.micro_batch) != (None, None),
+        "draft_flash_attention": hasattr(args, "flash_attention"),
         "draft_kv_type": (args.draft_kv_type_k, args.draft_kv_type_v) != (None, None),
         "draft_on_cpu": draft_devices != (None, None),
     }

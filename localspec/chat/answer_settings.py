@@ -95,7 +95,8 @@ def nothing_known(_task: TaskType) -> TunedChoice | None:
 class SessionRequest:
     """What the command line asks for, over what the profiles say; None leaves it to them.
 
-    A mode that `speculation` leaves open is `auto`: what pays here, stepping down where it does not.
+    A mode that `speculation` leaves open is the profile's, or else `auto`: what pays here, stepping down
+    where it does not. `is_auto` asks for that whatever the profile says.
     `answer` is all else that is asked of an answer; of its sampling and settings nothing counts.
     """
 
@@ -103,11 +104,13 @@ class SessionRequest:
     sampling: Mapping[str, Any] = field(default_factory=dict)  # fields of `Sampling`
     system: str | None = None
     answer: Request = field(default_factory=partial(Request, ""))
+    is_auto: bool = False
 
     def over(self, own: ChatSettings) -> SessionRequest:
         """Return the request with what a chat settles in its place."""
         given = own.settled
-        mode, thinking = given.pop("mode", self.speculation.mode), given.pop("thinking", None)
+        before = AUTO if self.is_auto else self.speculation.mode
+        mode, thinking = given.pop("mode", before), given.pop("thinking", None)
         sampling = {name: given.pop(name) for name in SAMPLING_RANGES if name in given}
         variables = () if thinking is None else ((THINKING, thinking),)
         variables = (*self.answer.template_variables, *variables)
@@ -116,6 +119,7 @@ class SessionRequest:
             speculation=replace(self.speculation, mode=None if mode == AUTO else mode),
             sampling={**self.sampling, **sampling},
             answer=replace(self.answer, template_variables=variables, **given),
+            is_auto=mode == AUTO,
         )
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
@@ -163,7 +167,10 @@ class Chooser:
 
     def options(self, profile: Profile, asked: SessionRequest) -> AnswerOptions:
         """Return how to write an answer under a profile; the first time it may measure what calls cost."""
-        choice, sampling = self.choose(profile, asked.speculation), asked.sampling_under(profile, self.models)
+        sampling = asked.sampling_under(profile, self.models)
+        if asked.is_auto:
+            profile = replace(profile, speculation=replace(profile.speculation, mode=None))
+        choice = self.choose(profile, asked.speculation)
         request = replace(asked.answer, sampling=sampling, settings=choice.settings, steps_down=True)
         return AnswerOptions(request, choice.reason, profile.name)
 

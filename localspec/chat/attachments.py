@@ -16,13 +16,13 @@ from localspec.chat.messages import Attachment
 from localspec.chat.references import Obstacle, Reference, begins_name, path_named, references
 from localspec.chat.thinking import code_blocks
 from localspec.errors import UserError
+from localspec.storage.text_file import decode_text
 
 USUAL_LIMIT = 256 * 1024
 LARGEST_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attached
 MOST_COMPLETIONS = 50
 MOST_ENTRIES = 5000  # of a folder are looked at: some milliseconds
 _UNFINISHED = re.compile(r'(?<!\\)@("[^"\n]*|[^\s"@]*)\Z')
-_BYTE_ORDER_MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 _AS_TEXT = "a \\ before the @ keeps it as text"
 _WHY_NOT: dict[Obstacle | None, str] = {
     "address": "the @ stands in an address or a path; a space before it attaches the file",
@@ -185,17 +185,12 @@ def _too_large(name: str, size: int, limit: int) -> UserError:
 
 
 def _decoded(name: str, data: bytes) -> str:
-    encoding = next((known for mark, known in _BYTE_ORDER_MARKS if data.startswith(mark)), "utf-8")
     try:
-        text = data.decode(encoding)
-    except UnicodeDecodeError as error:
-        bad = f"byte {data[error.start]:#04x} at offset {error.start}"
+        text = decode_text(data, f"`{name}`")
+    except UserError as error:
         raise UserError(
-            f"`{name}` is not text that can be read: {bad} is not {encoding.removesuffix('-sig').upper()}",
-            "save it as UTF-8; pictures, PDF and office files cannot be attached",
+            error.message, f"{error.hint}; pictures, PDF and office files cannot be attached"
         ) from None
-    if "\0" in text:
-        raise UserError(f"`{name}` is a binary file", "only text can be attached")
     if not text.strip():
         raise UserError(f"`{name}` is empty")
     return text.replace("\r\n", "\n")

@@ -20,6 +20,7 @@ from localspec.chat.tree import Tree
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
 from localspec.storage.json_file import UnexpectedError, checked
+from localspec.storage.text_file import decode_text
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -148,21 +149,22 @@ def read_chats(path: Path, name: str = "", left_out: Counter[LeftOut] | None = N
     try:
         if path.stat().st_size > MAX_BYTES:
             raise UserError(f"`{path}` is larger than {MAX_BYTES >> 20} MiB", "import its chats one by one")
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        import zipfile  # 10 ms
+        data = path.read_bytes()
+        if data.startswith(b"PK"):
+            import zipfile  # 10 ms
 
-        if zipfile.is_zipfile(path):
-            hint = "unpack it, and import its conversations.json"
-            raise UserError(f"`{path}` is a ZIP archive", hint) from None
-        raise UserError(f"`{path}` is not UTF-8 text, at offset {error.start}", "save it as UTF-8") from None
+            if zipfile.is_zipfile(path):
+                hint = "unpack it, and import its conversations.json"
+                raise UserError(f"`{path}` is a ZIP archive", hint)
+        text = decode_text(data, f"`{path}`")
     except OSError as error:
         raise UserError(f"cannot read `{path}`: {error.strerror or error}", "check the name") from None
     return parse_all(text, name or f"`{path}`", left_out)
 
 
 def _skip_space(text: str, place: int) -> int:
-    while text[place : place + 1].isspace():
+    """Return where the next chat begins: files that were put together keep their byte order marks."""
+    while text[place : place + 1].isspace() or text[place : place + 1] == "\ufeff":
         place += 1
     return place
 

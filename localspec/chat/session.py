@@ -196,12 +196,10 @@ class ChatSession:
             if self._chooser and self._chooser.models.target.path != models.target.path:
                 self.rates.forget()
             self._chooser = Chooser(models, self.experience, self._notice)
-        asked, profile, own = self.asked, self.followed, self.chat.info.settings.mode
+        asked, profile = self.asked, self.followed
         wanted = asked.speculation.mode
         if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
             wanted = None
-        if own == AUTO:  # also where the profile wants another
-            profile = replace(profile, speculation=replace(profile.speculation, mode=None))
         if seed is None and asked.answer.seed is not None:
             seed = seed_after(asked.answer.seed, self._answers)  # the same again would write the same again
         speculation = replace(asked.speculation, mode=mode or wanted)

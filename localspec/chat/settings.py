@@ -105,12 +105,13 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     default |= asdict(Sampling())
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
+    circles = asked.answer.ignores_circles
     flags = {
-        "mode": asked.speculation.mode,
+        "mode": AUTO if asked.is_auto else asked.speculation.mode,
         "max_tokens": asked.answer.max_tokens,
         "seed": asked.answer.seed,
         "thinking": dict(asked.answer.template_variables).get(THINKING),
-        "ignores_circles": (asked.answer.ignores_circles and not known.ignore_circles) or None,
+        "ignores_circles": None if circles == known.ignore_circles else circles,
         "system_prompt": asked.system,
     }
     return (

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.options import MODES, pair_options, profiles_named, session_request
+from localspec.app.options import (
+    MODES,
+    pair_options,
+    profiles_named,
+    reads_standard_input,
+    session_request,
+)
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
 from localspec.chat.commands import (
@@ -38,22 +44,23 @@ from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
     colours_unwanted,
-    decode_utf8,
     is_terminal,
     say,
     tell,
 )
 from localspec.cli.shared.question import with_files
-from localspec.errors import ContextFullError, EngineError, StoreError, UserError
+from localspec.errors import ContextFullError, EngineError, StoreError, UserError, in_words
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
+from localspec.storage.text_file import decode_text, is_wide
 from localspec.types import Finished, Mode, ModeChanged
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
 
 _FENCE = '"""'
+_INPUT = "standard input"
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 
 
@@ -71,6 +78,10 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     if args.json:
         raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
+    if reads_standard_input(args):
+        raise UserError(
+            "a chat is talked through standard input, which a flag takes", "name a file instead of -"
+        )
     request, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
@@ -336,7 +347,7 @@ class LineReader:
 
     def __init__(self) -> None:
         self.interactive = is_terminal(sys.stdin)
-        self._offset = 0  # in a pipe or a file
+        self._piped = _piped_lines()
         if self.interactive:
             with suppress(ImportError):  # on Windows, whose terminals edit lines themselves
                 import readline
@@ -347,12 +358,10 @@ class LineReader:
         """Ask for a line, or read one; raises EOFError at the end."""
         if self.interactive:
             return self._typed(prompt)
-        data = sys.stdin.buffer.readline()
-        if not data:
-            raise EOFError
-        text = decode_utf8(data, self._offset)
-        self._offset += len(data)
-        return text.rstrip("\r\n")
+        try:
+            return next(self._piped).rstrip("\r\n")
+        except StopIteration:
+            raise EOFError from None
 
     def _typed(self, prompt: str) -> str:
         if not is_terminal(sys.stdout):  # the answers go to a file, where a prompt has no place
@@ -365,6 +374,18 @@ class LineReader:
         except UnicodeError:
             raise UserError("the line is not valid text", "write it in the terminal's encoding") from None
         return text
+
+
+def _piped_lines() -> Iterator[str]:
+    """Yield the lines of a pipe or a file as they come; raises UserError where it cannot be read."""
+    offset, stream = 0, sys.stdin.buffer
+    with in_words("standard input cannot be read", UserError, "use `localspec run` for one answer"):
+        while data := stream.readline():
+            if offset == 0 and is_wide(data):  # a line of it does not end at a byte
+                yield from decode_text(data + stream.read(), _INPUT).splitlines()
+                return
+            yield decode_text(data, _INPUT, offset=offset)
+            offset += len(data)
 
 
 def read_entry(reader: LineReader) -> tuple[str, bool]:

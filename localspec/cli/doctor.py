@@ -20,6 +20,7 @@ from typing import Literal
 import psutil
 
 from localspec import units
+from localspec.app.options import with_moved
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
 from localspec.errors import UserError
@@ -395,7 +396,7 @@ def models() -> Iterator[Check]:
     """Look at the configured models, if the configuration names any."""
     try:
         path = paths.config_dir() / "config.toml"
-        config = read_config(path)
+        config = with_moved(read_config(path))
         check_models(path, config)
     except UserError as error:
         yield Check("configuration", "fail", error.message, error.hint)

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 from localspec import units
 from localspec.chat.messages import ChatInfo, SearchHit, WholeChat
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
-from localspec.cli.shared.console import SUCCESS, print_json, print_result, read_utf8, say
+from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
 from localspec.cli.shared.opening import note
+from localspec.cli.shared.piped import read_aloud
 from localspec.errors import StoreError, UserError
 from localspec.storage import paths
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
+from localspec.storage.text_file import STANDARD_INPUT, decode_text
 
 if TYPE_CHECKING:
     from localspec.chat.export import Format
@@ -77,8 +79,9 @@ def read(name: str, left_out: Counter[LeftOut]) -> tuple[WholeChat, ...]:
     """Return the chats of an exported file, and count what it holds beside them; `-` is standard input."""
     from localspec.chat.export import MAX_BYTES, parse_all, read_chats
 
-    if name == "-":
-        return parse_all(read_utf8(sys.stdin, MAX_BYTES), "standard input", left_out)
+    if name == STANDARD_INPUT:
+        came = read_aloud(MAX_BYTES).wait()
+        return parse_all(decode_text(came, "standard input"), "standard input", left_out)
     return read_chats(expanded(name), f"`{name}`", left_out)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.console import SIMPLER, exit_code, is_terminal, nothing_obeyed
+from localspec.cli.shared.console import SIMPLER, at_fence, exit_code, is_terminal, nothing_obeyed
 from localspec.cli.shared.unknown_verbs import refuse_unknown_verb
 from localspec.errors import UserError
 from localspec.version import __version__
@@ -95,15 +96,34 @@ def _use_servers(servers: str | None) -> None:
 
 
 def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the value of a flag that any verb takes, None where it is not given, and the other arguments."""
-    at = next((at for at, word in enumerate(argv) if word.partition("=")[0] == flag), None)
-    if at is None:
+    """Return the value of a flag that any verb takes, None where it is not given, and the other arguments.
+
+    It stands before `--`, and is neither the value of another flag nor the beginning of a quoted text.
+    """
+    words, _ = at_fence(argv)
+    at = next((at for at, word in enumerate(words) if word == flag or _sets(word, flag)), None)
+    if at is None or (at and _takes_value(argv[0], argv[at - 1])):
         return None, [*argv]
     _, given, value = argv[at].partition("=")
-    values = [value] if given else argv[at + 1 : at + 2]
-    if not values:
+    values = [value] if given else words[at + 1 : at + 2]
+    if not values or not values[0] or values[0].startswith("-"):
         raise UserError(f"{flag} names another machine", f"use {flag} {what}")
     return values[0], [*argv[:at], *argv[at + (1 if given else 2) :]]
+
+
+def _sets(word: str, flag: str) -> bool:
+    """Tell whether a word is a flag with its value; one with blanks that no comma explains is a text."""
+    return word.startswith(f"{flag}=") and not re.search(r"[^,]\s", word)
+
+
+def _takes_value(first: str, before: str) -> bool:
+    """Tell whether the word before a flag is one that expects a value; it is left to complain of the flag."""
+    if not before.startswith("-") or "=" in before:
+        return False
+    name = ALIASES.get(first, first)
+    parser = import_module(f"localspec.cli.{name if name in VERBS else 'run'}").parser()
+    action = parser._option_string_actions.get(before)  # noqa: SLF001 - argparse has no other way to ask
+    return action is not None and action.nargs != 0
 
 
 def _host_of(name: str, host: str | None) -> str:
@@ -118,6 +138,8 @@ def _host_of(name: str, host: str | None) -> str:
 def _run_there(host: str, words: Sequence[str]) -> int:
     from localspec.inference.remote import run_there
 
+    if "--no-stdin" in at_fence(words)[0]:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # ssh, too, would read what is left for others
     has_terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     return run_there(host, words, _config().remote_program, has_terminal=has_terminal)
 
@@ -131,9 +153,10 @@ def _config() -> Config:
 
 def _without_verb(argv: Sequence[str]) -> str:
     """Return what flags alone mean: a chat if somebody sits there, or nothing for the screen, else `run`."""
-    if "--plain" in argv:
+    flags, _ = at_fence(argv)
+    if "--plain" in flags:
         return "chat"
-    attaches = any(word.partition("=")[0] == "--attach" for word in argv)  # which the screen alone can
+    attaches = any(word.partition("=")[0] == "--attach" for word in flags)  # which the screen alone can
     if not attaches and not _wants_to_talk(argv):
         return "run"
     can_draw = is_terminal(sys.stdout) and os.environ.get("TERM") != "dumb"
@@ -147,12 +170,12 @@ def _verb(name: str) -> Verb:
 
 def _foreign_flags(argv: Sequence[str]) -> list[str]:
     """Return the flags among the arguments of a question that it cannot have."""
-    if not any(word.startswith("-") for word in argv):
+    if not any(word.startswith("-") for word in at_fence(argv)[0]):
         return []
     from localspec.cli.run import parser
 
     try:
-        _, unknown = parser().parse_known_args([word for word in argv if word not in _HELP])
+        _, unknown = parser().parse_known_args([word for word in at_fence(argv)[0] if word not in _HELP])
     except UserError:  # of a flag that it has, which `run` complains of
         return []
     return [word for word in unknown if word.startswith("-") and word != "--"]
@@ -162,7 +185,7 @@ def _wants_to_talk(argv: Sequence[str]) -> bool:
     """Tell whether flags without a verb mean a chat: somebody sits there, and has not asked anything yet."""
     if not is_terminal(sys.stdin):
         return False
-    from localspec.cli.run import parser
+    from localspec.cli.run import arguments
 
-    args = parser().parse_intermixed_args(argv)
+    args = arguments(argv)
     return not args.prompt and args.flag_prompt is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ from localspec.app import figures
 from localspec.app.options import grammar, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
-from localspec.chat.messages import Attachment
 from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
@@ -26,18 +24,14 @@ from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
     SUCCESS,
-    is_terminal,
+    at_fence,
     print_json,
-    read_utf8,
     say,
 )
-from localspec.cli.shared.question import tell_unread, with_files
+from localspec.cli.shared.prompt import GivenPrompt
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.types import Finished, GenerationEvent, Message
-
-MOST_BYTES = 64 * 2**20  # of standard input: far more than any context holds
-_HOW = 'write `localspec run "question"`, or pipe a text into it'
 
 
 def parser() -> Parser:
@@ -45,24 +39,38 @@ def parser() -> Parser:
     result = verb_parser(
         "run", "Answer one question and leave. The question may be piped in, or go below one."
     )
-    result.add_argument("prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file")
+    result.add_argument(
+        "prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file, - is standard input"
+    )
     result.add_argument("-p", "--prompt", dest="flag_prompt", metavar="TEXT", help="the question, as a flag")
+    about = "leave standard input alone, which a loop or another program may need"
+    result.add_argument("--no-stdin", action="store_true", help=about)
     result.add_argument(
         "--no-chat", action="store_true", help="continue the bare text, without a chat template"
     )
     add = result.add_argument_group("what the answer looks like").add_argument
     about = "only what fits a JSON schema; where the template opens the model's thinking, from its end on"
-    add("-jf", "--json-schema", "--json-schema-file", metavar="FILE", dest="json_schema", help=about)
+    add("-j", "--json-schema", metavar="TEXT|FILE", help=about)
+    add("-jf", "--json-schema-file", metavar="FILE", help="the same, always from a file")
     about = "only what fits a grammar in llama.cpp's GBNF, likewise"
-    add("--grammar", "--grammar-file", metavar="FILE", dest="grammar", help=about)
+    add("--grammar", metavar="TEXT|FILE", help=about)
+    add("--grammar-file", metavar="FILE", help="the same, always from a file")
     add_answer_flags(result)
     add_thinking_flags(result)
     return result
 
 
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments; behind `--` all is the question (argparse forgets it where flags may follow)."""
+    flags, words = at_fence(argv)
+    args = parser().parse_intermixed_args(flags)
+    args.prompt += words
+    return args
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
-    args = parser().parse_intermixed_args(argv)
+    args = arguments(argv)
     asked, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
     system = asked.system
     if system is None:
@@ -71,15 +79,16 @@ def main(argv: Sequence[str]) -> int:
     form = grammar(args)
     if asked.speculation.mode in ("off", "ngram"):
         pair = replace(pair, draft=None)  # nobody would ask it
-    words = args.prompt if args.flag_prompt is None else [args.flag_prompt]
-    text, files = read_prompt(words, attaches=not args.no_chat)
-    question = question_of(text, files)
+    given = GivenPrompt(args)
+    early = given.read() if given.is_there() else None
     set_up_logging(verbose=args.verbose)
     with opening.start_worker(verbose=args.verbose) as models:
         known = KnownPair(args, via=models.look)
         pair = known.place(pair, say)
         opening.load(models, pair)
         opening.tell_notes(models, pair)
+        text, files = early or given.read()
+        question = question_of(text, files)
         experience, by_name = known.experience, {profile.name: profile for profile in profiles}
         profile = followed(profiles[0], by_name, [(text, [file.source for file in files])])
         if args.explain:
@@ -130,9 +139,14 @@ def _conclude(
         target = models.target
         larger = "; a larger -c leaves more room" * (target.training_context > target.context)
         say(f"note: the context of {target.context} tokens is full{larger}")
-    if (args.json_schema or args.grammar) and finished.reason in ("length", "context", "circles"):
+    if _wants_form(args) and finished.reason in ("length", "context", "circles"):
         say("note: the answer was cut off before it was what it has to be")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
+
+
+def _wants_form(args: argparse.Namespace) -> bool:
+    forms = (args.json_schema, args.json_schema_file, args.grammar, args.grammar_file)
+    return any(form is not None for form in forms)
 
 
 def _print_json(
@@ -150,30 +164,3 @@ def _print_json(
         "notes": list(models.notes),
     }
     print_json(value)
-
-
-def read_prompt(words: Sequence[str], *, attaches: bool) -> tuple[str, tuple[Attachment, ...]]:
-    """Return the words of the arguments with the text of standard input, if any, below them, and their files.
-
-    A text that is piped in names no files: it may be anything.
-    """
-    argument = " ".join(words)
-    if argument.encode("utf-8", "ignore").decode() != argument:  # the terminal's encoding made no sense of it
-        raise UserError(
-            "the prompt is not valid text", "write it in the terminal's encoding, or pipe it as UTF-8"
-        )
-    has_input = sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
-    piped = read_utf8(sys.stdin, MOST_BYTES).rstrip("\r\n") if has_input else ""
-    if argument.strip():
-        if not attaches:
-            tell_unread(argument, "--no-chat continues the text alone")
-        argument, files = with_files(argument) if attaches else (argument, ())
-        return f"{argument}\n\n{piped}" if piped.strip() else argument, files
-    if piped.strip():
-        tell_unread(piped, "the text is piped in; `localspec run` attaches what its arguments name")
-        return piped, ()
-    if words:
-        raise UserError("the prompt is empty", _HOW)
-    if has_input:
-        raise UserError("standard input is empty, and there is no prompt", _HOW)
-    raise UserError("there is no prompt", f"{_HOW}; `localspec chat` talks line by line")

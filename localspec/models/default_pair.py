@@ -6,12 +6,14 @@ tiny models.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import smollm2
 from localspec.demo import bundled_pair
+from localspec.errors import UserError
 from localspec.types import ModelInfo
 
 if TYPE_CHECKING:
@@ -25,6 +27,41 @@ def default_pair() -> tuple[Path, Path]:
     """Return the target and the draft model that open where nobody names any."""
     target = smollm2.target()
     return bundled_pair() if target is None else (target, smollm2.draft())
+
+
+def nameable(target: Path | None, draft: Path | None) -> tuple[Path | None, Path | None]:
+    """Return the models as config.toml can name them: none for the default pair, and no file of a package.
+
+    Such a path ends with the next Python or virtual environment. Raises UserError for a target that only a
+    path could name; a draft model of that kind is left out.
+    """
+    usual, _draft = default_pair()
+    packaged = {_real(path) for path in _packaged()}
+    if target is None or (_real(target) == _real(usual) and (draft is None or _real(draft) in packaged)):
+        return None, None
+    if _real(target) in packaged:
+        raise UserError(
+            f"config.toml cannot name {target.name}: it is a file of an installed package, which may move",
+            f"open it with -m {target.stem}, or copy the file and name the copy",
+        )
+    return target, None if draft is None or _real(draft) in packaged else draft
+
+
+def moved(path: Path | None) -> Path | None:
+    """Return where a file is now that belonged to another installation of a package; else the same path."""
+    if path is None or path.exists():
+        return path
+    return next((own for own in _packaged() if own.parts[-2:] == path.parts[-2:]), path)
+
+
+def _packaged() -> tuple[Path, ...]:
+    """Return the model files of installed packages."""
+    target = smollm2.target()
+    return (*bundled_pair(), smollm2.draft(), *(() if target is None else (target,)))
+
+
+def _real(path: Path) -> str:
+    return os.path.realpath(path)
 
 
 def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:

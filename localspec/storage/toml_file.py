@@ -30,6 +30,24 @@ _hints = cache(get_type_hints)  # it takes as long as everything else
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
+_NEWER = "; if a newer LocalSpec wrote it, update this one, or take the line out"
+_BACKSLASH = "in \"...\" a backslash has a meaning of its own: write the path in '...', or with /"
+_ESCAPED = re.compile(r"[\t\n\r\b\f]")  # what `\t` and its like in a path become
+_NAME = r"^\s*[\w.\"'-]+\s*"
+_MISTAKES = (  # of a line that is not valid TOML, the most certain first
+    (re.compile("[“”„‘’]"), 'write straight quotes: "..."'),
+    (re.compile(r"^\s*(//|;|--)"), "a comment begins with #"),
+    (re.compile(r"\"[^\"]*\\"), _BACKSLASH),
+    (re.compile(rf"{_NAME}:"), "write `name = value`, with = instead of :"),
+    (
+        re.compile(rf"{_NAME}=\s*(true|false|yes|no|on|off|none|null)\s*(#|$)", re.IGNORECASE),
+        "write true or false",
+    ),
+    (re.compile(rf"{_NAME}=\s*-?\d+,\d"), "write the number with a point: 0.5"),
+    (re.compile(rf"{_NAME}=\s*[^\s\"'\[{{\d+-]"), 'put a text in quotes: "..."'),
+)
+
+
 class TomlTable:
     """One table of a TOML file; it hands out checked values and knows where they stand."""
 
@@ -52,6 +70,8 @@ class TomlTable:
         if name not in known:
             close = get_close_matches(name, known, n=1)
             meant = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
+            if what == "key":
+                meant += _NEWER
             self.complain(key, f"there is no {what} `{name}`", meant)
 
     def leaves(self) -> Iterator[tuple[str, TomlTable, str]]:
@@ -94,7 +114,8 @@ class TomlTable:
         """Return a text of one line without control characters."""
         value = self.text(key, default)
         if not value.isprintable():
-            self.complain(key, f"`{key}` has to be one line of plain text")
+            hint = _BACKSLASH if _ESCAPED.search(value) else ""
+            self.complain(key, f"`{key}` has to be one line of plain text", hint)
         return value
 
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
@@ -314,7 +335,13 @@ def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
         return UserError(f"{path}: {complaint}")
     line = int(found["line"] or text.rstrip().count("\n") + 1)
     what = found["what"]
-    return UserError(f"{path}, line {line}: {what[:1].lower()}{what[1:]}", "the file has to be valid TOML")
+    written = dict(enumerate(text.split("\n"), 1)).get(line, "")
+    hint = next(
+        (hint for mistake, hint in _MISTAKES if mistake.search(written)), "the file has to be valid TOML"
+    )
+    if "overwrite" in what or "twice" in what:
+        hint = "it stands in the file before: keep one of them"
+    return UserError(f"{path}, line {line}: {what[:1].lower()}{what[1:]}", hint)
 
 
 def _shown(value: object) -> str:

@@ -117,8 +117,8 @@ def test_a_file_that_is_too_large(folder: Path) -> None:
     ("data", "words"),
     [
         (b"\x89PNG\r\n\x1a\n\0\0\0", "byte 0x89 at offset 0"),
-        (b"abc\0def", "`file` is a binary file"),
-        (b"caf\xe9", "byte 0xe9 at offset 3 is not UTF-8"),
+        (b"abc\0def", "`file` is binary: a zero byte at offset 3"),
+        (b"caf\xe9", "not UTF-8 text: byte 0xe9 at offset 3"),
         (b"\xff\xfea", "not UTF-16"),
         (b"", "`file` is empty"),
         (b"\xef\xbb\xbf \n", "`file` is empty"),

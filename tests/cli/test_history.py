@@ -194,7 +194,7 @@ def test_chats_of_other_programs_come_and_what_lacks_is_told(invoke: Invoke) -> 
     [
         (b"junk", "not JSON: Expecting value: line 1 column 1"),
         (b"", "not JSON"),
-        (b"\xff", "is not UTF-8 text, at offset 0"),
+        (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
         (b"GOOD\n{}", 'chat 2 of the file: not a chat that can be imported: "format" is not'),
         (None, "cannot read"),
     ],

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app.options import pair_options
 from localspec.app.recommendation import Ranked
-from localspec.cli import recommend
+from localspec.cli import recommend, run
 from localspec.cli import setup as verb
 from localspec.errors import UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import Catalogue, approximate_shape
+from localspec.models.default_pair import default_pair
 from localspec.models.names import Reference
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -290,3 +292,40 @@ def test_flags_that_do_not_go_together(flags: tuple[str, ...], complaint: str, i
     outcome = invoke("setup", "--yes", *flags)
     assert outcome.code == 2
     assert complaint in outcome.err
+
+
+def names_a_package(text: str) -> bool:
+    lines = [line for line in text.splitlines() if line.startswith(("target", "draft"))]
+    return bool(lines)
+
+
+def test_models_of_packages_are_never_named_in_the_configuration(invoke: Invoke, world: World) -> None:
+    target, draft = default_pair()
+    for arguments in (["-m", str(target), "-md", str(draft)], ["-m", str(target)], ["--bundled"]):
+        config_file().unlink(missing_ok=True)
+        assert invoke("setup", "--yes", *arguments).code == 0
+        assert not names_a_package(config_file().read_text(encoding="utf-8"))
+    assert world.fetched == []
+
+
+@pytest.mark.usefixtures("world")
+def test_the_path_of_a_package_that_moved_still_opens_and_is_taken_out() -> None:
+    target, draft = (
+        Path("/gone/python3.9/site-packages", *path.parts[-2:]).as_posix() for path in default_pair()
+    )
+    config_file().write_text(f'[models]\ntarget = "{target}"\ndraft = "{draft}"\n', encoding="utf-8")
+    args = run.parser().parse_args(["Hi"])
+    opened = pair_options(args)
+    assert opened.draft is not None
+    assert (opened.target.path, opened.draft.path) == default_pair()
+
+
+@pytest.mark.parametrize(("written", "kept"), [(512, 512), (100, 100), (10**6, 0)])
+def test_a_context_that_a_person_wrote_is_kept_where_the_models_have_it(
+    invoke: Invoke, world: World, written: int, kept: int
+) -> None:
+    world.pairs = [pair(BIG, SMALL)]
+    config_file().write_text(f"[models]\ncontext = {written}  # chosen\n", encoding="utf-8")
+    assert invoke("setup", "--yes").code == 0
+    assert read_config(config_file()).context == kept
+    assert "# chosen" in config_file().read_text(encoding="utf-8")

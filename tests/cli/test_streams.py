@@ -19,13 +19,12 @@ import pytest
 from localspec.cli.shared.console import (
     SIMPLER,
     StatusLine,
-    decode_utf8,
     leaving_in_order,
     on_interrupt,
     print_json,
-    read_utf8,
 )
 from localspec.errors import UserError
+from localspec.storage.standard_input import StandardInput
 from tests.cli.fake_runtime import FakeInput
 
 ROOT = Path(__file__).parents[2]
@@ -147,17 +146,12 @@ def test_who_does_not_read_the_notes_may_want_the_answer(tmp_path: Path) -> None
     assert json.loads(answer.read_text())["text"] == "Hello"
 
 
-def test_standard_input_without_end_is_refused() -> None:
-    stream = FakeInput(b"x" * (2**20 + 1), terminal=False)
+def test_standard_input_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", FakeInput(b"x" * (2**20 + 1), terminal=False))
     with pytest.raises(UserError, match="more than 1 MiB"):
-        read_utf8(stream, 2**20)
-    assert len(read_utf8(FakeInput(b"x" * 2**20, terminal=False), 2**20)) == 2**20
-
-
-def test_a_byte_order_mark_is_one_only_at_the_beginning() -> None:
-    mark = "\ufeffx"
-    assert decode_utf8(mark.encode()) == "x"
-    assert decode_utf8(mark.encode(), offset=9) == mark
+        StandardInput(2**20).wait()
+    monkeypatch.setattr(sys, "stdin", FakeInput(b"x" * 2**20, terminal=False))
+    assert len(StandardInput(2**20).wait()) == 2**20
 
 
 def test_a_status_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,3 +247,49 @@ def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
     write: Callable[[str], TomlTable], value: str
 ) -> None:
     assert "file.toml: " in message_of(lambda: write(f"a = {value}"))
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (r'target = "C:\Users\me\model.gguf"', "write the path in '...', or with /"),
+        (r'target = "C:\models\qwen.gguf"', "write the path in '...', or with /"),
+        (r'target = "~\models"', "write the path in '...', or with /"),
+        ("target = “a.gguf”", "straight quotes"),
+        ("target = ~/models/a.gguf", "put a text in quotes"),
+        ("target = a.gguf  # mine", "put a text in quotes"),
+        ("target: 'a.gguf'", "with = instead of :"),
+        ("sidebar = True", "write true or false"),
+        ("sidebar = off # no", "write true or false"),
+        ("width = 0,5", "with a point"),
+        ("// target", "a comment begins with #"),
+        ("a = 1\na = 2", "it stands in the file before"),
+        ("[t]\n[t]", "it stands in the file before"),
+        ("a = [1", "valid TOML"),
+    ],
+)
+def test_a_usual_mistake_is_named(line: str, hint: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    path.write_text(f"# first\n{line}\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        read_table(path)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("value", [r"C:\temp\a.gguf", r"D:\new", r"C:\bin\foo", r"C:\foo\real"])
+def test_a_path_whose_backslashes_mean_something_is_told_as_such(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    path.write_text(f'key = "{value}"\n', encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        read_table(path).line("key")
+    assert "write the path in '...', or with /" in caught.value.hint
+    path.write_text(f"key = '{value}'\n", encoding="utf-8")
+    assert read_table(path).line("key") == value
+
+
+def test_an_unknown_key_may_be_of_a_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "file.toml"
+    path.write_text("new_setting = true\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        read_table(path).allow(("theme",))
+    assert "known: theme; if a newer LocalSpec wrote it" in caught.value.hint

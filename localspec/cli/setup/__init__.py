@@ -12,6 +12,7 @@ from typing import get_args
 from localspec import units
 from localspec.app import placing
 from localspec.app.fetching import files_of
+from localspec.app.options import with_moved
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend
 from localspec.cli.pair import find_target
@@ -26,7 +27,7 @@ from localspec.hardware.memory.needs import context_size
 from localspec.hardware.placement.candidates import Placement, PlacementConstraints
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import shipped
-from localspec.models.default_pair import default_pair, on_this_computer
+from localspec.models.default_pair import default_pair, nameable, on_this_computer
 from localspec.models.names import parse
 from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
@@ -97,6 +98,7 @@ class Work:
         self._placement: Placement | None = None
         self._edit: Edit | None = None
         self._writes_size = False
+        self._kept_context: int | None = None
         self.written = False
         self._measured = False
         self._gone, self._unreached = set[str](), 0  # models not to be had; how many for want of an answer
@@ -199,7 +201,7 @@ class Work:
         """Return the models that the configuration is to name."""
         if self._models is not None:
             return self._models
-        config = read_config(self._config)
+        config = with_moved(read_config(self._config))
         return config.target, config.draft
 
     def _paths(self) -> tuple[Path, Path | None]:
@@ -209,13 +211,19 @@ class Work:
     def _show_plan(self) -> None:
         target, draft = self._paths()
         draft_shape = None if draft is None else read_shape(draft)
-        self._placement = place(self._seen(), read_shape(target), draft_shape, PlacementConstraints())
+        shape = read_shape(target)
+        self._kept_context = self._context_kept(shape.training_context)
+        wanted = PlacementConstraints(context=self._kept_context or 0)
+        self._placement = place(self._seen(), shape, draft_shape, wanted)
         for line in placing.lines(self._placement, explain=False):
             say(textwrap.fill(line, recommend.WIDTH, subsequent_indent="    "))
 
     def _show_edit(self) -> None:
         context = self._context() if self._writes_size else None
-        self._edit = prepare(self._config, models_table(*self._named(), context))
+        target, draft = nameable(*self._named())
+        if draft is None and self._named()[1] is not None and target is not None:
+            say("The draft model comes with LocalSpec and is not written down: name it with -md.")
+        self._edit = prepare(self._config, models_table(target, draft, context))
         for line in self._edit.diff():
             say(line)
         if not self._edit.changes:
@@ -228,9 +236,14 @@ class Work:
             self.written = True
             say(f"Written: {self._edit.path}. `localspec` opens these models from now on.")
 
+    def _context_kept(self, trained: int) -> int | None:
+        """Return the context that somebody wrote into the configuration, if these models have as much."""
+        written = read_config(self._config).context
+        return written if 0 < written <= trained else None
+
     def _context(self) -> int | None:
-        """Return the context to write: 0, the usual one, unless the plan has another."""
-        if self._placement is None:
+        """Return the context to write: 0, the usual one, unless the plan has another; None keeps it."""
+        if self._placement is None or self._placement.target.context == self._kept_context:
             return None
         planned = self._placement.target.context
         usual = context_size(0, read_shape(self._paths()[0]).training_context)

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn, Self, TypeVar, get_args
 
-from localspec.app.options import MODES
+from localspec.app.options import MODES, USUAL_BATCH
 from localspec.cli.shared.opening import check, fetch
 from localspec.errors import UserError
 from localspec.models.names import parse
@@ -201,15 +201,15 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on the hub")
     about = "context in tokens (0: as the model was trained, at most 8192)"
-    add("-c", "--ctx-size", dest="context", type=context_size, default=0, metavar="N", help=about)
-    for short, flag, name, least, most, usual, about in (
-        ("-t", "--threads", "threads", 0, 1024, 0, "CPU threads (0: all cores)"),
-        ("-td", "--threads-draft", "draft_threads", 1, 1024, None, "CPU threads of the draft model"),
-        ("-b", "--batch-size", "batch", 1, 65536, 2048, "tokens per batch"),
-        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, None, "tokens computed at once"),
+    add("-c", "--ctx-size", dest="context", type=context_size, metavar="N", help=about)
+    for short, flag, name, least, most, about in (
+        ("-t", "--threads", "threads", 0, 1024, "CPU threads (0: all cores)"),
+        ("-td", "--threads-draft", "draft_threads", 1, 1024, "CPU threads of the draft model"),
+        ("-b", "--batch-size", "batch", 1, 65536, f"tokens per batch ({USUAL_BATCH})"),
+        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "tokens computed at once"),
     ):
-        add(short, flag, dest=name, type=whole(least, most), default=usual, metavar="N", help=about)
-    switch = partial(add, type=on_off_auto, metavar="on|off|auto")
+        add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
+    switch = partial(add, type=on_off_auto, default=argparse.SUPPRESS, metavar="on|off|auto")
     switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
     for short, flag, name, kind, about in (
         ("-ctk", "--cache-type-k", "kv_type_k", "f16", "type of the K cache"),
@@ -259,7 +259,7 @@ def add_sampling_flags(parser: Parser) -> None:
         "let an answer go on that only repeats itself; without it, that ends where -n sets no length, and "
         "thinking that does is closed"
     )
-    add("--ignore-circles", action="store_true", help=about)
+    add("--ignore-circles", action=argparse.BooleanOptionalAction, default=None, help=about)
     about = "end the answer before this text, wherever that stands behind the thinking; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
@@ -326,7 +326,7 @@ def add_speculation_flags(parser: Parser) -> None:
         "speculation", "what is not given: as the profile says, else as `tune` found, else as in parentheses"
     )
     add, s = group.add_argument, _SETTINGS
-    add("--mode", choices=MODES, default="auto", help="decoding mode; auto takes what pays here (auto)")
+    add("--mode", choices=MODES, help="decoding mode; auto takes what pays here (auto)")
     about = "the mode in llama.cpp's words: none, draft-simple, draft-mtp, draft-eagle3, ngram-simple"
     add("--spec-type", action=_SpecType, metavar="TYPES", default=argparse.SUPPRESS, help=about)
     length = partial(add, type=whole(1, MAX_DRAFT_LENGTH), dest="draft_length")

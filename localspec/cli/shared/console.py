@@ -83,6 +83,12 @@ def colours_unwanted() -> bool:
     return bool(os.environ.get("NO_COLOR"))
 
 
+def at_fence(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the arguments before the first `--`, among which flags count, and those behind it."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    return argv[:end], argv[end + 1 :]
+
+
 def say(text: str) -> None:
     """Print a line for the person at the keyboard: to standard error, never among the data.
 
@@ -158,32 +164,6 @@ def forget(stream: TextIO) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
-
-
-def read_utf8(stream: TextIO, most: int) -> str:
-    """Read a stream to its end; raises UserError where it is no UTF-8 text, or more than so many bytes."""
-    data = stream.buffer.read(most + 1)
-    if len(data) > most:
-        raise UserError(f"standard input holds more than {most >> 20} MiB", "pipe a part of it")
-    return decode_utf8(data)
-
-
-def decode_utf8(data: bytes, offset: int = 0) -> str:
-    """Return bytes of standard input, found at `offset`, as text; raises UserError at the first bad one."""
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        bad = f"byte {data[error.start]:#04x} at offset {offset + error.start}"
-        raise UserError(
-            f"standard input is not UTF-8 text: {bad}",
-            "convert it first, for instance with `iconv -t utf-8`",
-        ) from None
-    if "\0" in text:
-        raise UserError(
-            f"standard input is binary: a zero byte at offset {offset + data.index(0)}",
-            "only text can be read",
-        )
-    return text.removeprefix("\ufeff") if offset == 0 else text
 
 
 def on_interrupt(action: Callable[[], None]) -> AbstractContextManager[None]:

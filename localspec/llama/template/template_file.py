@@ -7,6 +7,7 @@ from pathlib import Path
 from localspec.errors import ModelFileError, UserError, in_words
 from localspec.llama.rendering import renderer
 from localspec.storage.paths import read_plain
+from localspec.storage.text_file import decode_text
 from localspec.types import Message
 
 LARGEST = 2**20  # bytes; those of models have up to 50,000
@@ -20,13 +21,7 @@ def read_template(path: Path) -> str:
     what = f"the chat template {path}"
     with in_words(f"{what} cannot be read", UserError, _WHERE):
         data = read_plain(path, LARGEST)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        found = f"byte {data[error.start]:#04x} at offset {error.start}"
-        raise UserError(f"{what} is not UTF-8 text: {found}", "save it as UTF-8") from None
-    if "\0" in text:
-        raise UserError(f"{what} is not text: it holds bytes of zero", "save it as UTF-8")
+    text = decode_text(data, what)
     if not text.strip():
         raise UserError(f"{what} is empty", _JINJA)
     return text

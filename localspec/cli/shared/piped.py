@@ -1,0 +1,24 @@
+"""Standard input of a verb: whether there is any, and what is said while nothing comes."""
+
+from __future__ import annotations
+
+import sys
+
+from localspec.cli.shared.console import is_terminal, say
+from localspec.storage.standard_input import MOST_BYTES, StandardInput
+
+_SILENCE_S = 3.0  # whoever has something to say has mostly begun by then
+
+
+def is_piped() -> bool:
+    """Tell whether standard input is open and nobody types into it."""
+    return sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
+
+
+def read_aloud(most: int = MOST_BYTES, *, otherwise: str = "") -> StandardInput:
+    """Begin to read standard input; where nothing comes for some seconds, say so once.
+
+    `otherwise` tells how to do without it.
+    """
+    text = f"waiting for standard input{otherwise and '; '}{otherwise}"
+    return StandardInput(most, silence_s=_SILENCE_S, on_silence=lambda: say(text))

@@ -1,0 +1,84 @@
+"""Standard input as data, read to its end while other work goes on."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from localspec.errors import UserError
+
+MOST_BYTES = 64 * 2**20  # far more than any context holds
+_CHUNK = 2**16
+_NAME = "standard input"
+
+
+class StandardInput:
+    """Reads standard input in a thread of its own; `wait` returns it all."""
+
+    def __init__(
+        self, most: int = MOST_BYTES, *, silence_s: float = 0, on_silence: Callable[[], None] | None = None
+    ) -> None:
+        """Begin to read; call `on_silence` once if no byte and no end has come within `silence_s`."""
+        self._most = most
+        self._data = bytearray()
+        self._obstacle: OSError | None = None
+        self._began, self._ended = threading.Event(), threading.Event()
+        self._start(self._read)
+        if on_silence is not None:
+            self._start(lambda: self._began.wait(silence_s) or on_silence())
+
+    def ends_within(self, seconds: float) -> bool:
+        """Tell whether all of it comes within some seconds."""
+        return self._ended.wait(seconds)
+
+    def wait(self) -> bytes:
+        """Return all of it, once it has ended; raises UserError where it cannot be read, or is too large."""
+        self._ended.wait()
+        if self._obstacle is not None:
+            raise UserError(f"{_NAME} cannot be read: {self._obstacle.strerror or self._obstacle}")
+        if len(self._data) > self._most:
+            raise UserError(f"{_NAME} holds more than {self._most >> 20} MiB", "pipe a part of it")
+        return bytes(self._data)
+
+    def obstacle(self) -> str:
+        """Return why it could not be read to its end, as under `nohup`; empty if it was."""
+        self._ended.wait()
+        return "" if self._obstacle is None else str(self._obstacle.strerror or self._obstacle)
+
+    def _start(self, work: Callable[[], object]) -> None:
+        threading.Thread(target=work, name="localspec-input", daemon=True).start()
+
+    def _read(self) -> None:
+        try:
+            for chunk in _chunks(sys.stdin):
+                self._began.set()
+                self._data += chunk
+                if len(self._data) > self._most:
+                    break
+        except OSError as error:
+            self._obstacle = error
+        finally:
+            self._began.set()
+            self._ended.set()
+
+
+def _chunks(stream: TextIO) -> Iterator[bytes]:
+    """Yield what comes; without the stream's own lock, which a thread that reads would keep at the exit."""
+    try:
+        descriptor = stream.fileno()
+    except OSError:  # it is no file
+        yield stream.buffer.read()
+        return
+    while True:
+        try:
+            chunk = os.read(descriptor, _CHUNK)
+        except BlockingIOError:  # whoever shares it does not wait
+            select.select([descriptor], [], [])
+            continue
+        if not chunk:
+            return
+        yield chunk
