@@ -20,17 +20,8 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
+from localspec.chat import commands
 from localspec.chat.answering import AnswerEvent, Saved
-from localspec.chat.commands import (
-    NAMES,
-    Command,
-    CommandSpec,
-    Templates,
-    as_message,
-    may_be_own,
-    own_templates,
-    parse,
-)
 from localspec.chat.live_stats import mode_name, own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, Role, StoredMessage
@@ -93,7 +84,7 @@ class ChatPane(Vertical):
         folder: Path,
         attachment_bytes: int,
         log: Log,
-        run_command: Callable[[Command], Awaitable[None]],
+        run_command: Callable[[commands.Command], Awaitable[None]],
     ) -> None:
         super().__init__()
         self.session = session
@@ -111,7 +102,7 @@ class ChatPane(Vertical):
         self._ticks: Timer
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
         self.go_home: Callable[[], None] | None = None  # where the models are on another machine
-        self.own_commands: Sequence[CommandSpec] = ()  # the person's, as they were read last
+        self.own_commands: Sequence[commands.CommandSpec] = ()  # the person's, as they were read last
         self._told: set[str] = set()  # of what is wrong with them
 
     def compose(self) -> ComposeResult:
@@ -329,9 +320,9 @@ class ChatPane(Vertical):
 
     # --- commands of the person's own ---
 
-    async def templates(self) -> Templates:
+    async def templates(self) -> commands.Templates:
         """Read the person's own commands anew; what is wrong with one is told once."""
-        found = await asyncio.to_thread(own_templates)
+        found = await asyncio.to_thread(commands.own_templates)
         for problem in [problem for problem in found.problems if problem not in self._told]:
             self._told.add(problem)
             self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
@@ -344,9 +335,9 @@ class ChatPane(Vertical):
     async def _take_prompt(self, event: PromptEntered) -> None:
         try:
             text = event.text
-            if may_be_own(text):
+            if commands.may_be_own(text):
                 text = (await self.templates()).filled_in(text)
-            if (command := parse(text)) is not None:
+            if (command := commands.parse(text)) is not None:
                 await self._run_command(command)
             elif self.answering:
                 self.composer.wait(text)
@@ -359,7 +350,7 @@ class ChatPane(Vertical):
         """Ask the open chat something and start the answer."""
         chat = self.session.chat
         async with self._changing:
-            message = as_message(text, {*NAMES, *(spec.name for spec in self.own_commands)})
+            message = commands.as_message(text, {*commands.NAMES, *(spec.name for spec in self.own_commands)})
             question, files = await asyncio.to_thread(self.composer.attached, message)
             for line in await asyncio.to_thread(self.composer.unread, message, files):
                 self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
@@ -441,8 +432,7 @@ class ChatPane(Vertical):
 
         question = f"{problem} Open the models on this machine instead?"
         if self.go_home is not None and not isinstance(self.app.screen, AskScreen):
-            no = otherwise or "Not now"
-            self.ask(AskScreen(question, yes="Open here", no=no, is_careful=True), take)
+            self.ask(AskScreen(question, "Open here", otherwise or "Not now", is_careful=True), take)
 
     # --- messages ---
 
