@@ -289,7 +289,10 @@ def test_signal_that_the_program_was_to_ignore_ends_nothing(run: Callable[..., T
 
 def test_signal_ends_a_screen_that_is_lent_to_an_editor(run: Callable[..., Terminal], tmp_path: Path) -> None:
     done = tmp_path / "done"
-    waits = f"import time\nwhile not pathlib.Path({str(done)!r}).exists(): time.sleep(0.01)"
+    waits = (
+        "import time\nend = time.monotonic() + 60\n"
+        f"while time.monotonic() < end and not pathlib.Path({str(done)!r}).exists(): time.sleep(0.01)"
+    )
     with run(variables={"VISUAL": editor(waits)}) as terminal:
         terminal.shows("Ask anything", "demo target")
         terminal.send("\x07")
