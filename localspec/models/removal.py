@@ -105,7 +105,7 @@ def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) ->
     """Plan for the hub's layout: a file's links in all commits, and its blob if no other link needs it."""
     names = {_inside_commit(file, repository) for file in model.files}
     blobs = {_real(file) for file in model.files}
-    snapshots = (path for path in _files_below(repository / "snapshots") if _is_own(path, caches))
+    snapshots = _files_below(repository / "snapshots")
     links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in blobs]
     others = _linked_elsewhere(links, repository)
     paths, kept = list(links), []

@@ -164,6 +164,28 @@ def test_files_where_links_are_not_allowed(cache: Path) -> None:
     assert files_below(cache) == set()
 
 
+def test_files_without_links_in_a_cache_with_two_paths(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    link.resolve().replace(link)
+    (tmp_path / "moved").symlink_to(cache)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "moved"))
+    removal = planned(f"{REPOSITORY}:Q8_0")
+    assert (removal.freed, removal.kept) == (len(DRAFT), ())
+    remove(removal)
+    assert files_below(cache) == set()
+
+
+def test_a_repository_with_files_of_ones_own_stays(cache: Path) -> None:
+    link = put(cache, "tiny-Q8_0.gguf", DRAFT)
+    notes = link.parents[2] / "notes.txt"
+    notes.write_text("mine")
+    remove(planned(f"{REPOSITORY}:Q8_0"))
+    assert notes.read_text() == "mine"
+    assert not link.exists()
+
+
 def test_what_a_user_keeps_elsewhere_is_never_deleted(tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(DRAFT)
     model = named("mine", find_models([tmp_path]))
