@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Drafters
-from localspec.decoding.sampling import best_candidates, draft_distribution, probabilities
+from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
 from localspec.types import EngineSettings, Sampling
-from tests.contract import GREEDY, OFF, PLAIN, Toy, latency_model
+from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
 from tests.decoding.toys import MadeConstraint
 
 PENALISED = Sampling(
@@ -95,3 +97,37 @@ def test_the_engine_tells_ruled_answers_from_free_ones(is_ruled: bool) -> None:
     learned = toy.engine.drafters.policy(latency_model(), SD, deterministic=False, ruled=is_ruled)
     other = toy.engine.drafters.policy(latency_model(), SD, deterministic=False, ruled=not is_ruled)
     assert learned.calibration._recent_judged > other.calibration._recent_judged == 4.0
+
+
+@pytest.mark.parametrize("settings", [OFF, SD, SSD, EngineSettings(mode="ngram")])
+def test_penalties_see_the_answer_alone_and_go_on_after_a_pause(settings: EngineSettings) -> None:
+    """The text is what a plain loop over whole rows gives; the answer pauses after every second round."""
+    greedy, prompt = replace(PENALISED, temperature=0.0, penalty_window=9), [5, 6, 7, 8, 9, 10, 11, 12]
+    model, expected = Toy().target, list(prompt)
+    for _ in range(40):
+        history = expected[max(len(prompt), len(expected) - greedy.penalty_window) :]
+        expected.append(int(penalised_row(model.logits_after(expected), greedy, history).argmax()))
+    toy, text, segment = Toy(), list(prompt), 0
+    while len(text) < len(expected):
+        left = len(expected) - len(text)
+        params = DecodeParams(greedy, "rejection", 8, left, NO_END, answer_start=len(prompt))
+        rounds = toy.engine.rounds(list(text), settings, params, latency_model(), 1, segment)
+        with closing(rounds):
+            for event, _ in zip(rounds, range(2), strict=False):
+                assert isinstance(event, Round)
+                text += event.tokens
+        segment += 1
+    assert text == expected
+
+
+def test_what_was_found_in_the_cache_is_that_of_the_prompt_though_the_answer_paused() -> None:
+    toy, prompt = Toy(), list(range(12))
+    toy.answer(prompt, OFF, GREEDY, 4)
+    text = [*prompt, 3, 3]
+    for segment in range(3):
+        params = DecodeParams(GREEDY, "rejection", 4, 20, NO_END, answer_start=14)
+        with closing(toy.engine.rounds(list(text), SD, params, latency_model(), 1, segment)) as rounds:
+            event = next(rounds)
+        assert isinstance(event, Round)
+        text += event.tokens
+        assert toy.engine.reused == len(prompt)
