@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from localspec.types import Sampling as Sampling
     from localspec.types import Summary as Summary
     from localspec.types import TextDelta as TextDelta
+    from localspec.types import ThinkingOpened as ThinkingOpened
 
 _HOMES = {
     "LocalSpecError": "errors",
@@ -54,7 +55,7 @@ _HOMES = {
 } | dict.fromkeys(
     (
         "EngineSettings", "Finished", "GenerationEvent", "Grammar", "Message", "Mode", "ModelOptions",
-        "PromptProgress", "Request", "RoundDone", "Sampling", "Summary", "TextDelta",
+        "PromptProgress", "Request", "RoundDone", "Sampling", "Summary", "TextDelta", "ThinkingOpened",
     ),
     "types",
 )  # fmt: skip

@@ -139,6 +139,7 @@ def test_a_grammar_begins_where_the_thinking_ends_however_that_is_spelled(
             mask = constraint.mask([1, 2, *closing[:count]])
             assert mask is None or mask.are_refused
         assert allowed(constraint, [1, 2, *closing]) == begun
+        assert allowed(constraint, [1, 2, *closing, *yes]) == sorted(model.end_tokens)
         assert accepts(constraint, [1, 2], [*closing, *yes, 3]) == len(closing) + len(yes)
         assert constraint.mask([1, 2, *closing[:-1], 3]) is None  # a draft that was taken back
         assert allowed(constraint.copy(), [1, 2, *closing]) == begun
@@ -159,6 +160,17 @@ def test_no_token_ends_the_thinking_with_more_than_blanks_behind_it() -> None:
     assert refused(b"hm</THINK") == [b">{", b"> <", b"</think>{"]
     assert refused(b"</thin") == [b"k>x", b"</think>{"]
     assert ClosingTag("</think>", pieces[:3]).mask(b"</think") is None
+
+
+def test_such_a_token_is_refused_where_it_would_end_the_thinking(model: Model, grammars: Grammars) -> None:
+    pieces = model.vocabulary.all_pieces()
+    longer = {token for token, piece in enumerate(pieces) if piece[:1] == b">" and piece[1:].strip()}
+    assert longer
+    constraint = grammars.constraint(YES, [], tags_of("<think>"))
+    mask = constraint.mask(model.vocabulary.tokenize("hm</think"))
+    assert mask is not None
+    assert (set(mask.ids.tolist()), mask.are_refused) == (longer, True)
+    assert constraint.mask(model.vocabulary.tokenize("hm</thin")) is None
 
 
 def test_masks_in_and_behind_thinking_depend_on_the_text_alone(model: Model, grammars: Grammars) -> None:
