@@ -16,7 +16,7 @@ from itertools import count
 from types import FrameType
 from typing import Any, Self, TextIO, cast
 
-from localspec.errors import Cancelled, EngineDied, LocalSpecError, ServerLost, UserError
+from localspec.errors import Cancelled, EngineDied, LibraryError, LocalSpecError, ServerLost, UserError
 from localspec.safe_text import safe_line, safe_text
 
 _WIDE = 200  # columns
@@ -272,6 +272,8 @@ def tell(error: LocalSpecError) -> None:
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
     if isinstance(error, ServerLost):
         hint = "start again once `localspec share` runs there, or with --rpc none to compute here"
+    elif isinstance(error, LibraryError):
+        hint = "`localspec doctor` says what mends it"
     elif isinstance(error, EngineDied):
         hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
     say(f"error: {message}")
