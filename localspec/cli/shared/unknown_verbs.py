@@ -29,7 +29,8 @@ _UNLESS_LONG = {
     "fetch": "pull", "generate": "run", "get": "pull", "import": "history", "inspect": "show",
     "install": "pull", "launch": "serve", "load": "run", "open": "chat", "prompt": "run", "push": "",
     "register": "", "remove": "rm", "reset": "", "restart": "serve", "resume": "history", "search": "",
-    "kill": "", "set": "", "start": "serve", "stop": "", "switch": "", "test": "verify", "update": "", "use": "run",
+    "kill": "", "set": "", "start": "serve", "stop": "", "switch": "", "test": "verify", "update": "",
+    "use": "run",
 }  # fmt: skip
 """Verbs of other programs, with ours that is nearest, if any; these also begin questions."""
 _FEW = 2  # words behind one of those; with more it is a question
