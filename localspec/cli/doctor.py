@@ -379,8 +379,19 @@ def _kept(name: str, find: Callable[[], Path], look: Callable[[str, Path], Check
         return Check(name, "fail", error.message, error.hint)
 
 
+def _missing_folder(name: str, path: Path) -> Check:
+    """Look whether a folder that is not there can be made."""
+    above = next(each for each in path.parents if each.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return Check(name, "pass", f"`{path}` is made when there is something to keep")
+    mend = f"export LOCALSPEC_{name.partition(' ')[0].upper()}_DIR=...   # a folder that you can write to"
+    return Check(name, "fail", f"`{path}` cannot be made: `{above}` cannot be written", mend)
+
+
 def folder(name: str, path: Path) -> Check:
     """Look whether a folder of ours can be written, has room, and is private."""
+    if not path.exists():
+        return _missing_folder(name, path)
     quoted = shlex.quote(str(path))
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return Check(name, "fail", f"`{path}` cannot be written", f"sudo chown -R $(id -u) {quoted}")
@@ -399,7 +410,7 @@ def folder(name: str, path: Path) -> Check:
 def chats(name: str, path: Path) -> Check:
     """Look whether the chats can be read, and whether their file is whole."""
     quoted = shlex.quote(str(path))
-    if os.access(path.parent, os.X_OK) and not path.exists():
+    if not path.exists() and (os.access(path.parent, os.X_OK) or not path.parent.exists()):
         return Check(name, "pass", "none kept yet")
     mend = f"sqlite3 {quoted} .recover | sqlite3 {quoted}.new   # then put the new file in its place"
     try:
