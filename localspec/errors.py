@@ -70,6 +70,10 @@ class EngineError(LocalSpecError):
     """Native code or the machine failed."""
 
 
+class LibraryError(EngineError):
+    """llama.cpp's library cannot be loaded, or is not the one that LocalSpec needs."""
+
+
 class EngineDied(EngineError):
     """The process that holds the models has ended; what it wrote so far stands."""
 

@@ -16,6 +16,7 @@ import pytest
 from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.models import caches
+from localspec.storage.paths import make_private_folder
 
 # Tests may import llama_cpp before localspec.llama says how long libgomp's threads spin: pairs of them, in
 # two processes on two cores, would take some ten times as long.
@@ -79,6 +80,7 @@ def empty_home(
         monkeypatch.setenv(name, str(home))
     for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
+        make_private_folder(home / kind.lower() / "localspec")  # tests put files there
     monkeypatch.setattr(caches, "OLLAMA_SERVICE", home / "service")
     return home
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage, which
@@ -21,9 +22,10 @@ import psutil
 
 from localspec import units
 from localspec.app.options import with_moved
+from localspec.child_process import values_of
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.gguf import check_model_file
 from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import judge
@@ -97,12 +99,35 @@ def main(argv: Sequence[str]) -> int:
 def examine() -> Iterator[Check]:
     """Look at the machine, then at files."""
     try:
+        read_config(paths.config_dir() / "config.toml")
         sight = devices.look()
     except UserError as error:
-        yield Check("llama.cpp", "fail", error.message, error.hint)
-    else:
-        yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
+        checks = tuple(file_checks())
+        if all(error.message != check.text for check in checks):
+            yield Check("llama.cpp", "fail", error.message, error.hint)
+        yield from checks
+        return
+    yield from machine_checks(sight, machine.recall(sight) or sight.machine, os.environ)
+    if sight.found.devices:
+        yield _engine()
     yield from file_checks()
+
+
+def _engine() -> Check:
+    """Look whether all that models are opened with can be imported, in a process as they have one."""
+    try:
+        list(values_of(_imported, devices.PATIENCE_S))
+    except LocalSpecError as error:
+        mend = f"{shlex.quote(sys.executable)} -m pip check   # or unset PYTHONPATH, which may hide a package"
+        return Check("engine", "fail", f"models cannot be opened: {error}", mend)
+    return Check("engine", "pass", "all that opens models can be imported")
+
+
+def _imported() -> Iterator[str]:
+    """Import what a process that opens models imports; yields the names."""
+    for name in ("localspec.inference.runtime", "localspec.llama.grammar"):
+        import_module(name)
+        yield name
 
 
 def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
@@ -354,12 +379,20 @@ def _kept(name: str, find: Callable[[], Path], look: Callable[[str, Path], Check
         return Check(name, "fail", error.message, error.hint)
 
 
+def _missing_folder(name: str, path: Path) -> Check:
+    """Look whether a folder that is not there can be made."""
+    above = next(each for each in path.parents if each.exists())
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return Check(name, "pass", f"`{path}` is made when there is something to keep")
+    mend = f"export LOCALSPEC_{name.partition(' ')[0].upper()}_DIR=...   # a folder that you can write to"
+    return Check(name, "fail", f"`{path}` cannot be made: `{above}` cannot be written", mend)
+
+
 def folder(name: str, path: Path) -> Check:
     """Look whether a folder of ours can be written, has room, and is private."""
-    quoted = shlex.quote(str(path))
     if not path.exists():
-        variable = f"LOCALSPEC_{name.removesuffix(' folder').upper()}_DIR"
-        return Check(name, "fail", f"`{path}` cannot be made", f"export {variable}=/a/folder/of/yours")
+        return _missing_folder(name, path)
+    quoted = shlex.quote(str(path))
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         return Check(name, "fail", f"`{path}` cannot be written", f"sudo chown -R $(id -u) {quoted}")
     free = disk_usage(path).free
@@ -377,7 +410,7 @@ def folder(name: str, path: Path) -> Check:
 def chats(name: str, path: Path) -> Check:
     """Look whether the chats can be read, and whether their file is whole."""
     quoted = shlex.quote(str(path))
-    if not path.parent.exists() or (os.access(path.parent, os.X_OK) and not path.exists()):
+    if not path.exists() and (os.access(path.parent, os.X_OK) or not path.parent.exists()):
         return Check(name, "pass", "none kept yet")
     mend = f"sqlite3 {quoted} .recover | sqlite3 {quoted}.new   # then put the new file in its place"
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.cli.shared.console import SIMPLER, at_fence, exit_code, is_terminal, nothing_obeyed
-from localspec.cli.shared.unknown_verbs import refuse_unknown_verb
+from localspec.cli.shared.unknown_verbs import as_question, refuse_unknown_verb
 from localspec.errors import UserError
 from localspec.version import __version__
 
@@ -84,7 +84,12 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
     _use_servers(servers)
     if name in ANSWERING and not set(_HELP) & set(argv):
         get_ready(argv)
-    return _verb(name)(argv)
+    try:
+        return _verb(name)(argv)
+    except UserError as error:
+        if name not in ANSWERING and (asked := as_question((first, *argv))):
+            error.hint += f'{error.hint and "; "}to ask the model: `localspec run "{asked}"`'
+        raise
 
 
 def _use_servers(servers: str | None) -> None:

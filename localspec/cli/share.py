@@ -94,7 +94,10 @@ def _chosen(names: tuple[str, ...] | None) -> list[BackendDevice]:
     """Return the devices to offer; raises UserError for one that is not here, or no RPC backend."""
     from localspec.hardware.devices import look
 
-    found = look().found
+    sight = look()
+    found = sight.found
+    if sight.trouble is not None and not found.devices:
+        raise sight.trouble
     if "RPC" not in found.backends:
         raise lacking()
     here = {device.name: device for device in found.devices if device.backend != "RPC"}

@@ -56,6 +56,7 @@ class Sight:
     machine: Machine
     found: Found = field(default_factory=Found)
     cards: nvml.Cards = field(default_factory=nvml.Cards)
+    trouble: LocalSpecError | None = None  # that kept something from being found
 
 
 def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
@@ -64,7 +65,7 @@ def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
     Raises `UserError` where a backend is to be loaded that cannot be.
     `via` asks in a process that is there already, such as `Worker.look`.
     """
-    found, cards, trouble = Found(), nvml.Cards(), ""
+    found, cards, trouble = Found(), nvml.Cards(), None
     try:
         for answer in values_of(ask, timeout_s) if via is None else via():
             if isinstance(answer, Found):
@@ -74,8 +75,9 @@ def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
     except UserError:
         raise
     except LocalSpecError as error:
-        trouble = str(error)
-    return Sight(describe(found, cards, processor(allowed_cores()), os.environ, trouble), found, cards)
+        trouble = error
+    seen = describe(found, cards, processor(allowed_cores()), os.environ, str(trouble or ""))
+    return Sight(seen, found, cards, trouble)
 
 
 def ask() -> Iterator[Answer]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from localspec.errors import EngineError, UserError
+from localspec.errors import LibraryError, UserError
 from localspec.llama import rpc
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir, expanded
@@ -35,7 +35,7 @@ _kept_alive: list[object] = []  # callbacks that native code holds
 def native() -> Native:
     """Return llama-cpp-python's low-level binding, initialised.
 
-    Raises `EngineError` where it cannot serve, `UserError` where an added backend cannot be loaded.
+    Raises `LibraryError` where it cannot serve, `UserError` where an added backend cannot be loaded.
     """
     global _api  # noqa: PLW0603 - the library can be started only once in a process
     if _api is None:
@@ -53,7 +53,7 @@ def _start() -> Native:
             import llama_cpp
             import llama_cpp.llama_cpp as api
     except (ImportError, OSError, RuntimeError) as error:
-        raise EngineError(f"llama-cpp-python cannot be loaded: {error}") from error
+        raise LibraryError(f"llama-cpp-python cannot be loaded: {error}") from error
     _check(api, llama_cpp.__version__)
     _redirect_log(api)
     api.llama_backend_init()
@@ -161,7 +161,7 @@ def _check(api: Native, version: str) -> None:
         defaults = (model.load_mode, context.n_batch, context.n_seq_max, context.swa_full, context.kv_unified)
         known = defaults == (-1, 2048, 1, True, False)
     if not known:
-        raise EngineError(
+        raise LibraryError(
             f"llama-cpp-python {version} does not fit: LocalSpec needs {VERSION} with its own llama.cpp"
         )
 

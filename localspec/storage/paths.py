@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from localspec import units
-from localspec.errors import StoreError, UserError, in_words
+from localspec.errors import StoreError
 
 _FILE_ADDRESS = re.compile(
     r"file:(?://(?:localhost)?)?" + (r"/?([a-z]:.*)" if os.name == "nt" else r"(/(?!/).*)"),
@@ -24,17 +24,17 @@ NOT_WRITABLE = (EACCES, EPERM, EROFS)
 
 
 def config_dir() -> Path:
-    """Return the folder of configuration, profiles and themes, made where it was missing and can be."""
+    """Return the folder of configuration, profiles and themes; it may be missing."""
     return _own_folder("config")
 
 
 def data_dir() -> Path:
-    """Return the folder of chats and studies, made where it was missing and can be."""
+    """Return the folder of chats and studies; it may be missing."""
     return _own_folder("data")
 
 
 def state_dir() -> Path:
-    """Return the folder of logs and drafts, made where it was missing and can be."""
+    """Return the folder of logs and drafts; it may be missing."""
     return _own_folder("state")
 
 
@@ -57,7 +57,8 @@ def expanded(text: str | Path) -> Path:
 def make_private_folder(path: Path) -> None:
     """Make a folder that only its owner can look into, unless it exists; raises OSError."""
     if not path.is_dir():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        for missing in reversed([each for each in path.parents if not each.exists()]):
+            missing.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
         path.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
 
@@ -78,12 +79,14 @@ def read_plain(path: Path, most: int) -> bytes:
 def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) -> None:
     """Write a file in one step: whoever reads it, or loses power, finds the old text or the new one.
 
-    A symbolic link is followed. Raises StoreError and leaves the old file alone if anything fails.
+    A symbolic link is followed, and a missing folder made. Raises StoreError and leaves the old file alone if
+    anything fails.
     """
     import tempfile  # 3 ms
 
     target = Path(os.path.realpath(path))
     try:
+        make_private_folder(target.parent)
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=".tmp", dir=target.parent)
         temporary = Path(name)
         try:
@@ -104,15 +107,7 @@ def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) ->
 def _own_folder(kind: str) -> Path:
     variable = f"LOCALSPEC_{kind.upper()}_DIR"
     wanted = os.environ.get(variable, "").strip()
-    path = Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
-    hint = f"set {variable} to a folder that you can write to"
-    with in_words(f"cannot make the {kind} folder `{path}`", UserError, hint):
-        try:
-            make_private_folder(path)
-        except OSError as error:
-            if error.errno not in NOT_WRITABLE:  # who only reads finds nothing there; who writes is told
-                raise
-    return path
+    return Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
 
 
 def _usual_folder(kind: str) -> Path:

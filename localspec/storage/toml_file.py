@@ -340,7 +340,7 @@ def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
         (hint for mistake, hint in _MISTAKES if mistake.search(written)), "the file has to be valid TOML"
     )
     if "overwrite" in what or "twice" in what:
-        hint = "it stands in the file before: keep one of them"
+        hint = "it stands in the file before, which is not valid TOML: keep one of them"
     return UserError(f"{path}, line {line}: {what[:1].lower()}{what[1:]}", hint)
 
 

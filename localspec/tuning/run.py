@@ -14,12 +14,12 @@ from itertools import islice
 
 from localspec.benchmark.harness import answered
 from localspec.decoding.measurements import Costs, Trace, TraceSegment
-from localspec.errors import UserError
+from localspec.errors import UserError, in_words
 from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
-from localspec.storage.paths import PRIVATE_FILE, data_dir
+from localspec.storage.paths import PRIVATE_FILE, data_dir, make_private_folder
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.confirm import Entrant, Terms, confirm, entrants
@@ -102,6 +102,8 @@ class TuningRun:
         """Do what is not done yet; raises `UserError` while another program tunes."""
         from filelock import FileLock, Timeout  # 20 ms
 
+        with in_words(f"cannot make the folder `{data_dir()}`"):
+            make_private_folder(data_dir())
         try:
             with FileLock(data_dir() / "tune.lock", timeout=0, mode=PRIVATE_FILE):
                 yield from self._stages()

@@ -260,3 +260,53 @@ def test_screen_opens_where_somebody_sits_before_a_terminal_that_can_draw_it(
     monkeypatch.setattr(command_line, "is_terminal", lambda stream: stream is sys.stdin or terminal)
     assert command_line.main(arguments, open_screen) == 0
     assert opened == ([arguments] if opens else [])
+
+
+@pytest.mark.parametrize(
+    ("word", "way"),
+    [
+        ("version", "`localspec --version`"),
+        ("update", "README, Install"),
+        ("upgrade", "README, Install"),
+        ("config", "config.toml"),
+        ("settings", "config.toml"),
+        ("login", "HF_TOKEN"),
+        ("ps", "`localspec models`"),
+        ("stop", "Ctrl+C"),
+        ("quit", "/exit"),
+        ("search", "`localspec history search`"),
+    ],
+)
+def test_words_of_other_programs_get_what_does_it_here(
+    fake: FakeRuntime, invoke: Invoke, word: str, way: str
+) -> None:
+    outcome = invoke(word)
+    assert outcome.code == 2
+    assert f"there is no verb `{word}`" in outcome.err
+    assert way in outcome.err
+    assert fake.opened == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "list three fruits",
+        "show me the money",
+        "plan a trip to Rome",
+        "pull my finger, please",
+        "history of Rome",
+    ],
+)
+def test_a_question_that_begins_with_a_verb_learns_how_to_ask(invoke: Invoke, question: str) -> None:
+    outcome = invoke(*question.split())
+    assert outcome.code == 2
+    assert f'`localspec run "{question}"`' in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["show", "no-such.gguf"], ["models", "/no/such"], ["plan", "--nonsense"]]
+)
+def test_other_mistakes_are_no_questions(invoke: Invoke, arguments: list[str]) -> None:
+    outcome = invoke(*arguments)
+    assert outcome.code == 2
+    assert "ask the model" not in outcome.err

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from errno import ENOSPC
+from errno import EACCES, EMFILE, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -171,6 +171,12 @@ def test_figures_go_to_standard_error(invoke: Invoke) -> None:
         (KeyboardInterrupt(), 130, ""),
         (BrokenPipeError(), 0, ""),
         (OSError(ENOSPC, "No space left on device"), 1, "error: cannot write: No space left on device\n"),
+        (OSError(EMFILE, "Too many open files"), 1, "error: the system refuses: Too many open files\n"),
+        (
+            PermissionError(EACCES, "Permission denied", "/x"),
+            1,
+            "error: the system refuses: Permission denied (/x)\n",
+        ),
     ],
 )
 def test_every_error_has_its_line_and_code(

@@ -309,7 +309,7 @@ def test_models_of_packages_are_never_named_in_the_configuration(invoke: Invoke,
 
 
 @pytest.mark.usefixtures("world")
-def test_the_path_of_a_package_that_moved_still_opens_and_is_taken_out() -> None:
+def test_the_path_of_a_package_that_moved_still_opens() -> None:
     target, draft = (
         Path("/gone/python3.9/site-packages", *path.parts[-2:]).as_posix() for path in default_pair()
     )

@@ -11,15 +11,33 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout, suppress
-from errno import ENOSPC
+from errno import (
+    EACCES,
+    EAGAIN,
+    EBADF,
+    EDQUOT,
+    EIO,
+    EMFILE,
+    ENFILE,
+    ENODEV,
+    ENOMEM,
+    ENOSPC,
+    ENXIO,
+    EPERM,
+    EROFS,
+    ESTALE,
+)
 from itertools import count
 from types import FrameType
 from typing import Any, Self, TextIO, cast
 
-from localspec.errors import Cancelled, EngineDied, LocalSpecError, ServerLost, UserError
+from localspec.errors import Cancelled, EngineDied, LibraryError, LocalSpecError, ServerLost, UserError
 from localspec.safe_text import safe_line, safe_text
 
 _WIDE = 200  # columns
+_OF_THE_SYSTEM = {  # which no program can help
+    EACCES, EAGAIN, EBADF, EDQUOT, EIO, EMFILE, ENFILE, ENODEV, ENOMEM, ENXIO, EPERM, EROFS, ESTALE,
+}  # fmt: skip
 _PATIENCE = 2  # an impatient second press means the same as the first
 _ENDS = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
 SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -284,6 +302,8 @@ def tell(error: LocalSpecError) -> None:
     message, hint = (error.message, error.hint) if isinstance(error, UserError) else (str(error), "")
     if isinstance(error, ServerLost):
         hint = "start again once `localspec share` runs there, or with --rpc none to compute here"
+    elif isinstance(error, LibraryError):
+        hint = "`localspec doctor` says what mends it"
     elif isinstance(error, EngineDied):
         hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
     say(f"error: {message}")
@@ -331,6 +351,10 @@ def _explain(error: Exception, *, verbose: bool) -> None:
         import traceback  # 10 ms that only a crash should cost
 
         traceback.print_exception(error, file=sys.stderr)
+    if isinstance(error, OSError) and error.errno in _OF_THE_SYSTEM:
+        where = f" ({error.filename})" if error.filename else ""
+        say(f"error: the system refuses: {error.strerror}{where}")
+        return
     say(f"error: unexpected {type(error).__name__}: {error}")
     if not verbose:
         say("  hint: this is a mistake in LocalSpec; run it again with -v for the traceback, and report it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from itertools import takewhile
@@ -20,6 +21,7 @@ _ALWAYS = {
     "session": "history", "sessions": "history", "status": "doctor", "template": "", "templates": "",
     "tool": "", "tools": "", "tui": "", "ui": "", "uninstall": "rm", "unload": "", "upgrade": "",
     "version": "", "web": "", "worker": "share",
+    "bye": "", "exit": "", "quit": "", "settings": "setup",
 }  # fmt: skip
 _UNLESS_LONG = {
     "add": "pull", "ask": "run", "check": "doctor", "clean": "rm", "complete": "run", "continue": "history",
@@ -27,10 +29,37 @@ _UNLESS_LONG = {
     "fetch": "pull", "generate": "run", "get": "pull", "import": "history", "inspect": "show",
     "install": "pull", "launch": "serve", "load": "run", "open": "chat", "prompt": "run", "push": "",
     "register": "", "remove": "rm", "reset": "", "restart": "serve", "resume": "history", "search": "",
-    "set": "", "start": "serve", "stop": "", "switch": "", "test": "verify", "update": "", "use": "run",
+    "kill": "", "set": "", "start": "serve", "stop": "", "switch": "", "test": "verify", "update": "",
+    "use": "run",
 }  # fmt: skip
 """Verbs of other programs, with ours that is nearest, if any; these also begin questions."""
 _FEW = 2  # words behind one of those; with more it is a question
+
+
+_WAYS = {
+    "auth": "nobody logs in; HF_TOKEN opens private models of the hub",
+    "config": "config.toml holds all settings (README, Settings); `localspec setup` chooses models",
+    "exit": "nothing is open; /exit leaves a chat",
+    "kill": "Ctrl+C ends what runs",
+    "ps": "models are open only while a verb runs; `localspec models` lists those on disk",
+    "search": "`localspec history search` finds chats, `localspec recommend` models",
+    "stop": "Ctrl+C ends what runs; models are open only while a verb runs",
+    "template": "--chat-template-file, or [templates] in config.toml, replaces a model's",
+    "update": "install LocalSpec again to update it (README, Install); `localspec pull` fetches models",
+    "version": "`localspec --version` prints it",
+}
+"""What does here what a verb of other programs does, where no verb does."""
+_ALIKE = {
+    "login": "auth", "logout": "auth", "configure": "config", "settings": "config", "set": "config",
+    "quit": "exit", "bye": "exit", "unload": "stop", "upgrade": "update", "templates": "template",
+}  # fmt: skip
+_WORD = re.compile(r"[\w'’-]+[,;:]?|[\w'’-]+[.!?]+")
+
+
+def as_question(words: Sequence[str]) -> str:
+    """Return what was typed as a question, if it may be one: three words or more, and no flag or file."""
+    plain = len(words) > _FEW and all(map(_WORD.fullmatch, words))
+    return " ".join(words) if plain and not any(word.startswith("-") for word in words) else ""
 
 
 def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_flags: Sequence[str]) -> None:
@@ -55,6 +84,10 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
         told += f", and no question has {foreign_flags[0]}"
     question = " ".join((word, *rest))
     asking = "these words" if rest else "this very word"
-    raise UserError(
-        told, f'`localspec --help` lists the verbs; to ask the model {asking}: `localspec run "{question}"`'
-    )
+    way = _WAYS.get(_ALIKE.get(name, name), "")
+    hints = [way] if way else []
+    hints += [
+        "`localspec --help` lists the verbs",
+        f'to ask the model {asking}: `localspec run "{question}"`',
+    ]
+    raise UserError(told, "; ".join(hints))

@@ -162,6 +162,9 @@ class Worker(AbstractContextManager["Worker"]):
         """End a process that does not do what it is started for."""
         try:
             yield
+        except EngineError as error:
+            self._process.kill(error)  # what is asked next has failed for the same reason
+            raise
         except BaseException:
             self._process.kill()
             raise
@@ -353,10 +356,13 @@ class EngineProcess:
         """Drop what still comes for a call."""
         self._pending.pop(number, None)
 
-    def close(self) -> None:
-        """End the process: by the end of its requests, or by force. Calls under way raise `EngineDied`."""
+    def close(self, reason: EngineError | None = None) -> None:
+        """End the process: by the end of its requests, or by force. Calls under way raise `EngineDied`.
+
+        Later calls raise the reason, if there is one.
+        """
         if self._end is None:
-            self._end = EngineError("the models are closed")
+            self._end = reason or EngineError("the models are closed")
         if not self._opens:  # what it is getting ready for does not come
             self._process.kill()
         self._frames.put(None)
@@ -365,10 +371,12 @@ class EngineProcess:
             self._ends_within(_DEATH_S)
         self._release()
 
-    def kill(self) -> None:
-        """End the process at once."""
+    def kill(self, reason: EngineError | None = None) -> None:
+        """End the process at once; later calls raise the reason, if there is one."""
+        if self._end is None:
+            self._end = reason
         self._process.kill()
-        self.close()
+        self.close(reason)
 
     def _ends_within(self, seconds: float) -> bool:
         try:
