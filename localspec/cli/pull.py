@@ -20,7 +20,10 @@ def parser() -> Parser:
         "before it comes. HF_TOKEN opens gated repositories, HF_ENDPOINT names "
         "another hub, and LLAMA_CACHE or HF_HUB_CACHE the folder that models go to.",
     )
-    about = "which model; without a quant Q4_K_M, else Q8_0, else the first. USER/REPO/FILE.gguf is a file"
+    about = (
+        "which model; without a quant Q4_K_M, else Q8_0, else the first. QUANT may be a folder or the end of "
+        "a file's name; USER/REPO/FILE.gguf is a file"
+    )
     result.add_argument("model", nargs="+", metavar="USER/REPO[:QUANT]", help=about)
     about = "download also what this version of LocalSpec cannot open"
     result.add_argument("--force", action="store_true", help=about)

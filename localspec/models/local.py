@@ -70,7 +70,8 @@ class LocalModel:
 
     def called(self, name: str) -> LocalModel:
         """Return the model with the files that one of its names leads to."""
-        return next((other for other in self.others if other.name.lower() == name.lower()), self)
+        names = (name.lower(), f"{name}:latest".lower())
+        return next((other for other in self.others if other.name.lower() in names), self)
 
 
 def find_models(

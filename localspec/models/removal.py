@@ -18,6 +18,7 @@ from pathlib import Path
 from localspec.errors import StoreError, UserError, in_words
 from localspec.models.caches import Place, known_places, repository_of
 from localspec.models.local import LocalModel, find_models
+from localspec.models.verified import is_checksum
 
 _LARGEST_NOTE = 64  # bytes: the name of a commit
 
@@ -94,29 +95,39 @@ def _place_of(file: Path, caches: Sequence[Place]) -> str:
 
 def _plan_loose(model: LocalModel) -> Removal:
     linked = _linked_elsewhere(model.files)
-    staying = [file for file in model.files if not file.is_symlink() and _real(file) in linked]
+    staying = [file for file in model.files if _real_entry(file) in linked]
     kept = [f"{file} stays: another model's link leads to it" for file in staying]
-    if any(file.is_symlink() for file in model.files):
+    paths = [file for file in model.files if file not in staying]
+    if any(file.is_symlink() for file in paths):
         kept.append("what it links to stays")
-    return _removal(model, [file for file in model.files if file not in staying], kept)
+    return _removal(model, paths, kept)
 
 
 def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) -> Removal:
-    """Plan for the hub's layout: a file's links in all commits, and its blob if no other link needs it."""
+    """Plan for the hub's layout: a file's links in all commits, and its blob if no other link needs it.
+
+    A blob may be a link to another one, in the store that all repositories of the cache share.
+    """
     names = {_inside_commit(file, repository) for file in model.files}
-    blobs = {_real(file) for file in model.files}
+    files = {_real(file) for file in model.files}
     snapshots = _files_below(repository / "snapshots")
-    links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in blobs]
-    others = _linked_elsewhere(links, repository)
+    links = [path for path in snapshots if _inside_commit(path, repository) in names and _real(path) in files]
+    own = {_real_entry(link) for link in links}
+    own_blobs, shared = _real(repository) / "blobs", _real(repository).parent / "blobs"
+    blobs = {blob for link in links for blob in _led_to(link)} - own
+    others = _linked_elsewhere([*links, *(blob for blob in blobs if blob.parent == own_blobs)], repository)
     paths, kept = list(links), []
-    for blob in sorted(blobs.difference(map(_real_entry, links))):  # without links a file stands in its place
+    for blob in sorted(blobs):
         if blob in others:
             kept.append(f"{blob} stays: another model uses it")
-        elif blob.parent != _real(repository) / "blobs":
-            kept.append(f"{blob} stays: {_place_of(blob, caches)}")
-        else:
+        elif blob.parent == own_blobs:
             paths.append(repository / "blobs" / blob.name)
-    return _removal(model, paths, kept)
+        elif blob.parent.parent == shared and is_checksum(blob.name):
+            folder = repository.parent / "blobs" / blob.parent.name
+            paths += [folder / blob.name, folder / f"{blob.name}.refs"]
+        else:
+            kept.append(f"{blob} stays: {_place_of(blob, caches)}")
+    return _removal(model, [path for path in paths if os.path.lexists(path)], kept)
 
 
 def _removal(model: LocalModel, paths: Sequence[Path], kept: Sequence[str] = ()) -> Removal:
@@ -163,11 +174,22 @@ def _linked_elsewhere(own: Sequence[Path], *more: Path) -> set[Path]:
     """Return what links to files lead to that lie where models may lie, or in `more`; but for one's own."""
     ours = {_real_entry(path) for path in own}
     return {
-        _real(link)
+        path
         for root in {_real(root) for root in (*more, *(place.path for place in known_places()))}
         for link in _files_below(root)
         if link.is_symlink() and link not in ours
+        for path in _led_to(link)
     }
+
+
+def _led_to(link: Path) -> Iterator[Path]:
+    """Yield what a link leads to, step by step: further links, and at last a file."""
+    path, seen = _real_entry(link), set[Path]()
+    with suppress(OSError):  # a name that is too long
+        while path.is_symlink() and path not in seen:
+            seen.add(path)
+            path = _real_entry(path.parent / path.readlink())
+            yield path
 
 
 def _repository(path: Path, root: Path) -> Path | None:

@@ -155,6 +155,52 @@ def test_a_link_that_leads_out_of_the_cache_goes_without_its_file(cache: Path, t
     assert outside.read_bytes() == DRAFT
 
 
+def shared(cache: Path, link: Path) -> Path:
+    """Move a blob to the store that all repositories share, as huggingface_hub does; return it there."""
+    blob = link.parent / link.readlink()
+    store = cache / "blobs" / "ab" / ("ab" * 32)
+    store.parent.mkdir(parents=True, exist_ok=True)
+    (cache / "blobs" / ".huggingface-shared-blobs").write_text("1")
+    blob.resolve().replace(store)
+    store.with_name(f"{store.name}.refs").write_text("")
+    Path(os.path.normpath(blob)).symlink_to(os.path.relpath(store, os.path.realpath(blob.parent)))
+    return store
+
+
+def test_a_blob_in_the_store_that_repositories_share_goes_with_its_last_model(cache: Path) -> None:
+    store = shared(cache, put(cache, "tiny-Q8_0.gguf", DRAFT))
+    other = put(cache, "tiny-Q4_0.gguf", b"", repository="other/one")
+    other.unlink()
+    other.symlink_to(os.path.relpath(store, other.parent))
+    name = f"{REPOSITORY}:Q8_0"
+    both = named(name, find_models())
+    assert both is not None
+    removal = plan_removal(both.called(name))
+    assert removal.freed == 0
+    assert removal.kept == (f"{store} stays: another model uses it",)
+    remove(removal)
+    assert other.read_bytes() == DRAFT
+    assert not (cache / "models--someone--tiny-GGUF").exists()
+    model = named("other/one", find_models())
+    assert model is not None
+    removal = plan_removal(model)
+    assert (removal.freed, removal.kept) == (len(DRAFT), ())
+    remove(removal)
+    assert files_below(cache / "blobs") == {".huggingface-shared-blobs"}
+
+
+def test_a_link_that_another_link_leads_over_stays(cache: Path) -> None:
+    first = lm_studio("mine.gguf")
+    first.symlink_to(put(cache, "tiny-Q8_0.gguf", DRAFT).resolve())
+    second = first.parent.parent / "second" / "other.gguf"
+    second.parent.mkdir()
+    second.symlink_to(first)
+    model = named("someone/mine", find_models())
+    assert model is not None
+    removal = plan_removal(model.called("someone/mine"))
+    assert (removal.paths, removal.kept) == ((), (f"{first} stays: another model's link leads to it",))
+
+
 def test_files_where_links_are_not_allowed(cache: Path) -> None:
     link = put(cache, "tiny-Q8_0.gguf", DRAFT)
     link.resolve().replace(link)

@@ -120,8 +120,16 @@ def test_a_link_to_ollamas_file_goes_alone(root: Path) -> None:
     (model,) = here().values()
     assert (model.name, model.also) == ("anna/linked", ("tiny:3b",))
     assert plan_removal(model.called("anna/linked")).paths == (link,)
-    with pytest.raises(UserError, match="Ollama's store"):
+    with pytest.raises(UserError, match="tiny:3b is in Ollama's store"):
         plan_removal(model.called("tiny:3b"))
+
+
+def test_of_two_names_that_ollama_has_the_given_one_is_told(root: Path) -> None:
+    for tag in ("3b", "latest"):
+        store(root, f"{USUAL}/tiny/{tag}", DRAFT)
+    (model,) = here().values()
+    with pytest.raises(UserError, match="tiny:latest is in Ollama's store"):
+        plan_removal(model.called("tiny"))
 
 
 def test_a_file_that_ollama_links_to_stays(root: Path) -> None:
