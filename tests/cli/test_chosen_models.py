@@ -22,7 +22,9 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profiles
 from tests.hardware.machines import machine
 from tests.llama import tiny
+from tests.models.disk import PROJECTOR
 from tests.models.hub_server import Repository, in_place_of_the_hub
+from tests.models.test_ollama import USUAL, store
 
 TARGET, DRAFT = bundled_pair()
 BUNDLED = ModelChoice(TARGET, DRAFT)
@@ -65,6 +67,18 @@ def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
     assert pair.target.context == 512
     alone = pair_options(chosen(args, ModelChoice(other, None)))  # neither -td nor --mode sd is refused
     assert (alone.target.path, alone.draft) == (other, None)
+
+
+def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_home: Path) -> None:
+    folder = empty_home / ".lmstudio" / "models" / "anna" / "Qwen-MTP-GGUF"
+    folder.mkdir(parents=True)
+    for name in ("Qwen-MTP-Q6_K.gguf", "mtp-imatrix-Q8_0.gguf"):
+        (folder / name).write_bytes(DRAFT.read_bytes() + name.encode())
+    (folder / "Qwen-vision-F16.gguf").write_bytes(PROJECTOR)
+    store(empty_home / ".ollama" / "models", f"{USUAL}/tiny/3b", TARGET.read_bytes() + b"1")
+    names = [row.model.name for row in choices(()) if isinstance(row, LocalTarget)]
+    assert sorted(names) == ["anna/Qwen-MTP-GGUF:Q6_K", "anna/Qwen-MTP-GGUF:Q8_0", "demo-target", "tiny:3b"]
+    assert choice_named("tiny:3b", ()).target.name.startswith("sha256-")
 
 
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
