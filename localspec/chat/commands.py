@@ -46,6 +46,7 @@ _DEEPEST = 100  # quotations and lists in each other, as the screen shows them
 _SHOWN = 60  # characters of a prompt that nobody described
 _OWN_NAME = re.compile(r"/([^\s/]+)(?=\s|$)")
 _KEY = re.compile(r"([\w-]+)[ \t]*:(?:[ \t]+(.*)|$)")
+_FOLDED = re.compile(r"[>|][0-9+-]*(?:[ \t]+#.*)?")  # in YAML: the text is in the lines below
 _OF_FRONT_MATTER = re.compile(rf"{_KEY.pattern}|[ \t-]|#|$")
 
 
@@ -360,7 +361,7 @@ def _without_front_matter(text: str) -> tuple[dict[str, str], str]:
             found[key] = f"{found[key]} {line.strip()}".strip()
         elif name := _KEY.match(line):
             key, value = name[1].lower(), (name[2] or "").strip()
-            found[key] = "" if value in (">", "|", ">-", "|-") else unquoted(value)
+            found[key] = "" if _FOLDED.fullmatch(value) else unquoted(value)
     return {key: value for key, value in found.items() if value}, "\n".join(lines[end + 1 :]).strip()
 
 

@@ -6,14 +6,18 @@ machine alone, wants a key made for this connection, and ends when this side fal
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import socket
+import string
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import IO, TextIO
 
 from localspec.errors import Cancelled, UserError
 from localspec.inference.attached import AttachedModels, Server
@@ -27,19 +31,56 @@ _KEPT_LINES = 8
 _PORTS = range(20_000, 60_000)
 _TRIES = 3  # ports that others may have
 _SSH_FAILED, _NOT_FOUND = 255, 127
+_CHUNK = 65536  # bytes
+_WORD = 150  # signs of up to five characters: csh takes words of less than 1,024
+_VARIABLE = "LOCALSPEC_START"
+_DECODE = """'eval "$(printf %b "$@")"' sh"""
+# What people install for themselves is in the PATH of their login shells. csh takes no `-l` beside `-c`, and
+# has read its other files when this runs. Shells that are not listed may know no `-l`.
+_START = f"""
+{_VARIABLE}=COMMAND
+export {_VARIABLE}
+run='exec sh -c '"'"'eval "${_VARIABLE}"'"'"
+case "${{SHELL##*/}}" in
+    bash | zsh | ksh* | mksh | dash | ash | sh | fish) exec "$SHELL" -lc "$run" ;;
+    csh | tcsh | bsd-csh) exec "$SHELL" -c "if ( -r ~/.login ) source ~/.login; $run" ;;
+    *) exec sh -lc "$run" ;;
+esac
+"""
 _OPTIONS = ("-o", "ServerAliveInterval=5", "-o", f"ServerAliveCountMax={int(SILENCE_S // 5) - 1}")
 
 
 def run_there(host: str, words: Sequence[str], program: str, *, has_terminal: bool) -> int:
     """Run a verb there with this terminal's streams, and return its exit code; raises UserError."""
-    command = _command(host, words, program, ["-t" if has_terminal else "-T"])
+    mark = "" if has_terminal else secrets.token_hex(8)  # which nothing but data follows
+    command = _command(host, words, program, ["-t" if has_terminal else "-T"], mark)
     try:
-        code = subprocess.call(command)
+        with subprocess.Popen(command, stdout=subprocess.PIPE if mark else None) as process:
+            if process.stdout is not None:
+                _pass_on(process.stdout, f"{mark}\n".encode())
+            code = process.wait()
     except FileNotFoundError:
         raise _no_ssh() from None
     if code == _NOT_FOUND:
         raise _not_installed(host, program)
     return 1 if code == _SSH_FAILED else code  # ssh has said why
+
+
+def _pass_on(stream: IO[bytes], mark: bytes) -> None:
+    """Write what comes to standard output; what the shell there prints before the mark, to standard error."""
+    before = b""
+    while mark not in before and (data := os.read(stream.fileno(), _CHUNK)):
+        before += data
+    greeting, _, data = before.partition(mark)
+    _write(sys.stderr, greeting)
+    _write(sys.stdout, data)
+    while data := os.read(stream.fileno(), _CHUNK):
+        _write(sys.stdout, data)
+
+
+def _write(stream: TextIO, data: bytes) -> None:
+    stream.buffer.write(data)
+    stream.flush()
 
 
 class RemoteModels(AttachedModels):
@@ -134,7 +175,7 @@ class _Tunnel:
         if code == _SSH_FAILED:
             hint = f"`ssh {host}` has to open without a question: by a key or an agent, and a known host"
             return UserError(f"ssh to {host}: {line}", hint)
-        problem = next((said for said in self._said if said.startswith("error: ")), line)
+        problem = next((said for said in self._said if said.startswith("error: ")), "; ".join(self._said))
         return UserError(
             f"{host}: {problem.removeprefix('error: ')}", f"try `localspec devices --host {host}`"
         )
@@ -170,12 +211,23 @@ class _Tunnel:
         return True
 
 
-def _command(host: str, words: Sequence[str], program: str, more: Sequence[str]) -> list[str]:
-    """Return the command of ssh; a login shell there finds what people install for themselves."""
-    if host.startswith("-") or not host:
+def _command(host: str, words: Sequence[str], program: str, more: Sequence[str], mark: str = "") -> list[str]:
+    """Return the command of ssh; `mark` is printed before what the program prints."""
+    if host.startswith("-") or not host.strip():
         raise UserError(f"`{host}` is no machine", "use --host USER@MACHINE, as with ssh")
-    there = f'exec "${{SHELL:-sh}}" -lc {shlex.quote(f"exec {program} {shlex.join(words)}")}'
-    return ["ssh", *_OPTIONS, *more, "--", host, there]
+    start = f"exec {program} {shlex.join(words)}"
+    start = f"echo {mark}; {start}" if mark else start
+    script = _START.replace("COMMAND", shlex.quote(f"unset {_VARIABLE}; {start}"))
+    return ["ssh", *_OPTIONS, *more, "--", host, f"exec sh -c {_DECODE} {_encoded(script)}"]
+
+
+def _encoded(text: str) -> str:
+    """Return a text as words that every shell reads alike: most signs as numbers, which `printf %b` knows."""
+    plain = string.ascii_letters + string.digits + " /=:;,._-"
+    signs = (bytes([byte]).decode("latin-1") for byte in text.encode("utf-8", "surrogateescape"))
+    codes = [sign if sign in plain else f"\\0{ord(sign):03o}" for sign in signs]
+    words = ("".join(codes[at : at + _WORD]) for at in range(0, len(codes), _WORD))
+    return " ".join(f"'{word}'" for word in words)
 
 
 def _free_port() -> int:

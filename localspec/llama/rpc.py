@@ -24,6 +24,7 @@ _MAJOR, _MINOR = 7, 0  # ggml-rpc.h, RPC_PROTO_MAJOR_VERSION; a newer minor one 
 _DEVICE_COUNT, _DEVICE_MEMORY, _HELLO = 15, 11, 14  # enum rpc_cmd
 _CAPABILITIES = 24  # bytes of the greeting
 _MOST_DEVICES = 16  # GGML_RPC_MAX_SERVERS
+_NO_IPV6 = " with IPv4; llama.cpp takes no IPv6, but the ssh tunnel that `localspec share` prints leads there"
 _HINT = "start one there: `localspec share`"
 
 
@@ -59,7 +60,8 @@ def _endpoint(text: str) -> Endpoint:
     host, colon, port = text.partition(":")
     port = port if colon else str(PORT)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UserError(f"`{text}` is no server", "use --rpc HOST:PORT,HOST:PORT")  # llama.cpp: no IPv6
+        is_ipv6 = text.count(":") > 1
+        raise UserError(f"`{text}` is no server", f"use --rpc HOST:PORT,HOST:PORT{_NO_IPV6 * is_ipv6}")
     return Endpoint(host, int(port))
 
 
@@ -75,7 +77,7 @@ def peek(endpoint: Endpoint, limit_s: float = PATIENCE_S) -> Peek:
     """Ask a server for its version and its devices; raises UserError in words, within about the limit."""
     ends = time.monotonic() + limit_s
     try:
-        with socket.create_connection((endpoint.host, endpoint.port), limit_s) as connection:
+        with socket.create_connection((_ipv4(endpoint), endpoint.port), limit_s) as connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return _asked(connection, endpoint, ends)
     except TimeoutError:
@@ -86,6 +88,16 @@ def peek(endpoint: Endpoint, limit_s: float = PATIENCE_S) -> Peek:
         raise UserError(f"nobody listens at {endpoint}", _HINT) from None
     except (OSError, struct.error) as error:
         raise UserError(f"{endpoint} is no RPC server that LocalSpec knows: {error}", _HINT) from None
+
+
+def _ipv4(endpoint: Endpoint) -> str:
+    """Return the address at which llama.cpp looks for a server; raises UserError and socket.gaierror."""
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, socket.AF_INET, socket.SOCK_STREAM)
+    except socket.gaierror:
+        socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        raise UserError(f"{endpoint.host} has IPv6 addresses only", f"use --rpc{_NO_IPV6}") from None
+    return str(found[0][4][0])
 
 
 def _asked(connection: socket.socket, endpoint: Endpoint, ends: float) -> Peek:

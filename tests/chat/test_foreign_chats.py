@@ -125,6 +125,16 @@ def broken(change: Callable[[dict[str, Any]], object]) -> WholeChat:
         lambda one: one["mapping"]["q1"].update(parent="nowhere"),
         lambda one: [node.pop("children") for node in one["mapping"].values()],
         lambda one: one.update(current_node="nowhere"),
+        lambda one: [
+            node["message"].pop("recipient")
+            for node in one["mapping"].values()
+            if node["message"] and node["message"]["recipient"] == "all"
+        ],
+        lambda one: [
+            node["message"]["content"].update(parts=None)
+            for node in one["mapping"].values()
+            if node["message"] and node["message"]["author"]["role"] == "tool"
+        ],
         lambda one: [node.update(weather="fine") for node in one["mapping"].values()],
     ],
 )
@@ -159,6 +169,12 @@ def test_any_value_anywhere_is_read_or_passed_over(path: Path, data: st.DataObje
     with Store(None) as store:
         for chat in chats:
             store.add_missing(*chat)
+
+
+def test_messages_without_metadata_come() -> None:
+    node = {"message": {"author": {"role": "user"}, "content": {"content_type": "text", "parts": ["Hi"]}}}
+    ((info, messages, _),) = parse_all(json.dumps([{"mapping": {"a": node}, "default_model_slug": "x"}]))
+    assert (info.title, messages[0].content, messages[0].created) == ("Hi", "Hi", 0.0)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ FRONT_MATTER = [
         "In: quotes",
         "[TEXT]",
     ),
+    ("---\ndescription: |- # why\n  One\n  ---\n  two\n---\nFind $ARGUMENTS", "One --- two", "[TEXT]"),
     ("---\ndescription: >\n  Over two\n  lines\nmodel: x\n---\nFind $ARGUMENTS", "Over two lines", "[TEXT]"),
     ("---\ndescription:\n  Below\n\n# a comment\n...\nFind $ARGUMENTS", "Below", "[TEXT]"),
     ("---\r\ndescription: Windows\r\n---\r\nFind $ARGUMENTS", "Windows", "[TEXT]"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -25,6 +28,7 @@ from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
 from tests.inference.runtimes import text_of
 
+ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} -m localspec"
 PATIENCE_S = 30.0
 SSH = f"""#!{sys.executable}
@@ -59,8 +63,31 @@ if host == "busy" and not os.path.exists(used):
 if "-L" in sys.argv:
     _, here, _, there = sys.argv[sys.argv.index("-L") + 1].split(":")
     threading.Thread(target=forward, args=(int(here), int(there)), daemon=True).start()
-sys.exit(subprocess.call(["sh", "-c", command]))
+sys.exit(subprocess.call([os.environ["SHELL"], "-c", command]))
 """
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh", "mksh", "fish", "tcsh", "bsd-csh", "csh")
+GREETING = "Welcome to tower"
+STARTS = {  # files that shells read as they start, and how each says where programs are
+    "export PATH=FOLDER:$PATH": (".profile", ".bash_profile", ".zprofile"),
+    "setenv PATH FOLDER:$PATH": (".login",),
+    "set -x PATH FOLDER $PATH": (".config/fish/config.fish",),
+    "": (".bashrc", ".zshenv", ".kshrc", ".cshrc", ".tcshrc"),
+}
+TELLS = f"""#!{sys.executable}
+import json, os, sys
+print(json.dumps([sys.argv[1:], sys.stdin.read(), "LOCALSPEC_START" in os.environ]))
+sys.exit(5)
+"""
+WORDS = [
+    "it's",
+    '"q" $HOME `id` $(id) {a,b} ~ * ?',
+    "!ab !! \\\\ \\' \\n",
+    "two\nlines\n",
+    "",
+    "-x",
+    "é 总结 \U0001f40d",
+    "long 问题 " * 500,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +105,93 @@ def models(demo_target: Path) -> Iterator[RemoteModels]:
     opened = RemoteModels("tower", ["-m", str(demo_target), "-c", "512"], PROGRAM)
     yield opened
     opened.close()
+
+
+@pytest.fixture(params=[*SHELLS, "of-nobody"])
+def shell(
+    request: pytest.FixtureRequest, empty_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """An account there with this shell, whose files greet, and tell where `there` is installed."""
+    folder = tmp_path / "programs"
+    for line, names in STARTS.items():
+        for name in names:
+            (empty_home / name).parent.mkdir(parents=True, exist_ok=True)
+            (empty_home / name).write_text(f"echo {GREETING}\n{line.replace('FOLDER', str(folder))}\n")
+    folder.mkdir()
+    program = folder / "there"
+    program.write_text(TELLS)
+    program.chmod(0o700)
+    if request.param == "of-nobody":
+        path = tmp_path / "of-nobody"
+        path.write_text(f'#!/bin/sh\necho {GREETING}\n[ "$1" = -c ] && exec sh -c "$2"\nexit 9\n')
+        path.chmod(0o700)
+        found: str | None = str(path)
+    else:
+        found = shutil.which(request.param)
+    if found is None:
+        pytest.skip(f"{request.param} is not installed")
+    monkeypatch.setenv("SHELL", found)
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    return found
+
+
+@pytest.mark.usefixtures("shell")
+def test_every_shell_hands_over_words_streams_and_code() -> None:
+    code = (
+        "import sys; from localspec.inference.remote import run_there\n"
+        f"sys.exit(run_there('tower', {WORDS!r}, 'there', has_terminal=False))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], input="typed", capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert result.stdout, result.stderr
+    assert (json.loads(result.stdout), result.returncode) == ([WORDS, "typed", False], 5)
+    assert GREETING in result.stderr
+
+
+@pytest.mark.usefixtures("shell")
+def test_every_shell_passes_on_what_comes_as_it_comes(tmp_path: Path) -> None:
+    slow = tmp_path / "programs" / "slow"
+    slow.write_text(f"#!{sys.executable}\nprint('one', flush=True)\ninput()\nprint('two')\n")
+    slow.chmod(0o700)
+    code = (
+        "from localspec.inference.remote import run_there; run_there('tower', [], 'slow', has_terminal=False)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"one\n"
+        out, _ = process.communicate(b"\n", timeout=PATIENCE_S)
+        assert out == b"two\n"
+
+
+@pytest.mark.usefixtures("shell")
+def test_a_program_that_is_not_there_is_told_whatever_the_shell() -> None:
+    with pytest.raises(UserError, match="`nowhere-there` cannot be run on tower"):
+        RemoteModels("tower", [], "nowhere-there")
+    with pytest.raises(UserError, match="`nowhere-there` cannot be run on tower"):
+        run_there("tower", [], "nowhere-there", has_terminal=False)
+
+
+def test_all_that_a_failing_program_said_is_told(tmp_path: Path) -> None:
+    program = tmp_path / "fails"
+    program.write_text("#!/bin/sh\necho 'no disk is there' >&2\necho ' ^' >&2\nexit 3\n")
+    program.chmod(0o700)
+    with pytest.raises(UserError, match=r"^tower: no disk is there; \^; try") as caught:
+        RemoteModels("tower", [], str(program))
+    assert "localspec devices --host tower" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["fish", "tcsh"])
+def test_models_open_on_accounts_without_a_posix_shell(
+    name: str, demo_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (path := shutil.which(name)) is None:
+        pytest.skip(f"{name} is not installed")
+    monkeypatch.setenv("SHELL", path)
+    with closing(RemoteModels("tower", ["-m", str(demo_target), "-c", "256"], PROGRAM)) as models:
+        assert models.target.context == 256
 
 
 def servers() -> list[psutil.Process]:
@@ -118,6 +232,7 @@ def test_a_port_that_others_have_is_left_for_another(demo_target: Path) -> None:
         ("tower", ["--rpc", "away:"], PROGRAM, r"tower: `away:` is no server"),
         ("-oProxyCommand=x", [], PROGRAM, r"is no machine"),
         ("", [], PROGRAM, r"is no machine"),
+        (" ", [], PROGRAM, r"is no machine"),
     ],
 )
 def test_what_keeps_models_from_opening_there_is_told_in_one_line(

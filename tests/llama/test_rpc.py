@@ -105,6 +105,28 @@ def test_what_is_no_server_is_told(text: str, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(
+    "text", ["[::1]:50052", "::1:50052", "::1", "[::1]", "fe80::1%eth0:50052", "tower,[2001:db8::5]:50052"]
+)
+def test_an_address_that_llama_cpp_cannot_reach_is_told(text: str) -> None:
+    with pytest.raises(UserError, match="is no server") as caught:
+        endpoints(text)
+    assert "llama.cpp takes no IPv6" in caught.value.hint
+
+
+def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def look_up(host: str, _port: int, family: int = 0, *_more: int, **_named: int) -> list[object]:
+        if host != "six" or family == socket.AF_INET:
+            raise socket.gaierror(socket.EAI_NONAME, "not known")
+        return [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 5, 0, 0))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    with pytest.raises(UserError, match="six has IPv6 addresses only"):
+        peek(Endpoint("six", 5))
+    with pytest.raises(UserError, match="there is no machine `nowhere`"):
+        peek(Endpoint("nowhere", 5))
+
+
+@pytest.mark.parametrize(
     ("replies", "told"),
     [
         ((), "serves somebody else, or hangs"),
