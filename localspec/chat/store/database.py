@@ -165,8 +165,8 @@ def _copy(path: Path, into: sqlite3.Connection) -> None:
             raise
         if _size(f"{path}-wal"):  # SQLite would pass over it
             raise StoreError(
-                f"the latest chats of `{path}` are in `{path.name}-wal`, which cannot be read where nothing may "
-                "be written; copy both files into a folder of yours, and name that in LOCALSPEC_DATA_DIR"
+                f"the latest chats of `{path}` are in `{path.name}-wal`, which cannot be read where nothing "
+                "may be written; copy both files into a folder of yours, and name that in LOCALSPEC_DATA_DIR"
             ) from error
         with closing(_connect(f"{address}&immutable=1")) as connection:
             connection.backup(into)
