@@ -7,10 +7,8 @@ other costs less than a connection for every thread of a pool, and nobody can me
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
@@ -157,22 +155,21 @@ def _copied(path: Path) -> sqlite3.Connection:
 
 
 def _copy(path: Path, into: sqlite3.Connection) -> None:
-    """Copy a database that may not be written, with the log beside it; raises OSError and sqlite3.Error.
-
-    Where SQLite cannot share that log with programs that write, nobody writes, or the folder is a copy, too.
-    """
+    """Copy a database that may not be written; raises StoreError if the log beside it cannot be read."""
+    address = f"{path.absolute().as_uri()}?mode=ro"
     try:
-        with closing(_connect(f"{path.absolute().as_uri()}?mode=ro")) as connection:
+        with closing(_connect(address)) as connection:
             connection.backup(into)
     except sqlite3.OperationalError as error:
         if not _may_not_write(error):
             raise
-        with tempfile.TemporaryDirectory() as folder:
-            for ending in ("", "-wal"):
-                with suppress(FileNotFoundError):
-                    shutil.copyfile(f"{path}{ending}", Path(folder, f"chats.db{ending}"))
-            with closing(_connect(Path(folder, "chats.db"))) as connection:
-                connection.backup(into)
+        if _size(f"{path}-wal"):  # SQLite would pass over it
+            raise StoreError(
+                f"the latest chats of `{path}` are in `{path.name}-wal`, which cannot be read where nothing "
+                "may be written; copy both files into a folder of yours, and name that in LOCALSPEC_DATA_DIR"
+            ) from error
+        with closing(_connect(f"{address}&immutable=1")) as connection:
+            connection.backup(into)
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
