@@ -36,6 +36,7 @@ class FakeRuntime:
     """Obeys the words of a prompt: `5` writes five pieces, `crash 5` dies after them."""
 
     uses_cards = False
+    lacks_costs = False
 
     def __init__(self) -> None:
         self.target, self.draft, self.notes, self.modes = _INFO, None, ("a note",), ("off",)
