@@ -123,7 +123,6 @@ def test_models_of_the_configuration_open_where_no_flag_names_any(
     invoke: Invoke, fake: FakeRuntime, empty_home: Path
 ) -> None:
     folder = empty_home / "config" / "localspec"
-    folder.mkdir(parents=True)
     text = '[models]\ntarget = "large.gguf"\ndraft = "small.gguf"\ncontext = 2048\n'
     (folder / "config.toml").write_text(text, encoding="utf-8")
     for name in ("large.gguf", "small.gguf"):

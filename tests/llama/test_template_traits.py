@@ -163,7 +163,7 @@ MAKERS = (
         (Message("assistant", "<think>\n\n</think>\n\nSo"), "\n</think>\n\nSo"),
         (Message("assistant", "<think>\nhm"), "hm"),  # it goes on thinking
         (Message("assistant", "The tag `</think>` ends it"), "\n</think>\n\nThe tag `</think>` ends it"),
-        (Message("assistant", ""), "\n</think>\n\n"),
+        (Message("assistant", ""), ""),  # nothing has come yet
     ],
 )
 @pytest.mark.parametrize("source", [OPENS, MAKERS])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, get_args
 
 from localspec.app.options import MODES, USUAL_BATCH
 from localspec.cli.shared.opening import check, fetch
@@ -30,6 +31,9 @@ from localspec.types import (
     SplitMode,
     TemplateVariables,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 SERVER_PORT = 8080  # llama-server's
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # of `serve`, and of what attaches to it
@@ -151,6 +155,10 @@ class Parser(argparse.ArgumentParser):
         args = self.parse_args(argv)
         set_up_logging(verbose=args.verbose)
         return args
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Print the help; unlike argparse's own, this raises OSError where the disk is full."""
+        (sys.stdout if file is None else file).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError instead of leaving the process."""

@@ -152,6 +152,8 @@ class ChatTemplate:
         if begun.opening:
             start = prompt.removesuffix(opening)
             return f"{start}{begun.opening}{thinking}{begun.closing}{content}"
+        if not content and not thinking:
+            return prompt  # nothing has come yet
         start = self._answer_start(tuple((variables or {}).items()))
         if not opening:
             return prompt + start + content
