@@ -451,8 +451,9 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         The message that is continued tells; else the end of the prompt.
         """
-        last = "" if isinstance(request.prompt, str) else request.prompt[-1]
-        if isinstance(last, Message) and last.role == "assistant" and last.content.strip():
+        messages = () if isinstance(request.prompt, str) else request.prompt
+        last = messages[-1] if messages else Message("user", "")
+        if last.role == "assistant" and last.content.strip() and not last.tool_calls:
             thinking = LeadingThinking()
             deque(thinking.feed(last.content, more=False), maxlen=0)
             return thinking, "" if thinking.tags is None else thinking.tags.opening

@@ -30,6 +30,7 @@ from localspec.types import (
     Summary,
     TextDelta,
     TextPiece,
+    ThinkingOpened,
     TokenScore,
     TokensScored,
 )
@@ -40,6 +41,7 @@ QUESTION = (Message("user", "Write a Python function that adds two numbers."),)
 GREEDY = Sampling(temperature=0)
 EVENTS: tuple[GenerationEvent, ...] = (
     PromptProgress(1, 2),
+    ThinkingOpened("<think>\n"),
     TextDelta((TextPiece("a\u20ac\n", Provenance.PREPARED), TextPiece("b", Provenance.BONUS))),
     RoundDone(RoundStats(3, 2, Origin.AHEAD, 0.1, 0.2, 0.3, 0.4, copied=1), 3),
     ModeChanged("off", "it was losing"),
