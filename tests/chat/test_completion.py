@@ -65,7 +65,8 @@ def test_a_file_is_offered_with_its_size(folder: Path) -> None:
 
 def test_the_home_folder_is_completed(folder: Path, empty_home: Path) -> None:
     (empty_home / "todo.md").write_text("all", encoding="utf-8")
-    assert inserts("~", folder) == inserts("~/", folder) == ["~/todo.md"]
+    folders = ["~/cache/", "~/config/", "~/data/", "~/state/"]  # of settings and chats
+    assert inserts("~", folder) == inserts("~/", folder) == [*folders, "~/todo.md"]
 
 
 def test_names_that_cannot_be_written_are_left_out(folder: Path) -> None:

@@ -263,7 +263,12 @@ def test_screen_is_back_after_a_profile_was_broken(run: Callable[..., Terminal],
 def test_signal_gives_the_terminal_back_and_ends_the_program(
     run: Callable[..., Terminal], tmp_path: Path, ends: signal.Signals
 ) -> None:
-    with run() as terminal:
+    before = signal.signal(ends, signal.SIG_DFL)  # whoever started the tests may have it ignored
+    try:
+        terminal = run()
+    finally:
+        signal.signal(ends, before)
+    with terminal:
         terminal.shows("Ask anything", "demo target")
         terminal.until(lambda: terminal.modes >= SCREEN)
         terminal.send("half a prompt")
