@@ -161,7 +161,7 @@ def test_answers_take_turns_and_their_caches_are_kept(worker: Worker) -> None:
 
 
 def test_a_paused_answer_can_be_dropped_while_another_is_written(worker: Worker) -> None:
-    _, number = until_paused(worker, greedy())
+    _, number = until_paused(worker, ENDLESS)
     running = worker.generate(ENDLESS)
     next(running)
     worker.drop(number)
