@@ -8,7 +8,7 @@
 #
 # Each Python runs what README.md has under "## Develop", on a copy of this checkout. The first run takes about
 # ten minutes on two idle cores before the tests begin; llama.cpp is compiled once, for all of them. FOLDER takes
-# 4 GB, and nothing outside is changed. FOLDER/PYTHON.log has what each printed. SUITE=sid takes Debian unstable.
+# 3 GB, and nothing outside is changed. FOLDER/PYTHON.log has what each printed. SUITE=sid takes Debian unstable.
 set -euo pipefail
 
 usage() {
@@ -38,21 +38,27 @@ inside() {
 }
 
 make_root() {
-    local file packages=(ca-certificates g++ git) python
+    local packages=(ca-certificates g++ git) python
     command -v debootstrap >/dev/null || { echo "lacking: debootstrap (apt-get install debootstrap)" >&2; exit 2; }
     ((EUID == 0)) || { echo "debootstrap and chroot need root" >&2; exit 2; }
     [[ -e "$root/made" ]] || { debootstrap --variant=minbase "${SUITE:-testing}" "$root" && touch "$root/made"; }
-    # What pip and apt need to reach their servers from here, a proxy's certificate among it.
+    copy_network_settings
+    apt-config dump Acquire >"$root/etc/apt/apt.conf.d/90acquire"
+    for python in "${pythons[@]}"; do packages+=("$python-venv" "$python-dev"); done
+    inside apt-get -qq update
+    inside apt-get -qq install --no-install-recommends "${packages[@]}"
+    copy_network_settings  # the package of certificates wrote its own over ours
+}
+
+# Copy what pip and apt need to reach their servers from here, a proxy's certificate among it.
+copy_network_settings() {
+    local file
     for file in /etc/resolv.conf /etc/pip.conf /etc/xdg/pip /etc/ssl/certs/ca-certificates.crt; do
         if [[ -e "$file" ]]; then
             mkdir -p "$root${file%/*}"
             cp -rLT "$file" "$root$file"
         fi
     done
-    apt-config dump Acquire >"$root/etc/apt/apt.conf.d/90acquire"
-    for python in "${pythons[@]}"; do packages+=("$python-venv" "$python-dev"); done
-    inside apt-get -qq update
-    inside apt-get -qq install --no-install-recommends "${packages[@]}"
 }
 
 # Copy what git knows of the checkout, and what it does not ignore; leave what the last run installed.
