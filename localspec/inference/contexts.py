@@ -26,7 +26,7 @@ from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_kind, own_head
 from localspec.models.shape import read_shape
-from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
+from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types import EngineSettings, Mode, ModelOptions
@@ -110,11 +110,7 @@ class Contexts:
         with suppress(UserError):
             if target.keeps_costs:
                 identity = identify(target, draft, draft_threads, facts_here())
-                ways = [
-                    each and replace(each, path=Path(), context=0, chat_template=None)
-                    for each in (target, draft)
-                ]
-                return costs_file(identity, (ways, max_fan_out, together))
+                return costs_file(identity, opening_key(target, draft, max_fan_out, together=together))
         return None
 
     def share_threads(self, *, together: bool) -> None:
