@@ -28,11 +28,11 @@ def open_paced(
     Each computes on one core: with two, neither disturbs the other. Figures from them are "paced".
     """
 
-    def contexts(of: Model, beside: Model | None, fan_out: int, threads: int | None) -> Contexts:
-        return _PacedContexts(of, beside, fan_out, threads, (verify, step))
+    def contexts(of: Model, beside: Model | None, fan_out: int) -> Contexts:
+        return _PacedContexts(of, beside, fan_out, (verify, step))
 
     one, other = replace(target, threads=1), replace(draft, threads=1)
-    return Runtime.open(one, other, max_fan_out=max_fan_out, draft_threads=1, contexts=contexts)
+    return Runtime.open(one, other, max_fan_out=max_fan_out, contexts=contexts)
 
 
 class _PacedContext(Context):
@@ -71,11 +71,10 @@ class _PacedContexts(Contexts):
         target: Model,
         draft: Model | None,
         max_fan_out: int,
-        draft_threads: int | None,
         pacings: tuple[Pacing | None, Pacing | None],
     ) -> None:
         self._verify, self._step = pacings
-        super().__init__(target, draft, max_fan_out, draft_threads)
+        super().__init__(target, draft, max_fan_out)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         pacing = self._verify if sequences == 1 else self._step  # the draft model's branches are sequences

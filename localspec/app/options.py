@@ -43,7 +43,6 @@ class PairOptions:
 
     target: ModelOptions
     draft: ModelOptions | None
-    draft_threads: int | None
     max_fan_out: int
     asked_for_gpu: bool
     notes: tuple[str, ...] = ()  # what a person should know of this choice
@@ -106,7 +105,6 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
     return PairOptions(
         target=target,
         draft=_draft_options(args, draft_path, target) if draft_path else None,
-        draft_threads=args.draft_threads,
         max_fan_out=max(USUAL_FAN_OUT, args.fan_out or 0),
         asked_for_gpu=bool(getattr(args, "gpu_layers", 0) or getattr(args, "draft_gpu_layers", 0)),
         notes=notes,

@@ -98,7 +98,7 @@ def constraints(args: argparse.Namespace, pair: PairOptions, machine: Machine) -
         threads=target.threads or None,
         draft_devices=None if draft is None else draft.devices,
         draft_gpu_layers=None if draft is None else draft.gpu_layers,
-        draft_threads=pair.draft_threads,
+        draft_threads=None if draft is None else draft.threads or None,
         mode=None if args.mode in (None, MODES[0]) else args.mode,
     )
 
@@ -129,10 +129,10 @@ def apply(placement: Placement, pair: PairOptions) -> PairOptions:
         options = replace(options, threads=target.threads)
     if draft is None or pair.draft is None:
         return replace(pair, target=options, draft=None)
-    draft_threads = pair.draft_threads
+    beside = _assigned(pair.draft, draft)
     if draft.devices or draft.threads != target.threads:  # else the runtime shares the processor out
-        draft_threads = draft.threads
-    return replace(pair, target=options, draft=_assigned(pair.draft, draft), draft_threads=draft_threads)
+        beside = replace(beside, threads=draft.threads)
+    return replace(pair, target=options, draft=beside)
 
 
 def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptions:
@@ -185,7 +185,6 @@ def open_in_worker(
         pair.target,
         pair.draft,
         max_fan_out=pair.max_fan_out,
-        draft_threads=pair.draft_threads,
         on_progress=on_progress,
         on_log=on_log,
     )

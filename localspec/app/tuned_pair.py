@@ -94,7 +94,7 @@ class KnownPair:
 def _is_tuned(pair: PairOptions, kept: Sequence[Kept]) -> bool:
     """Tell whether there are settings for these models, wherever they may have sat."""
     try:
-        now = identify(pair.target, pair.draft, None, MachineFacts("", 0))  # on whatever machine
+        now = identify(pair.target, pair.draft, MachineFacts("", 0))  # on whatever machine
     except ModelFileError:  # whoever opens it has more to say
         return False
     return any(same_pair(known.identity, now) for known in kept)

@@ -161,7 +161,7 @@ def identity_of(pair: PairOptions, *, via: Ask | None = None) -> Identity:
     from localspec.hardware.machine import facts_of, known_machine
 
     machine = facts_of(known_machine(may_measure=False, via=via))
-    return identify(pair.target, pair.draft, pair.draft_threads, machine)
+    return identify(pair.target, pair.draft, machine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,6 @@ def plan_of(
         pair.draft,
         tuple(suited(profile, recommended) for profile in profiles),
         max_fan_out=pair.max_fan_out,
-        draft_threads=pair.draft_threads,
         fixed=fixed,
         budget_s=choice.budget_s,
         trials=choice.trials or (QUICK_TRIALS if choice.quick else TRIALS),
@@ -224,8 +223,7 @@ def loaded_with(found: LoadOptions, pair: PairOptions) -> PairOptions:
         draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
     if found.draft_on_cpu:
         draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
-    draft_threads = found.draft_threads or pair.draft_threads
-    return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
+    return replace(pair, target=target, draft=replace(draft, threads=found.draft_threads or draft.threads))
 
 
 def _as_wide(options: ModelOptions, micro_batch: int) -> ModelOptions:

@@ -126,7 +126,7 @@ def open_pair(target: Path, partner: Partner) -> OpenModels:
     """Open a target with a draft model in a process of its own, where they are planned to sit."""
     assert partner.path is not None
     assert partner.placement is not None
-    options = PairOptions(ModelOptions(target), ModelOptions(partner.path), None, 16, asked_for_gpu=False)
+    options = PairOptions(ModelOptions(target), ModelOptions(partner.path), 16, asked_for_gpu=False)
     return open_in_worker(apply(partner.placement, options))
 
 

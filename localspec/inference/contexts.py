@@ -41,9 +41,7 @@ THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for les
 class Contexts:
     """An open context for the target, and one with branches for the draft model."""
 
-    def __init__(
-        self, target: Model, draft: Model | None, max_fan_out: int, draft_threads: int | None
-    ) -> None:
+    def __init__(self, target: Model, draft: Model | None, max_fan_out: int) -> None:
         """Open the contexts; raises `UserError` for sizes that cannot work or do not fit in memory."""
         size = context_size(target.options.context, target.training_context)
         if size < SMALLEST_CONTEXT:
@@ -70,14 +68,15 @@ class Contexts:
             self.notes += (problem,)
         self._at_work = False
         beside = None if draft is None else draft.options
-        self._opened = (target.options, beside, max_fan_out, draft_threads)
-        self._plan_threads(target.options, draft, draft_threads)
+        self._opened = (target.options, beside, max_fan_out)
+        self._plan_threads(target.options, draft)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         return open_context(model, options, sequences=sequences)
 
-    def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
+    def _plan_threads(self, target: ModelOptions, draft: Model | None) -> None:
         wanted = target.threads or physical_cores()
+        draft_threads = None if draft is None else draft.options.threads or None
         for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
         alone = (wanted, for_steps, draft_threads or wanted)
         # of the target, a draft step, and several of the draft's tokens; by whether both models work at once
@@ -106,10 +105,10 @@ class Contexts:
 
     def costs_file(self, *, together: bool) -> Path | None:
         """Return where call costs are kept, of one model at work at a time or of both; None if nowhere."""
-        target, draft, max_fan_out, draft_threads = self._opened
+        target, draft, max_fan_out = self._opened
         with suppress(UserError):
             if target.keeps_costs:
-                identity = identify(target, draft, draft_threads, facts_here())
+                identity = identify(target, draft, facts_here())
                 return costs_file(identity, opening_key(target, draft, max_fan_out, together=together))
         return None
 

@@ -126,9 +126,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         draft: ModelOptions | None = None,
         *,
         max_fan_out: int = 16,
-        draft_threads: int | None = None,
         on_progress: Progress | None = None,
-        contexts: Callable[[Model, Model | None, int, int | None], Contexts] = Contexts,
+        contexts: Callable[[Model, Model | None, int], Contexts] = Contexts,
     ) -> Runtime:
         """Open the models; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
@@ -151,7 +150,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             elif draft is not None:
                 draft_model = load(draft, 1, head=head is not None)
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
-            opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
+            opened_contexts = contexts(target_model, draft_model, max_fan_out)
             runtime = cls(target_model, draft_model, opened_contexts)
             opened.pop_all()  # open they stay
         return runtime

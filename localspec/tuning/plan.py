@@ -46,7 +46,6 @@ class TunePlan:
     draft: ModelOptions | None
     profiles: tuple[Profile, ...]
     max_fan_out: int = 24
-    draft_threads: int | None = None
     fixed: tuple[str, ...] = ()  # fields of `LoadOptions` that a person has settled
     budget_s: float | None = None  # of the whole run
     trials: int = TRIALS  # simulated, of each task

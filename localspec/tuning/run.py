@@ -69,7 +69,7 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
     """
     facts = facts_of(known_machine())
-    identity = identify(plan.target, plan.draft, plan.draft_threads, facts)
+    identity = identify(plan.target, plan.draft, facts)
     limits = MachineLimits(
         cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
         has_draft=plan.draft is not None,

@@ -164,7 +164,7 @@ def report(args: argparse.Namespace, line: Line, name: str) -> None:
         seats = LAYOUTS[layout](*counts)
         pair = [placed(path, split) for path, split in zip(paths, seats, strict=True)]
         limits, (line.one_way_s, line.rate) = (line.one_way_s, line.rate), (0.0, 0.0)  # while weights cross
-        with Worker.open(*pair, draft_threads=1) as models:
+        with Worker.open(*pair) as models:
             line.one_way_s, line.rate = limits
             found, carried = answers(args, line, models)
         every = [summary for summaries in found.values() for summary in summaries]

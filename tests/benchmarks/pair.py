@@ -33,8 +33,8 @@ class Pair:
     def __init__(self, target: Path, draft: Path, context: int = 1024) -> None:
         """Open them; each computes with one thread, so that neither waits for the other's."""
         options = ModelOptions(target, context=context, micro_batch=READ_WIDTH)
-        self.models = [Model.open(replace(options, path=path)) for path in (target, draft)]
-        self.contexts = Contexts(self.models[0], self.models[1], MAX_FAN_OUT, 1)
+        self.models = [Model.open(options), Model.open(replace(options, path=draft, threads=1))]
+        self.contexts = Contexts(self.models[0], self.models[1], MAX_FAN_OUT)
         for part in (self.contexts.target, self.contexts.draft):
             assert part is not None
             part.set_threads(1)

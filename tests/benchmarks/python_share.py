@@ -113,7 +113,7 @@ def _measure_vocabulary(args: argparse.Namespace, folder: Path, size: int) -> No
     print(f"\nvocabulary {size:,}, {args.weights} weights; milliseconds of Python per round")
     print("temp  mode   rounds    accepted  median   95 %  with text, mean")
     profiles = []
-    with Runtime.open(target, draft, draft_threads=args.threads) as runtime:
+    with Runtime.open(target, draft) as runtime:
         for temperature, mode in product(map(float, args.temps.split(",")), args.modes.split(",")):
             request = Request(
                 "", Sampling(temperature, 40, 0.95, 0.05), EngineSettings(mode, 4, min_confidence=0.0), 100

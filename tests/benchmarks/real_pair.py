@@ -79,7 +79,7 @@ def main() -> None:
         for prompt in spread([replace(each, task=file.stem) for each in read_prompts(file)], args.each)
     ]
     with ExitStack() as stack:
-        runtime = stack.enter_context(Runtime.open(target, draft, draft_threads=threads))
+        runtime = stack.enter_context(Runtime.open(target, draft))
         contenders: list[Contender] = [
             (Resting if name == "sd, resting" else OwnContender)(name, runtime, MODES[name])
             for name in chosen(args.modes, list(MODES))

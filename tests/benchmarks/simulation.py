@@ -90,7 +90,6 @@ def opened(args: argparse.Namespace) -> Runtime:
         replace(target, threads=args.threads),
         replace(draft, threads=args.threads),
         max_fan_out=MAX_FAN_OUT,
-        draft_threads=args.threads or None,
     )
 
 

@@ -93,7 +93,7 @@ def main() -> None:
             mode, stop = random.choice(get_args(Mode)), random.choice((None,) * 4 + (9, 40, 70))
             asked = Request((*messages, question), Sampling(0.0), EngineSettings(mode=mode), LONGEST)
             try:
-                away = away or Worker.open(replace(target, devices=("RPC0",)), draft, draft_threads=1)
+                away = away or Worker.open(replace(target, devices=("RPC0",)), draft)
                 with closing(away.generate(asked)) as events:
                     text = text_of([*islice(events, stop)])
             except LocalSpecError as error:

@@ -236,7 +236,7 @@ def test_ctrl_c_does_not_wait_for_a_server(
 
 
 def test_the_machine_in_words() -> None:
-    pair = PairOptions(ModelOptions(Path("big.gguf"), threads=1), None, None, 16, asked_for_gpu=False)
+    pair = PairOptions(ModelOptions(Path("big.gguf"), threads=1), None, 16, asked_for_gpu=False)
     words = bench.machine_words(pair)
     assert ", 1 of " in words
     assert "llama-cpp-python 0.3" in words

@@ -39,7 +39,7 @@ from tests.cli.bench_tables import REQUEST
 from tests.cli.fake_runtime import FakeRuntime
 
 BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
-PAIR = PairOptions(BIG, SMALL, None, 16, asked_for_gpu=False)
+PAIR = PairOptions(BIG, SMALL, 16, asked_for_gpu=False)
 CODING, STORY = Prompt("coding", "Sort."), Prompt("story", "Tell.")
 SSD = EngineSettings(draft_length=3)
 
@@ -243,7 +243,7 @@ def test_a_server_plain_one_that_speculates_and_one_for_each_length() -> None:
 
 
 def test_a_server_drafts_with_as_many_threads(server: type[Server]) -> None:
-    names(replace(PAIR, draft_threads=3), runtime())
+    names(replace(PAIR, draft=replace(SMALL, threads=3)), runtime())
     names(replace(PAIR, draft=replace(SMALL, threads=2)), runtime())
     assert [draft.threads for _, _, draft, _ in server.started if draft is not None] == [3, 2]
 

@@ -30,7 +30,7 @@ PROMPTS = (Prompt("coding", "Sort."),)
 
 
 def requested(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
-    return request_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
+    return request_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, 16, False))
 
 
 def prompts(*flags: str) -> tuple[Prompt, ...]:

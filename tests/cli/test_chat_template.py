@@ -176,7 +176,7 @@ def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
 def test_what_is_tuned_and_measured_holds_whatever_the_template(own: Path) -> None:
     plain, machine = ModelOptions(TARGET, context=128, threads=1, keeps_costs=True), MachineFacts("x", 2)
     given = replace(plain, chat_template=own)
-    assert identify(plain, None, None, machine) == identify(given, None, None, machine)
+    assert identify(plain, None, machine) == identify(given, None, machine)
     with Runtime.open(plain) as one, Runtime.open(given) as other:
         files = {each._contexts.costs_file(together=False) for each in (one, other)}
     assert len(files) == 1

@@ -63,7 +63,7 @@ def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
     write_config("[models]\ncontext = 512\n")
     args = screen.parser().parse_args(["-m", "gone.gguf", "-md", "gone.gguf", "-td", "1", "--mode", "sd"])
     pair = pair_options(chosen(args, BUNDLED))
-    assert (pair.target.path, pair.draft and pair.draft.path, pair.draft_threads) == (TARGET, DRAFT, 1)
+    assert (pair.target.path, pair.draft and (pair.draft.path, pair.draft.threads)) == (TARGET, (DRAFT, 1))
     assert pair.target.context == 512
     alone = pair_options(chosen(args, ModelChoice(other, None)))  # neither -td nor --mode sd is refused
     assert (alone.target.path, alone.draft) == (other, None)

@@ -130,7 +130,7 @@ def test_profiles_show_does_not_speak_of_what_is_not_there(invoke: Invoke) -> No
 
 def test_tuning_records_answers_sampled_like_those_of_every_day(seeming_smollm2: Path) -> None:
     for target, sampling in ((seeming_smollm2, FOR_CODE), (Path("big.gguf"), CODING.sampling)):
-        pair = PairOptions(ModelOptions(target), None, None, 16, asked_for_gpu=False)
+        pair = PairOptions(ModelOptions(target), None, 16, asked_for_gpu=False)
         assert [profile.sampling for profile in plan_of(pair, (CODING,), TuneChoice(())).profiles] == [
             sampling
         ]

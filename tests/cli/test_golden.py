@@ -97,7 +97,6 @@ def test_the_bundled_pair_is_the_one_that_was_tuned() -> None:
     found = identify(
         ModelOptions(target, context=4096, devices=()),
         ModelOptions(draft, context=4096, devices=()),
-        None,
         PROCESSOR,
     )
     assert (found.pair, found.context) == ("ade15eccfcdbda79", 4096)

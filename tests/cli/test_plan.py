@@ -58,7 +58,7 @@ def test_a_pair_gets_the_devices_of_the_plan() -> None:
     assert pair.target.context == 8192
     assert pair.draft is not None
     assert (pair.draft.devices, pair.draft.gpu_layers) == (("CUDA1",), 29)
-    assert (pair.target.threads, pair.draft_threads) == (1, 1)
+    assert (pair.target.threads, pair.draft.threads) == (1, 1)
 
 
 @pytest.mark.usefixtures("invented")
@@ -104,13 +104,14 @@ def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
     pair = placing.apply(place(machine(), SMALL, SMALL, PlacementConstraints()), given)
     assert pair.target == replace(given.target, context=8192, devices=(), gpu_layers=0)
     assert pair.draft is not None
-    assert (pair.draft.threads, pair.draft_threads) == (0, None)
+    assert pair.draft.threads == 0
 
 
 def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
     pair = placing.apply(place(where, LARGE, SMALL, PlacementConstraints()), options(draft=True))
-    assert (pair.target.threads, pair.draft_threads) == (1, 31)
+    assert pair.draft is not None
+    assert (pair.target.threads, pair.draft.threads) == (1, 31)
 
 
 def test_a_draft_without_a_place_stays_closed() -> None:

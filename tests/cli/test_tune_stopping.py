@@ -108,7 +108,6 @@ def test_models_that_nobody_stops_answer_as_ever() -> None:
 PAIR = PairOptions(
     ModelOptions(Path("large.gguf"), threads=4, batch=512, micro_batch=256),
     ModelOptions(Path("small.gguf"), devices=("CUDA1",), gpu_layers=9, threads=3),
-    draft_threads=None,
     max_fan_out=24,
     asked_for_gpu=False,
 )
@@ -126,18 +125,18 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
     stop = Stop()
     opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(LoadOptions())
-    (target, draft, how), (usual, usual_draft, usual_how) = asked
+    (target, draft, how), (usual, usual_draft, _) = asked
     assert (target.threads, target.micro_batch, target.batch) == (2, 1024, 1024)
     assert (target.flash_attention, draft.flash_attention) == (None, True)
     assert (target.kv_type_k, target.kv_type_v) == ("f16", "f16")
     assert (draft.kv_type_k, draft.kv_type_v, draft.devices, draft.gpu_layers) == ("q8_0", "q8_0", (), 0)
-    assert (how["draft_threads"], how["max_fan_out"]) == (1, 24)
-    assert (usual, usual_draft, usual_how["draft_threads"]) == (PAIR.target, PAIR.draft, None)
+    assert (draft.threads, how["max_fan_out"]) == (1, 24)
+    assert (usual, usual_draft) == (PAIR.target, PAIR.draft)
     assert how["on_progress"](0.5)
     stop.ask()
     assert not how["on_progress"](0.5)
 
 
 def test_a_target_alone_has_load_options_too() -> None:
-    alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
+    alone = PairOptions(PAIR.target, None, 24, asked_for_gpu=False)
     assert tuning.loaded_with(LoadOptions(threads=1), alone).draft is None

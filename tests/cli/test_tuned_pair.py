@@ -66,7 +66,7 @@ def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str,
 
 def identity(files: tuple[str, ...], on: Machine = HERE) -> Identity:
     pair = parsed(*files)[1]
-    return identify(pair.target, pair.draft, pair.draft_threads, facts_of(on))
+    return identify(pair.target, pair.draft, facts_of(on))
 
 
 def test_run_uses_what_was_tuned_and_says_so(
@@ -166,12 +166,12 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(
     given = ("-ub", "128", "-fa", "off", "-ctkd", "f16", "-t", "3", "-td", "1", "-devd", "CUDA1")
     for flags in ((), given):
         pair = parsed(*files, *flags)[1]
-        now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
+        now = identify(pair.target, pair.draft, facts_of(HERE))
         keep(now, CODING)
         keep_workplace(now, best)
         opened = placed(monkeypatch, files, *flags)
         assert opened.draft is not None
-        assert (opened.target.threads, opened.draft_threads) == ((3, 1) if flags else (5, 2))
+        assert (opened.target.threads, opened.draft.threads) == ((3, 1) if flags else (5, 2))
         assert opened.draft.devices == (("CUDA1",) if flags else ())
         tuned = (opened.target.micro_batch, opened.draft.flash_attention, opened.draft.kv_type_v)
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))

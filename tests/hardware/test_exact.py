@@ -70,7 +70,7 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
     draft = ModelOptions(path=demo_draft, devices=CPU)
     foretold = exact(target, draft, max_fan_out=8)
     with closing(Model.open(target)) as large, closing(Model.open(draft)) as small:
-        contexts = Contexts(large, small, 8, None)
+        contexts = Contexts(large, small, 8)
         assert contexts.draft is not None
         taken = (needs_of(contexts.target), needs_of(contexts.draft))
     assert foretold == taken

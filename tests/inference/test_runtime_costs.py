@@ -79,7 +79,7 @@ def test_another_way_of_opening_the_pair_is_measured_anew(
     ways = (
         open_pair,
         partial(open_pair, max_fan_out=2),
-        partial(open_pair, draft_threads=2),
+        partial(Runtime.open, two, replace(draft, threads=2)),
         partial(Runtime.open, two, draft),
         partial(Runtime.open, two, replace(draft, flash_attention=True)),
     )

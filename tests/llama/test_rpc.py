@@ -230,10 +230,10 @@ def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     split = replace(at_home, gpu_layers=4)  # of its six, and what follows them
     found: list[dict[str, str]] = []
     for pair in ((there[0], draft), (target, there[1]), there, (at_home, draft), (split, draft)):
-        with Worker.open(*pair, draft_threads=1) as models:
+        with Worker.open(*pair) as models:
             found.append(texts(models))
     monkeypatch.delenv(rpc.VARIABLE)
-    with Worker.open(target, draft, draft_threads=1) as models:
+    with Worker.open(target, draft) as models:
         here = texts(models)
     assert [len(each) for each in found] == [4, 4, 3, 4, 4]  # nobody drafts ahead beside a target on one line
     assert all(each == {key: here[key] for key in each} for each in found)

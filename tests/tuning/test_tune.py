@@ -84,7 +84,7 @@ def run_of(plan: TunePlan, models: FakeModels | None = None) -> TuningRun:
 
 
 def identity(plan: TunePlan) -> Identity:
-    return identify(plan.target, plan.draft, None, MACHINE)
+    return identify(plan.target, plan.draft, MACHINE)
 
 
 def results(events: Iterator[TuneEvent]) -> list[TaskResult]:

@@ -326,8 +326,7 @@ def servers(
     yield open_until.enter_context(closing(LlamaServer(SERVER, request.server, target)))
     if pair.draft is None or models.draft is None:
         return
-    threads = pair.draft_threads or pair.draft.threads
-    draft = replace(pair.draft, context=models.draft.context, threads=threads)
+    draft = replace(pair.draft, context=models.draft.context)
     for length in (None, *request.lengths):
         name = f"{SERVER} draft" if length is None else f"{SERVER} draft K={length}"
         server = LlamaServer(name, request.server, target, draft, length)

@@ -49,7 +49,6 @@ def load(worker: Worker, options: PairOptions) -> None:
             options.target,
             options.draft,
             max_fan_out=options.max_fan_out,
-            draft_threads=options.draft_threads,
             on_progress=on_progress,
         )
     if not wanted[0]:  # asked too late for the loader to notice

@@ -197,7 +197,7 @@ def export_settings(args: argparse.Namespace) -> int:
         for change in recalled.stale:
             say(f"note: {task}: out of date: {change}")
         title = f"{name.replace(' ', '')}-{task}"
-        given = Exported(title, recalled.tuned.settings, opened.target, opened.draft, opened.draft_threads)
+        given = Exported(title, recalled.tuned.settings, opened.target, opened.draft)
         found[task] = export(args.export, given)
     if not found or (tasks and missing):
         for_tasks = f" for {', '.join(missing)}" if tasks else ""

@@ -110,7 +110,6 @@ class Worker(AbstractContextManager["Worker"]):
         draft: ModelOptions | None = None,
         *,
         max_fan_out: int = 16,
-        draft_threads: int | None = None,
         on_progress: Callable[[float], bool] | None = None,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> Worker:
@@ -119,9 +118,7 @@ class Worker(AbstractContextManager["Worker"]):
         It is called in this thread, `on_log` in one of its own. Raises what `load` raises.
         """
         worker = cls(on_log)
-        worker.load(
-            target, draft, max_fan_out=max_fan_out, draft_threads=draft_threads, on_progress=on_progress
-        )
+        worker.load(target, draft, max_fan_out=max_fan_out, on_progress=on_progress)
         return worker
 
     def load(
@@ -130,7 +127,6 @@ class Worker(AbstractContextManager["Worker"]):
         draft: ModelOptions | None = None,
         *,
         max_fan_out: int = 16,
-        draft_threads: int | None = None,
         on_progress: Callable[[float], bool] | None = None,
     ) -> None:
         """Open the models in the process that is there, as `open` does; a failure ends it.
@@ -139,11 +135,10 @@ class Worker(AbstractContextManager["Worker"]):
         """
         from localspec.gguf import known  # which a plan has read
 
-        sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
         try:
             with self._or_killed():
                 headers = known.copy()  # other threads may read one meanwhile
-                pending = self._process.call("open", headers, target, draft, **sizes)
+                pending = self._process.call("open", headers, target, draft, max_fan_out=max_fan_out)
                 opened = cast(Opened, _watched(pending, on_progress))
         except ServerLost:
             raise
