@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localspec.app.options import ModelChoice
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker.wire import LogLine
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.storage.profiles import Profiles
 from localspec.types import ModelInfo

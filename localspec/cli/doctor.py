@@ -21,7 +21,7 @@ from typing import Literal
 import psutil
 
 from localspec import units
-from localspec.app.options import with_moved
+from localspec.app.opening import with_moved
 from localspec.child_process import values_of
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result

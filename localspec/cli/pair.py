@@ -7,14 +7,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from localspec.app.options import PairOptions
-from localspec.app.placing import apply, open_in_worker
+from localspec.app.opening import open_in_worker
 from localspec.app.recommendation import Partner, Target, partners, surroundings
 from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_result, say, tell
 from localspec.demo import prompts
 from localspec.errors import EngineError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.hardware.placement.plan import placed_as
 from localspec.inference.interface import OpenModels
 from localspec.models.catalogue import Catalogue, approximate_shape
 from localspec.models.local import LocalModel, named, no_such_model
@@ -126,8 +127,8 @@ def open_pair(target: Path, partner: Partner) -> OpenModels:
     """Open a target with a draft model in a process of its own, where they are planned to sit."""
     assert partner.path is not None
     assert partner.placement is not None
-    options = PairOptions(ModelOptions(target), ModelOptions(partner.path), 16, asked_for_gpu=False)
-    return open_in_worker(apply(partner.placement, options))
+    asked = OpenPlan(ModelOptions(target), ModelOptions(partner.path))
+    return open_in_worker(placed_as(partner.placement, asked))
 
 
 def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:

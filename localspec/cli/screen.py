@@ -2,28 +2,42 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app import placing
-from localspec.app.options import ModelChoice, chosen, pair_options, session_request
-from localspec.app.tuned_pair import KnownPair, settled
+from localspec.app.opening import (
+    PlannedPair,
+    find_files,
+    open_in_worker,
+    plan_to_open,
+    with_choice,
+    with_config,
+)
 from localspec.chat.answer_settings import TunedChoice, with_auto
-from localspec.cli.shared.arguments import KEY_VARIABLE, SERVER_PORT, Parser, add_answer_flags, verb_parser
+from localspec.cli.shared.answer_request import session_request
+from localspec.cli.shared.arguments import (
+    KEY_VARIABLE,
+    SERVER_PORT,
+    Parser,
+    add_answer_flags,
+    pair_request,
+    verb_parser,
+)
+from localspec.cli.shared.opening import TERMINAL
 from localspec.errors import Cancelled, UserError
 from localspec.gguf import check_model_file
+from localspec.hardware.placement.open_plan import as_asked
 from localspec.inference.interface import OpenModels
 from localspec.inference.worker.wire import LogLine
 from localspec.llama import rpc
 from localspec.models.default_pair import default_pair
 from localspec.models.heads import head_for
 from localspec.models.names import Reference
+from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.verified import verify
 from localspec.storage import paths
 from localspec.storage.config import read_config
@@ -57,16 +71,18 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     config = read_config(paths.config_dir() / "config.toml")
     host = config.host if args.host is None else args.host
     found = profiles(paths.config_dir() / "profiles")
-    served: _Served | None = None
+    asked, served = pair_request(args), None
     opens_default_pair = False
     if args.attach is not None or host not in ("", "none"):
         words = argv[: argv.index("--host")] if "--host" in argv else argv
-        served = _Served(args, found, host, words, config.remote_program)
+        served = _Served(asked, args.attach, found, host, words, config.remote_program)
     if served is None:
-        pair = pair_options(args)
-        check_model_file(pair.target.path)
-        head_for(pair.target, pair.draft)
-        opens_default_pair = not args.model and pair.target.path == default_pair()[0]
+        request = with_config(asked)
+        files = find_files(request, TERMINAL)
+        check_model_file(files.target)
+        plan = as_asked(files, request)
+        head_for(plan.target, plan.draft)
+        opens_default_pair = not args.model and files.target == default_pair()[0]
     elif args.attach is not None and (args.model or args.model_draft):
         raise UserError(
             "--attach takes the models of a server, and others are named", "leave one of them out"
@@ -77,8 +93,8 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(f"{'' if args.profile else 'config.toml: '}{error.message}", error.hint) from None
     from localspec.app.screen import ScreenRequest  # 0.2 s, which a mistake does without
 
-    models = served or _Models(args, found)
-    request = ScreenRequest(
+    models = served or _Models(asked, found)
+    screen = ScreenRequest(
         config,
         found,
         usual.name,
@@ -94,64 +110,80 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         was_stopped=models.was_stopped,
         check_tuning=models.check_tuning,
     )
-    return open_screen(request)
+    return open_screen(screen)
 
 
-def _fetch(tell: Callable[[str], object], on_progress: Callable[[float], bool], named: Reference) -> Path:
-    """Download a model with words to `tell`, and the share that is here; raises `Cancelled` on request."""
-    from localspec.app.fetching import fetch
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """One opening of models on the screen, which has the terminal: what it tells, and whether it goes on."""
 
-    def on_bytes(progress: DownloadProgress) -> bool:
-        return on_progress(progress.done / progress.total if progress.total else 0.0)
+    on_progress: Callable[[float], bool]
+    on_log: OnLog
 
-    return fetch(named, tell, on_bytes)
+    def download(self, reference: Reference) -> Path:
+        """Download a model with the share that is here; raises `Cancelled` on request, and UserError."""
+        from localspec.app.fetching import fetch
+
+        def on_bytes(progress: DownloadProgress) -> bool:
+            return self.on_progress(progress.done / progress.total if progress.total else 0.0)
+
+        return fetch(reference, self.tell, on_bytes)
+
+    def check(self, files: Sequence[Path]) -> None:
+        """Check files from the hub; raises `Cancelled` on request, and UserError."""
+        verify(files, self._checked)
+
+    def tell(self, line: str) -> None:
+        """Write a line to the log."""
+        self.on_log(LogLine(logging.INFO, "plan", line))
+
+    def _checked(self, share: float) -> None:
+        if not self.on_progress(share):
+            raise Cancelled
+
+
+_UNSEEN = _Watch(lambda _share: True, lambda _line: None)  # where nobody waits for it
 
 
 class _Models:
     """The models that were chosen on the screen; before that those that flags or config.toml name."""
 
-    def __init__(self, args: argparse.Namespace, found: Profiles) -> None:
-        quiet = {"check": verify, "fetch": partial(_fetch, str, lambda _: True)}  # on the screen's terminal
-        args = argparse.Namespace(**vars(args) | quiet)
-        self._usual = self._args = args
+    def __init__(self, asked: PairRequest, found: Profiles) -> None:
+        self._usual = asked
+        self._choice: ModelChoice | None = None
         self._profiles = found
         self._is_home = False  # though flags name other machines
         self._of_flags: Path | None = None  # the target that flags or config.toml name
-        self._known = KnownPair(args, via=None)
+        self._planned: PlannedPair | None = None
+
+    def _request(self) -> PairRequest:
+        """Return what is asked of the models that were chosen last."""
+        if self._choice is None:
+            return with_config(self._usual)
+        is_usual = self._choice.target == self._of_flags
+        return with_choice(self._usual, self._choice, keeps_template=is_usual)
 
     def open(
         self, choice: ModelChoice | None, on_progress: Callable[[float], bool], on_log: OnLog
     ) -> OpenModels:
         """Open the models that were chosen, None for the usual ones; raises LocalSpecError."""
-
-        def tell(line: str) -> None:
-            on_log(LogLine(logging.INFO, "plan", line))
-
-        def checked(share: float) -> None:
-            if not on_progress(share):
-                raise Cancelled
-
-        is_usual = choice is not None and choice.target == self._of_flags
-        self._args = self._usual if choice is None else chosen(self._usual, choice, keeps_template=is_usual)
-        self._known = KnownPair(self._args, via=None)
+        watch = _Watch(on_progress, on_log)
+        self._choice, self._planned = choice, None
         if choice is not None:
-            verify(filter(None, (choice.target, choice.draft)), checked)
-        told = {"check": partial(verify, on_progress=checked), "fetch": partial(_fetch, tell, on_progress)}
-        pair = pair_options(argparse.Namespace(**vars(self._args) | told))
+            watch.check([path for path in (choice.target, choice.draft) if path is not None])
+        request = self._request()
+        files = find_files(request, watch)
         if choice is None:
-            self._of_flags = pair.target.path.absolute()
-        if choice is not None and choice.draft is None:  # nor the head in the target's own file
-            pair = replace(pair, draft=None)
-        for note in pair.notes:
-            tell(note)
-        return placing.open_in_worker(self._known.place(pair, tell), on_progress, on_log)
+            self._of_flags = files.target.absolute()
+        for note in files.notes:
+            watch.tell(note)
+        self._planned = plan_to_open(request, files, via=None, tell=watch.tell)
+        return open_in_worker(self._planned.plan.remembering_costs(), on_progress, on_log)
 
     def go_home(self) -> None:
         """Open models without other machines from now on."""
         self._is_home, os.environ[rpc.VARIABLE] = True, ""
-        for name in ("devices", "draft_devices"):
-            if any(device.startswith("RPC") for device in getattr(self._usual, name) or ()):
-                setattr(self._usual, name, None)
+        self._usual = self._usual.without_remote_devices()
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
         """Yield what could be opened; raises LocalSpecError."""
@@ -161,34 +193,43 @@ class _Models:
 
     def recall(self, task: TaskType) -> TunedChoice | None:
         """Return what was tuned for a task with the models that are open."""
-        return self._known.experience(task)
+        return None if self._planned is None else self._planned.tuned_for(task)
 
     def check_tuning(self) -> None:
         """Raise `UserError` where the models that are open cannot be tuned from here."""
 
     def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
         """Tune the models that are open."""
-        from localspec.app.tuning import placed_pair, plan_of, profiles_of, run
+        from localspec.app.tuning import plan_of, plan_to_tune, profiles_of, run
 
-        pair = placed_pair(self._args)
-        plan = plan_of(pair, profiles_of(self._profiles, choice.tasks), choice, settled(self._args))
-        yield from run(plan, pair, stop, on_log)
+        request = self._request()
+        pair = plan_to_tune(request, _UNSEEN)
+        plan = plan_of(pair, profiles_of(self._profiles, choice.tasks), choice, request.fixed)
+        yield from run(plan, stop, on_log)
 
     def was_stopped(self) -> bool:
         """Tell whether the last run on these models can go on; raises LocalSpecError."""
         from localspec.app.tuning import stopped_profiles
 
-        return bool(stopped_profiles(self._profiles, pair_options(self._args)))
+        request = self._request()
+        plan = as_asked(find_files(request, _UNSEEN), request)
+        return bool(stopped_profiles(self._profiles, plan))
 
 
 class _Served(_Models):
     """The models of a server: of one that runs already, or of one that `--host` starts on its machine."""
 
     def __init__(
-        self, args: argparse.Namespace, found: Profiles, host: str, words: Sequence[str], program: str
+        self,
+        asked: PairRequest,
+        address: str | None,
+        found: Profiles,
+        host: str,
+        words: Sequence[str],
+        program: str,
     ) -> None:
-        super().__init__(args, found)
-        self._address: str | None = args.attach
+        super().__init__(asked, found)
+        self._address = address
         self._host, self._words, self._program = host, words, program
         self._models: AttachedModels | None = None
 

@@ -30,9 +30,10 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import LayerSplit
-from localspec.hardware.placement.candidates import PlacementConstraints, PlacementSearch
+from localspec.hardware.placement.candidates import PlacementSearch
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
+from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import read_shape
 from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
 
@@ -214,14 +215,9 @@ def expected_rates(
 ) -> dict[Mode, float]:
     """Return what a plan expects of each mode where the models sit so; what does not pay is not drafted."""
     target, draft = read_shape(args.model), replace(read_shape(args.model_draft), acceptance=acceptance)
-    asked = PlacementConstraints(
-        context=CONTEXT,
-        devices=seats[0].devices,
-        gpu_layers=seats[0].on_cards + 1,
-        draft_devices=seats[1].devices,
-        threads=1,
-        draft_threads=1,
-    )
+    on_target = ModelRequest(devices=seats[0].devices, gpu_layers=seats[0].on_cards + 1, threads=1)
+    on_draft = ModelRequest(devices=seats[1].devices, threads=1)
+    asked = PairRequest(on_target, on_draft, context=CONTEXT)
     every = PlacementSearch(machine, (target, draft), asked).at(CONTEXT)
     found = next(each for each in every if (each.target, each.draft) == seats)
     plain = next(speed.tokens_per_s for speed in found.speeds if speed.mode == "off")

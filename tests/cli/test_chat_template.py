@@ -10,20 +10,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.app.options import ModelChoice, pair_options
 from localspec.benchmark.llama_server import target_flags
 from localspec.cli import doctor, screen
+from localspec.cli.shared.arguments import pair_request
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.inference import remote
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profiles
 from localspec.types import Message, ModelOptions, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import unplaced
 
 OWN = "{% for m in messages %}({{ m.role }}: {{ m.content }}){% endfor %}"
 TARGET, DRAFT = bundled_pair()
@@ -190,7 +192,7 @@ def test_the_server_of_llama_cpp_is_given_it_too(own: Path) -> None:
 
 def test_on_the_screen_a_flag_holds_for_its_own_model(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
-    models = screen._Models(args, Profiles(()))
+    models = screen._Models(pair_request(args), Profiles(()))
     asked = Request((Message("user", "Hi"),))
     for choice, is_own in (
         (None, True),
@@ -213,7 +215,9 @@ def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.M
 
     monkeypatch.setattr(remote, "RemoteModels", Opened)
     words = ["-m", "a.gguf", "--chat-template-file", "t.jinja"]
-    models = screen._Served(screen.parser().parse_args(words), Profiles(()), "me@there", words, "localspec")
+    models = screen._Served(
+        pair_request(screen.parser().parse_args(words)), None, Profiles(()), "me@there", words, "localspec"
+    )
     for choice in (None, ModelChoice(Path("/there/a.gguf"), None), ModelChoice(Path("/there/b.gguf"), None)):
         models.open(choice, lambda _share: True, lambda _line: None)
     first, same, another = (screen.parser().parse_args(each).chat_template for each in sent)
@@ -222,8 +226,8 @@ def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.M
 
 def test_a_template_that_is_gone_when_the_models_open_again_is_told(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
-    pair = pair_options(args)
+    pair = unplaced(args)
     own.unlink()
     with pytest.raises(UserError, match=r"own\.jinja cannot be read"):
-        screen._Models(args, Profiles(())).open(None, lambda _share: True, lambda _line: None)
+        screen._Models(pair_request(args), Profiles(())).open(None, lambda _share: True, lambda _line: None)
     assert pair.target.chat_template == own

@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 from localspec.app.fetching import make_default
-from localspec.app.options import ModelChoice, chosen, pair_options
+from localspec.app.opening import find_files, with_choice
 from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
 from localspec.cli import screen
+from localspec.cli.shared.arguments import pair_request
+from localspec.cli.shared.opening import TERMINAL
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, UserError
 from localspec.hardware import machine as machine_module
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.worker.wire import LogLine
 from localspec.models import caches
+from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profiles
@@ -59,13 +63,19 @@ def write_config(text: str) -> None:
     (config_dir() / "config.toml").write_text(text, encoding="utf-8")
 
 
+def opened_as(request: PairRequest) -> OpenPlan:
+    return as_asked(find_files(request, TERMINAL), request)
+
+
 def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
     write_config("[models]\ncontext = 512\n")
     args = screen.parser().parse_args(["-m", "gone.gguf", "-md", "gone.gguf", "-td", "1", "--mode", "sd"])
-    pair = pair_options(chosen(args, BUNDLED))
+    pair = opened_as(with_choice(pair_request(args), BUNDLED))
     assert (pair.target.path, pair.draft and (pair.draft.path, pair.draft.threads)) == (TARGET, (DRAFT, 1))
     assert pair.target.context == 512
-    alone = pair_options(chosen(args, ModelChoice(other, None)))  # neither -td nor --mode sd is refused
+    alone = opened_as(
+        with_choice(pair_request(args), ModelChoice(other, None))
+    )  # neither -td nor --mode sd is refused
     assert (alone.target.path, alone.draft) == (other, None)
 
 
@@ -82,7 +92,7 @@ def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_h
 
 
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
-    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
+    models = screen._Models(pair_request(screen.parser().parse_args([])), Profiles(()))
     log: list[LogLine] = []
     for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
         with closing(models.open(choice, lambda _share: True, log.append)) as opened:
@@ -97,7 +107,7 @@ def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
     blob = other.with_name("blobs") / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     blob.write_bytes(data)
-    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
+    models = screen._Models(pair_request(screen.parser().parse_args([])), Profiles(()))
     with pytest.raises(Cancelled):
         models.open(ModelChoice(blob, None), lambda _share: False, lambda _line: None)
     blob.write_bytes(data[:-1] + b"?")
@@ -142,7 +152,7 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
 
 def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     models = screen._Models(
-        screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"]), Profiles(())
+        pair_request(screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"])), Profiles(())
     )
     monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
     with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
@@ -152,7 +162,7 @@ def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.Monkey
 def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    models = screen._Models(screen.parser().parse_args(["-hf", "org/tiny-GGUF"]), Profiles(()))
+    models = screen._Models(pair_request(screen.parser().parse_args(["-hf", "org/tiny-GGUF"])), Profiles(()))
     shares: list[float] = []
     log: list[LogLine] = []
 

@@ -20,7 +20,7 @@ def test_without_models_the_bundled_pair_opens(fake: FakeRuntime, invoke: Invoke
     target, draft = bundled_pair()
     assert options.target == ModelOptions(target, keeps_costs=True)
     assert options.draft == ModelOptions(draft)
-    assert (options.max_fan_out, options.asked_for_gpu) == (16, False)
+    assert options.max_fan_out == 16
 
 
 def test_a_target_alone_has_no_draft(fake: FakeRuntime, invoke: Invoke) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import placing
+from localspec.app import opening as app_opening
 from localspec.cli import bench
 from localspec.cli.shared import opening
 from localspec.inference.attached import from_json, to_json
@@ -17,6 +17,7 @@ from localspec.types import ModelInfo, ModelOptions, Recommendation, Sampling, S
 from tests.cli.bench_fakes import Models
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import left_as_asked
 from tests.recommending import recommending
 from tests.server.running import serving
 
@@ -57,7 +58,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
     models = Models()
     models.install(monkeypatch.setattr)
     monkeypatch.setattr(opening, "_devices", lambda *_via: ())
-    monkeypatch.setattr(placing, "placed", lambda _args, pair, *_tell, **_how: pair)
+    monkeypatch.setattr(app_opening, "placed", left_as_asked)
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     file = recommending(demo_target, tmp_path / "warm.gguf", {"temp": 0.75, "top_k": 20, "mirostat": 2})
     flags = ("-m", str(file), "--prompts", "demo", "--per-task", "1", "--modes", "ngram", "--top-k", "5")

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from localspec.app import tuning
-from localspec.app.options import PairOptions
 from localspec.app.tuning import Stop, opener
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.plan import ReopenedModels
@@ -105,11 +104,10 @@ def test_models_that_nobody_stops_answer_as_ever() -> None:
         assert stopping.choose_settings()[0].mode == "ssd"
 
 
-PAIR = PairOptions(
+PAIR = OpenPlan(
     ModelOptions(Path("large.gguf"), threads=4, batch=512, micro_batch=256),
     ModelOptions(Path("small.gguf"), devices=("CUDA1",), gpu_layers=9, threads=3),
     max_fan_out=24,
-    asked_for_gpu=False,
 )
 
 
@@ -138,5 +136,4 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_target_alone_has_load_options_too() -> None:
-    alone = PairOptions(PAIR.target, None, 24, asked_for_gpu=False)
-    assert tuning.loaded_with(LoadOptions(threads=1), alone).draft is None
+    assert OpenPlan(PAIR.target).opened_with(LoadOptions(threads=1)).draft is None

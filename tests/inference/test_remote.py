@@ -15,7 +15,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.app.options import ModelChoice
 from localspec.app.recommendation import LocalTarget
 from localspec.app.screen import ScreenRequest
 from localspec.app.tuning import Stop, TuneChoice
@@ -25,6 +24,7 @@ from localspec.errors import Cancelled, LocalSpecError, ServerLost, UserError
 from localspec.inference import remote
 from localspec.inference.remote import RemoteModels, run_there
 from localspec.inference.runtime import Runtime
+from localspec.models.pair_request import ModelChoice
 from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
 from tests.inference.runtimes import text_of
 

@@ -28,13 +28,13 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
 
-from localspec.app.options import ModelChoice
 from localspec.app.screen import ScreenRequest
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.inference.worker.wire import LogLine
+from localspec.models.pair_request import ModelChoice
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
