@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.app.fetching import make_default
+from localspec.app.opener import LocalOpener, OpeningWatch
 from localspec.app.opening import find_files, with_choice
 from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
 from localspec.cli import screen
@@ -23,7 +24,6 @@ from localspec.models import caches
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import Profiles
 from tests.hardware.machines import machine
 from tests.llama import tiny
 from tests.models.disk import PROJECTOR
@@ -92,14 +92,14 @@ def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_h
 
 
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
-    models = screen._Models(pair_request(screen.parser().parse_args([])), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args([])))
     log: list[LogLine] = []
     for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
-        with closing(models.open(choice, lambda _share: True, log.append)) as opened:
+        with closing(models.open(choice, OpeningWatch(lambda _share: True, log.append)).models) as opened:
             assert opened.target.path == TARGET
             assert (opened.draft and opened.draft.path) == draft
     with pytest.raises(UserError, match="gone"):
-        models.open(ModelChoice(Path("/gone.gguf"), None), lambda _share: True, log.append)
+        models.open(ModelChoice(Path("/gone.gguf"), None), OpeningWatch(lambda _share: True, log.append))
 
 
 def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
@@ -107,12 +107,12 @@ def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
     blob = other.with_name("blobs") / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     blob.write_bytes(data)
-    models = screen._Models(pair_request(screen.parser().parse_args([])), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args([])))
     with pytest.raises(Cancelled):
-        models.open(ModelChoice(blob, None), lambda _share: False, lambda _line: None)
+        models.open(ModelChoice(blob, None), OpeningWatch(lambda _share: False))
     blob.write_bytes(data[:-1] + b"?")
     with pytest.raises(UserError, match="is damaged: its checksum is not the one that the hub lists"):
-        models.open(ModelChoice(blob, None), lambda _share: True, lambda _line: None)
+        models.open(ModelChoice(blob, None), OpeningWatch())
 
 
 def test_what_opens_at_every_start_is_written_where_it_is_not_what_opens_anyway(other: Path) -> None:
@@ -151,18 +151,17 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
 
 
 def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = screen._Models(
-        pair_request(screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"])), Profiles(())
-    )
+    args = screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"])
+    models = LocalOpener(pair_request(args))
     monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
-    with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
+    with closing(models.open(None, OpeningWatch()).models) as opened:
         assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
 
 
 def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    models = screen._Models(pair_request(screen.parser().parse_args(["-hf", "org/tiny-GGUF"])), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args(["-hf", "org/tiny-GGUF"])))
     shares: list[float] = []
     log: list[LogLine] = []
 
@@ -173,8 +172,8 @@ def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopp
     with in_place_of_the_hub(monkeypatch) as hub:
         hub.repositories["org/tiny-GGUF"] = Repository({"tiny-Q4_K_M.gguf": other.read_bytes()})
         with pytest.raises(Cancelled):
-            models.open(None, lambda _share: False, log.append)
-        with closing(models.open(None, goes_on, log.append)) as opened:
+            models.open(None, OpeningWatch(lambda _share: False, log.append))
+        with closing(models.open(None, OpeningWatch(goes_on, log.append)).models) as opened:
             assert opened.target.path.name == "tiny-Q4_K_M.gguf"
     assert 1.0 in shares
     assert any("pulling org/tiny-GGUF" in line.text for line in log)
