@@ -31,11 +31,12 @@ from localspec.storage.tuned_settings import (
     recall_workplace,
     same_pair,
 )
-from localspec.types import TaskType
+from localspec.types import ModelOptions, TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
+    from localspec.hardware.placement.candidates import Placement
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
 
@@ -212,6 +213,13 @@ def open_in_worker(
     return Worker.open(
         plan.target, plan.draft, max_fan_out=plan.max_fan_out, on_progress=on_progress, on_log=on_log
     )
+
+
+def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:
+    """Open two files where a placement puts them."""
+    from localspec.hardware.placement.plan import placed_as
+
+    return open_in_worker(placed_as(placement, OpenPlan(ModelOptions(target), ModelOptions(draft))))
 
 
 def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[Kept]) -> bool:

@@ -25,8 +25,8 @@ from localspec.models.catalogue import (
 )
 from localspec.models.default_pair import on_this_computer
 from localspec.models.heads import kind_of_draft
-from localspec.models.local import UNFINISHED, LocalModel, of_reference
-from localspec.models.names import Reference, parse
+from localspec.models.local import UNFINISHED, LocalModel, named, no_such_model, of_reference
+from localspec.models.names import Reference, file_named, parse
 from localspec.models.pair_files import local_file
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
@@ -438,3 +438,20 @@ def _partner(
         reason = next((text for text in placement.reasons if text.startswith("the draft stays closed")), "")
         return Partner(name, path, verdict, None, reason or "the draft stays closed")
     return Partner(name, path, verdict, placement)
+
+
+def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:
+    """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
+    path = file_named(text)
+    if path is not None:
+        return Target(str(path), read_shape(path), path)
+    model = named(text, local)
+    if model is not None:
+        if model.shape is None:
+            raise UserError(f"{model.name} cannot be used: {model.problem}", "download it again")
+        return Target(model.name, model.shape, model.path)
+    wanted = text.lower()
+    for entry in known.models:
+        if entry.reference and wanted in (entry.reference.lower(), entry.source.lower(), entry.key):
+            return Target(entry.reference, approximate_shape(entry), None)
+    raise no_such_model(text, local)

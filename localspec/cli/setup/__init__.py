@@ -12,9 +12,8 @@ from typing import get_args
 from localspec import units
 from localspec.app.fetching import files_of
 from localspec.app.opening import with_moved
-from localspec.app.recommendation import Ranked
+from localspec.app.recommendation import Ranked, find_target
 from localspec.cli import recommend
-from localspec.cli.pair import find_target
 from localspec.cli.setup.steps import Answer, Reply, Step, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, StatusLine, ask, is_terminal, print_json, say
