@@ -135,8 +135,7 @@ def open_pair(
     files = find_pair(asked, _OnDisk())
     if named[1] and files.draft is None:
         raise UserError(files.notes[0], "name another draft model, or none")
-    plan = as_asked(files, asked)
-    return Runtime.open(plan.target, plan.draft, max_fan_out=plan.max_fan_out)
+    return Runtime.open(as_asked(files, asked))
 
 
 def ask(

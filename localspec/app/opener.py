@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -121,7 +121,8 @@ class LocalOpener:
         for note in files.notes:
             watch.tell(note)
         planned = plan_to_open(request, files, via=None, tell=watch.tell)
-        models = open_in_worker(planned.plan.remembering_costs(), watch.on_progress, watch.on_log)
+        plan = replace(planned.plan, remembers_costs=True)
+        models = open_in_worker(plan, watch.on_progress, watch.on_log)
         return OpenedPair(models, planned.tuned_for, request)
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:

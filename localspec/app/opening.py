@@ -210,9 +210,7 @@ def open_in_worker(
     """Open a planned pair in a process of its own."""
     from localspec.inference.worker.client import Worker
 
-    return Worker.open(
-        plan.target, plan.draft, max_fan_out=plan.max_fan_out, on_progress=on_progress, on_log=on_log
-    )
+    return Worker.open(plan, on_progress=on_progress, on_log=on_log)
 
 
 def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -86,22 +84,6 @@ class Stop:
 
 
 USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
-_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
-_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
-
-
-def budget(text: str) -> float:
-    """Read a length of time such as 90s, 3m, 1h30m, 1h30, or seconds."""
-    found = _TIME.fullmatch(text.strip().replace(" ", ""))
-    if found is None or not any(found.groups()):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
-    hours, minutes, seconds = (int(group or 0) for group in found.groups())
-    if found[1] and not found[2] and found[0][-1].isdigit():  # people say 1h30 for 1h30m
-        minutes, seconds = seconds, 0
-    total_s = 3600 * hours + 60 * minutes + seconds
-    if not _SHORTEST_S <= total_s <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
-    return float(total_s)
 
 
 def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import ip_address
 
 import psutil
@@ -99,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         opening.check_explained(request, explain=args.explain)
         tell = say if args.explain else None
         planned = plan_to_open(request, files, via=first.look, tell=tell, explain=args.explain)
-        plan = planned.plan.remembering_costs()
+        plan = replace(planned.plan, remembers_costs=True)
         workers = [first]
 
         def open_models() -> SharedModels:

@@ -31,6 +31,7 @@ from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import LayerSplit
 from localspec.hardware.placement.candidates import PlacementSearch
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.models.pair_request import ModelRequest, PairRequest
@@ -163,9 +164,9 @@ def report(args: argparse.Namespace, line: Line, name: str) -> None:
         paths = args.model, args.model_draft
         counts = [len(read_shape(path).layers) for path in paths]
         seats = LAYOUTS[layout](*counts)
-        pair = [placed(path, split) for path, split in zip(paths, seats, strict=True)]
+        target, draft = (placed(path, split) for path, split in zip(paths, seats, strict=True))
         limits, (line.one_way_s, line.rate) = (line.one_way_s, line.rate), (0.0, 0.0)  # while weights cross
-        with Worker.open(*pair) as models:
+        with Worker.open(OpenPlan(target, draft)) as models:
             line.one_way_s, line.rate = limits
             found, carried = answers(args, line, models)
         every = [summary for summaries in found.values() for summary in summaries]

@@ -224,7 +224,7 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
     pair, tuned = placed_pair(asked, PairRequest(), FILES, models, explain=False)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
-    assert not pair.target.keeps_costs  # what is compared is measured now
+    assert not pair.remembers_costs  # what is compared is measured now
     assert tuned == {"coding": SSD}
 
 

@@ -16,6 +16,7 @@ from localspec.cli import doctor, screen
 from localspec.cli.shared.arguments import pair_request
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import remote
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
@@ -176,10 +177,10 @@ def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
 
 
 def test_what_is_tuned_and_measured_holds_whatever_the_template(own: Path) -> None:
-    plain, machine = ModelOptions(TARGET, context=128, threads=1, keeps_costs=True), MachineFacts("x", 2)
+    plain, machine = ModelOptions(TARGET, context=128, threads=1), MachineFacts("x", 2)
     given = replace(plain, chat_template=own)
     assert identify(plain, None, machine) == identify(given, None, machine)
-    with Runtime.open(plain) as one, Runtime.open(given) as other:
+    with Runtime.open(OpenPlan(plain)) as one, Runtime.open(OpenPlan(given)) as other:
         files = {each._contexts.costs_file(together=False) for each in (one, other)}
     assert len(files) == 1
 

@@ -11,14 +11,14 @@ from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
 PAIR = ("-m", "big.gguf", "-md", "small.gguf")
-BIG, SMALL = ModelOptions(Path("big.gguf"), keeps_costs=True), ModelOptions(Path("small.gguf"))
+BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
 
 
 def test_without_models_the_bundled_pair_opens(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("run", "Hi").code == 0
     [options] = fake.opened
     target, draft = bundled_pair()
-    assert options.target == ModelOptions(target, keeps_costs=True)
+    assert options.target == ModelOptions(target)
     assert options.draft == ModelOptions(draft)
     assert options.max_fan_out == 16
 

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.cli.shared import opening
 from localspec.errors import Cancelled, UserError
-from localspec.types import ModelOptions
+from localspec.hardware.placement.open_plan import OpenPlan
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -48,8 +48,9 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 def test_models_open_with_what_was_asked(invoke: Invoke, loads: Loads) -> None:
     seen: list[object] = []
 
-    def load(target: ModelOptions, draft: ModelOptions, **options: object) -> None:
-        seen.extend([target.path.name, draft.path.name, draft.threads, options["max_fan_out"]])
+    def load(plan: OpenPlan, **_options: object) -> None:
+        assert plan.draft is not None
+        seen.extend([plan.target.path.name, plan.draft.path.name, plan.draft.threads, plan.max_fan_out])
 
     loads(load)
     assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2", "--no-fit").out == "Hello\n"

@@ -11,6 +11,7 @@ import pytest
 from localspec.app import opening as app_opening
 from localspec.cli import bench
 from localspec.cli.shared import opening
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.attached import from_json, to_json
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelInfo, ModelOptions, Recommendation, Sampling, SamplingChoice
@@ -71,7 +72,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
 
 def test_the_server_samples_as_the_file_recommends_and_a_screen_there_hears_of_it(greedy: Path) -> None:
     options = ModelOptions(greedy, context=512, threads=1)
-    with serving(lambda: Runtime.open(options)) as served:
+    with serving(lambda: Runtime.open(OpenPlan(options))) as served:
         params = served.client.get("/props").json()["default_generation_settings"]["params"]
         assert (params["temperature"], params["top_k"], params["top_p"]) == (0.0, 1, 0.1)
         body = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 12}

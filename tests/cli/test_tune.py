@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec.app.opening import identity_of
-from localspec.app.tuning import Stop, budget, profiles_of, read_tasks
+from localspec.app.tuning import Stop, profiles_of, read_tasks
 from localspec.cli import tune as verb
+from localspec.cli.tune import budget
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
 from localspec.tuning.events import TuneEvent

@@ -116,20 +116,21 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
     class Worker:
         @staticmethod
-        def open(*models: ModelOptions, **how: Any) -> None:  # noqa: ANN401
-            asked.append((*models, how))
+        def open(plan: OpenPlan, **how: Any) -> None:  # noqa: ANN401
+            asked.append((plan, how))
 
     monkeypatch.setattr("localspec.inference.worker.client.Worker", Worker)
     stop = Stop()
     opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(LoadOptions())
-    (target, draft, how), (usual, usual_draft, _) = asked
+    (plan, how), (usual, _) = asked
+    target, draft = plan.target, plan.draft
     assert (target.threads, target.micro_batch, target.batch) == (2, 1024, 1024)
     assert (target.flash_attention, draft.flash_attention) == (None, True)
     assert (target.kv_type_k, target.kv_type_v) == ("f16", "f16")
     assert (draft.kv_type_k, draft.kv_type_v, draft.devices, draft.gpu_layers) == ("q8_0", "q8_0", (), 0)
-    assert (draft.threads, how["max_fan_out"]) == (1, 24)
-    assert (usual, usual_draft) == (PAIR.target, PAIR.draft)
+    assert (draft.threads, plan.max_fan_out) == (1, 24)
+    assert usual == PAIR
     assert how["on_progress"](0.5)
     stop.ask()
     assert not how["on_progress"](0.5)

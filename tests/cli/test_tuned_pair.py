@@ -228,7 +228,7 @@ def test_what_calls_cost_is_kept_for_answers(
     fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
     invoke("run", "Hi", *files)
-    assert fake.opened[0].target.keeps_costs
+    assert fake.opened[0].remembers_costs
 
 
 def test_reason_tells_when_and_how_much() -> None:

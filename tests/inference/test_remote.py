@@ -22,6 +22,7 @@ from localspec.app.tuning import Stop, TuneChoice
 from localspec.cli import main as command_line
 from localspec.cli import screen
 from localspec.errors import Cancelled, LocalSpecError, ServerLost, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import remote
 from localspec.inference.remote import RemoteModels, run_there
 from localspec.inference.runtime import Runtime
@@ -201,7 +202,7 @@ def servers() -> list[psutil.Process]:
 
 def test_answers_are_those_of_this_machine(models: RemoteModels, demo_target: Path) -> None:
     request = Request((Message("user", "Hi!"),), Sampling(0.0), EngineSettings(mode="off"), 24)
-    with Runtime.open(ModelOptions(demo_target, context=512)) as here:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=512))) as here:
         assert text_of([*models.generate(request)]) == text_of([*here.generate(request)])
     assert models.target.context == 512
 

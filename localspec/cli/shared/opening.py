@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def opened(
         check_explained(request, explain=explain)
         tell = say if explain else None
         planned = opening.plan_to_open(request, files, via=worker.look, tell=tell, explain=explain)
-        plan = planned.plan.remembering_costs()
+        plan = replace(planned.plan, remembers_costs=True)
         load(worker, plan)
         tell_notes(worker, plan, request)
         yield OpenedPair(worker, planned.tuned_for, request)
@@ -98,12 +99,7 @@ def load(worker: Worker, plan: OpenPlan) -> None:
         return wanted[0]
 
     with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
-        worker.load(
-            plan.target,
-            plan.draft,
-            max_fan_out=plan.max_fan_out,
-            on_progress=on_progress,
-        )
+        worker.load(plan, on_progress=on_progress)
     if not wanted[0]:  # asked too late for the loader to notice
         raise KeyboardInterrupt
 

@@ -20,7 +20,8 @@ class OpenPlan:
     """The options that open a target and at most one draft model.
 
     Threads of 0 let the runtime share the processor out. Without a `placement` llama.cpp places the models.
-    `notes` say what a person should know.
+    `notes` say what a person should know. What calls cost is kept, and not measured at every start, where it
+    `remembers_costs`.
     """
 
     target: ModelOptions
@@ -28,10 +29,7 @@ class OpenPlan:
     max_fan_out: int = USUAL_FAN_OUT
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
-
-    def remembering_costs(self) -> OpenPlan:
-        """Return the plan for models whose measured costs are kept, and need not be measured every time."""
-        return replace(self, target=replace(self.target, keeps_costs=True))
+    remembers_costs: bool = False
 
     def opened_with(self, found: LoadOptions) -> OpenPlan:
         """Return the plan with the options that a tuning found; what they leave as usual stays as planned."""
