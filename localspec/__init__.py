@@ -15,11 +15,21 @@ own distribution. Without names the bundled pair opens.
 ...                 print(f"{summary.tokens} tokens in {summary.rounds} rounds")
 Hi! What can I do for you?
 10 tokens in ... rounds
+
+A `PairRequest` settles how models are opened, as the flags of the command line do. Whoever uses no `with`
+closes the pair.
+
+>>> one_thread = localspec.ModelRequest(threads=1)
+>>> request = localspec.PairRequest(target=one_thread, draft=one_thread, context=512)
+>>> pair = localspec.open_pair(request=request)
+>>> pair.target.context
+512
+>>> pair.close()
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -32,6 +42,9 @@ if TYPE_CHECKING:
     from localspec.errors import UserError as UserError
     from localspec.inference.interface import OpenModels as OpenModels
     from localspec.inference.runtime import Runtime as Runtime
+    from localspec.models.names import Reference as Reference
+    from localspec.models.pair_request import ModelRequest as ModelRequest
+    from localspec.models.pair_request import PairRequest as PairRequest
     from localspec.types import EngineSettings as EngineSettings
     from localspec.types import Finished as Finished
     from localspec.types import GenerationEvent as GenerationEvent
@@ -52,6 +65,9 @@ _HOMES = {
     "UserError": "errors",
     "OpenModels": "inference.interface",
     "Runtime": "inference.runtime",
+    "Reference": "models.names",
+    "ModelRequest": "models.pair_request",
+    "PairRequest": "models.pair_request",
 } | dict.fromkeys(
     (
         "EngineSettings", "Finished", "GenerationEvent", "Grammar", "Message", "Mode", "ModelOptions",
@@ -63,24 +79,63 @@ __all__ = list(_HOMES)
 __all__ += ["__version__", "ask", "open_pair"]
 
 
-def open_pair(target: Path | None = None, draft: Path | None = None, *, context: int = 0) -> Runtime:
+class _OnDisk:
+    """Models that are here already: a program downloads nothing unasked."""
+
+    def download(self, reference: Reference) -> Path:
+        """Raise UserError with the way to have the model."""
+        from localspec.errors import UserError
+
+        raise UserError(f"{reference} is not on this computer", f"`localspec pull {reference}` downloads it")
+
+    def check(self, files: Sequence[Path]) -> None:
+        """Check files that came from the hub before they are first used; raises UserError."""
+        from localspec.models.verified import verify
+
+        verify(files)
+
+
+def open_pair(
+    target: Path | str | None = None,
+    draft: Path | str | None = None,
+    *,
+    context: int | None = None,
+    request: PairRequest | None = None,
+) -> Runtime:
     """Open a target and perhaps a draft model, by default the bundled pair; the result closes as a context.
 
-    `context` is in tokens, 0 the usual size. Raises `UserError` for files that cannot serve.
+    Models are files, or names that `localspec models` lists. `context` is in tokens, 0 the usual size.
+    `request` settles everything else, such as devices, threads and caches; llama.cpp places what it leaves
+    open, and no plan is made. Raises `UserError` for files that cannot serve.
     """
+    from dataclasses import replace
+
     from localspec.demo import bundled_pair
     from localspec.errors import UserError
+    from localspec.hardware.placement.open_plan import as_asked
     from localspec.inference.runtime import Runtime  # numpy and llama.cpp: 0.3 s
-    from localspec.models.heads import kind_of_draft
-    from localspec.types import ModelOptions
+    from localspec.models.pair_files import find_pair
+    from localspec.models.pair_request import PairRequest
 
-    if target is None and draft is not None:
+    asked = request or PairRequest()
+    named = [
+        asked.target.name if target is None else str(target),
+        asked.draft.name if draft is None else str(draft),
+    ]
+    if not named[0] and named[1]:
         raise UserError("a draft model alone writes nothing", "name the target that it is to serve, too")
-    if target is None:
-        target, draft = bundled_pair()
-    if draft is None and kind_of_draft(target, None) is not None:
-        draft = target  # the head in its file
-    return Runtime.open(ModelOptions(target, context=context), None if draft is None else ModelOptions(draft))
+    if not named[0]:
+        named = [str(path) for path in bundled_pair()]
+    asked = replace(
+        asked,
+        target=replace(asked.target, name=named[0]),
+        draft=replace(asked.draft, name=named[1]),
+        context=asked.context if context is None else context,
+    )
+    files = find_pair(asked, _OnDisk())
+    if named[1] and files.draft is None:
+        raise UserError(files.notes[0], "name another draft model, or none")
+    return Runtime.open(as_asked(files, asked))
 
 
 def ask(

@@ -478,7 +478,7 @@ class ModelOptions:
     `context` 0: the model's own training length; `threads` 0: all physical cores; `gpu_layers` None: all that
     there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
     llama.cpp choose. `output_at_home` keeps the weights after the last layer with the processor: from another
-    machine then come rows as wide as the model. `keeps_costs`, of a target, keeps what its calls cost.
+    machine then come rows as wide as the model.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
 
@@ -497,5 +497,4 @@ class ModelOptions:
     micro_batch: int = 512
     threads: int = 0
     mmap: bool = True
-    keeps_costs: bool = False
     chat_template: Path | None = None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from localspec.decoding.model import LanguageModel, Rows, SavedState
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -28,11 +29,11 @@ def open_paced(
     Each computes on one core: with two, neither disturbs the other. Figures from them are "paced".
     """
 
-    def contexts(of: Model, beside: Model | None, fan_out: int, threads: int | None) -> Contexts:
-        return _PacedContexts(of, beside, fan_out, threads, (verify, step))
+    def contexts(of: Model, beside: Model | None, plan: OpenPlan) -> Contexts:
+        return _PacedContexts(of, beside, plan, (verify, step))
 
     one, other = replace(target, threads=1), replace(draft, threads=1)
-    return Runtime.open(one, other, max_fan_out=max_fan_out, draft_threads=1, contexts=contexts)
+    return Runtime.open(OpenPlan(one, other, max_fan_out=max_fan_out), contexts=contexts)
 
 
 class _PacedContext(Context):
@@ -70,12 +71,11 @@ class _PacedContexts(Contexts):
         self,
         target: Model,
         draft: Model | None,
-        max_fan_out: int,
-        draft_threads: int | None,
+        plan: OpenPlan,
         pacings: tuple[Pacing | None, Pacing | None],
     ) -> None:
         self._verify, self._step = pacings
-        super().__init__(target, draft, max_fan_out, draft_threads)
+        super().__init__(target, draft, plan)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         pacing = self._verify if sequences == 1 else self._step  # the draft model's branches are sequences

@@ -58,3 +58,19 @@ def test_a_target_alone_has_no_draft(tmp_path: Path) -> None:
         localspec.open_pair(tmp_path / "missing.gguf")
     with pytest.raises(localspec.UserError, match="alone writes nothing"):
         localspec.open_pair(draft=bundled_pair()[1])
+
+
+def test_a_request_says_how_models_are_opened() -> None:
+    named = localspec.ModelRequest("demo-target", threads=1)
+    request = localspec.PairRequest(named, context=512, own_head=False, max_fan_out=2)
+    with localspec.open_pair(request=request) as pair:
+        assert (pair.target.context, pair.draft) == (512, None)
+    with localspec.open_pair(draft="demo-draft", context=256, request=request) as pair:
+        assert pair.draft is not None
+        assert pair.target.context == 256  # what is said apart goes before
+
+
+def test_nothing_is_downloaded_unasked() -> None:
+    there = localspec.PairRequest(localspec.ModelRequest(localspec.Reference("a/b", "Q8_0")))
+    with pytest.raises(localspec.UserError, match="a/b:Q8_0 is not on this computer"):
+        localspec.open_pair(request=there)

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.decoding.measurements import CostRequest
 from localspec.errors import EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, ModelOptions
@@ -76,7 +77,7 @@ def test_everything_works_as_with_other_models(
 ) -> None:
     request = greedy(max_tokens=12)
     options = ModelOptions(demo_target_q8, context=512, micro_batch=32, threads=1)
-    with Runtime.open(options, replace(options, path=demo_draft)) as plain:
+    with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as plain:
         expected, _ = answer(plain, request)
         traced = plain.trace(request)
     for mode in ("off", "sd", "ssd"):

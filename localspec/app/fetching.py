@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from localspec import units
-from localspec.app.options import ModelChoice
 from localspec.errors import (
     Cancelled,
     LocalSpecError,
@@ -22,6 +21,7 @@ from localspec.errors import (
 )
 from localspec.models.default_pair import nameable
 from localspec.models.names import Reference, parse
+from localspec.models.pair_request import ModelChoice
 from localspec.models.verified import verify
 from localspec.storage.config import models_table, prepare
 from localspec.storage.paths import config_dir

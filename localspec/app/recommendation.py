@@ -10,12 +10,11 @@ from math import log2
 from pathlib import Path
 
 from localspec import smollm2, units
-from localspec.app.options import ModelChoice, local_file
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.gguf import check_model_file
 from localspec.hardware.device_info import Machine
-from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement
 from localspec.hardware.placement.place import place
 from localspec.models.catalogue import (
     Catalogue,
@@ -26,8 +25,10 @@ from localspec.models.catalogue import (
 )
 from localspec.models.default_pair import on_this_computer
 from localspec.models.heads import kind_of_draft
-from localspec.models.local import UNFINISHED, LocalModel, of_reference
-from localspec.models.names import Reference, parse
+from localspec.models.local import UNFINISHED, LocalModel, named, no_such_model, of_reference
+from localspec.models.names import Reference, file_named, parse
+from localspec.models.pair_files import local_file
+from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
 from localspec.types import ModelInfo
@@ -153,7 +154,7 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
     placement, problem = None, _absent_package(pair, files) or _mismatch(files)
     if not problem:
         try:
-            placement = place(machine, shapes[0], (*shapes, None)[1], PlacementConstraints())
+            placement = place(machine, shapes[0], (*shapes, None)[1], PairRequest())
         except UserError as error:
             problem = error.message.removeprefix(f"{shapes[0].name} ")
     points, reasons = _judged(pair, placement, task)
@@ -346,7 +347,7 @@ def _as_target(
         return found
     try:
         check_model_file(model.path)
-        alone = place(machine, model.shape, None, PlacementConstraints())
+        alone = place(machine, model.shape, None, PairRequest())
         others = partners(Target(model.name, model.shape, model.path), machine, local, known)
     except UserError as error:
         return replace(found, problem=error.message.removeprefix(f"{model.shape.name} "))
@@ -430,10 +431,27 @@ def _partner(
     if not verdict.fits:
         return Partner(name, path, verdict, None)
     try:
-        placement = place(machine, target.shape, shape, PlacementConstraints())
+        placement = place(machine, target.shape, shape, PairRequest())
     except UserError as error:
         return Partner(name, path, verdict, None, error.message)
     if placement.draft is None:
         reason = next((text for text in placement.reasons if text.startswith("the draft stays closed")), "")
         return Partner(name, path, verdict, None, reason or "the draft stays closed")
     return Partner(name, path, verdict, placement)
+
+
+def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:
+    """Return the model that a text means: a file, a name on disk, or an entry of the catalogue."""
+    path = file_named(text)
+    if path is not None:
+        return Target(str(path), read_shape(path), path)
+    model = named(text, local)
+    if model is not None:
+        if model.shape is None:
+            raise UserError(f"{model.name} cannot be used: {model.problem}", "download it again")
+        return Target(model.name, model.shape, model.path)
+    wanted = text.lower()
+    for entry in known.models:
+        if entry.reference and wanted in (entry.reference.lower(), entry.source.lower(), entry.key):
+            return Target(entry.reference, approximate_shape(entry), None)
+    raise no_such_model(text, local)

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
-import re
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app import placing
-from localspec.app.options import PairOptions, pair_options
+from localspec.app.opening import (
+    TUNED_FAN_OUT,
+    find_files,
+    identity_of,
+    open_in_worker,
+    placed_with_draft,
+)
 from localspec.errors import Cancelled, EngineError, UserError
 from localspec.inference.interface import TunableModels
+from localspec.models.pair_files import ModelSource
+from localspec.models.pair_request import PairRequest
 from localspec.models.recommended import recommended_for, suited
-from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.profiles import Profile, Profiles
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
 from localspec.tuning.run_folder import RunFolder, TaskState
-from localspec.types import ModelOptions, TaskType
+from localspec.types import TaskType
 
 if TYPE_CHECKING:
-    from localspec.hardware.devices import Ask
+    from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
 
@@ -80,23 +84,6 @@ class Stop:
 
 
 USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
-MAX_FAN_OUT = 24  # outcomes to prepare, of the settings that are tried
-_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
-_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
-
-
-def budget(text: str) -> float:
-    """Read a length of time such as 90s, 3m, 1h30m, 1h30, or seconds."""
-    found = _TIME.fullmatch(text.strip().replace(" ", ""))
-    if found is None or not any(found.groups()):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
-    hours, minutes, seconds = (int(group or 0) for group in found.groups())
-    if found[1] and not found[2] and found[0][-1].isdigit():  # people say 1h30 for 1h30m
-        minutes, seconds = seconds, 0
-    total_s = 3600 * hours + 60 * minutes + seconds
-    if not _SHORTEST_S <= total_s <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
-    return float(total_s)
 
 
 def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:
@@ -114,7 +101,7 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
     return tuple(chosen.values())
 
 
-def stopped_profiles(found: Profiles, pair: PairOptions) -> tuple[Profile, ...]:
+def stopped_profiles(found: Profiles, pair: OpenPlan) -> tuple[Profile, ...]:
     """Return what the last run of these models was to tune, nothing if it was not stopped."""
     last = RunFolder(identity_of(pair).pair).state.read()
     return () if last is None or last.complete else profiles_of_run(found, last.tasks)
@@ -135,33 +122,17 @@ def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
     return tuple(dict.fromkeys(known[word.lower()] for word in words))
 
 
-def placed_pair(args: argparse.Namespace, tell: Callable[[str], None] | None = None) -> PairOptions:
-    """Return the models to tune where they sit on this machine; `tell` of the plan if asked to.
+def plan_to_tune(
+    request: PairRequest, source: ModelSource, tell: Callable[[str], None] | None = None
+) -> OpenPlan:
+    """Return the models to tune where they sit on this machine; `tell` of all of the plan.
 
     The draft model gets its place even where it is not expected to pay: whether it does is to be measured.
     Raises UserError.
     """
-    open_to_find = {"mode": "auto", "draft_length": None, "fan_out": MAX_FAN_OUT}
-    args = argparse.Namespace(**vars(args) | open_to_find)
-    pair = pair_options(args)
-    if args.no_fit:
-        return pair
-    placement = placing.plan(args, pair)
-    if pair.draft is not None and placement.draft is None:
-        with suppress(UserError):  # there is no room for both
-            placement = placing.plan(argparse.Namespace(**vars(args) | {"mode": "sd"}), pair)
-    if args.explain and tell is not None:
-        for line in placing.lines(placement, explain=True, template=pair.target.chat_template):
-            tell(line)
-    return placing.apply(placement, pair)
-
-
-def identity_of(pair: PairOptions, *, via: Ask | None = None) -> Identity:
-    """Return what settings tuned with these models on this machine hold for; `via` as in `known_machine`."""
-    from localspec.hardware.machine import facts_of, known_machine
-
-    machine = facts_of(known_machine(may_measure=False, via=via))
-    return identify(pair.target, pair.draft, pair.draft_threads, machine)
+    wide = replace(request, mode=None, draft_length=None, max_fan_out=TUNED_FAN_OUT)
+    files = find_files(wide, source)
+    return placed_with_draft(files, wide, via=None, tell=tell, explain=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,16 +150,13 @@ class TuneChoice:
 
 
 def plan_of(
-    pair: PairOptions, profiles: Iterable[Profile], choice: TuneChoice, fixed: tuple[str, ...] = ()
+    pair: OpenPlan, profiles: Iterable[Profile], choice: TuneChoice, fixed: tuple[str, ...] = ()
 ) -> TunePlan:
     """Return the plan of a run on these models; flags have settled the `fixed` fields of `LoadOptions`."""
     recommended = recommended_for(pair.target.path)
     return TunePlan(
-        pair.target,
-        pair.draft,
+        pair,
         tuple(suited(profile, recommended) for profile in profiles),
-        max_fan_out=pair.max_fan_out,
-        draft_threads=pair.draft_threads,
         fixed=fixed,
         budget_s=choice.budget_s,
         trials=choice.trials or (QUICK_TRIALS if choice.quick else TRIALS),
@@ -198,47 +166,21 @@ def plan_of(
 
 
 def opener(
-    pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
+    pair: OpenPlan, stop: Stop, on_log: Callable[[LogLine], None] | None = None
 ) -> Callable[[LoadOptions], Worker]:
     """Return what opens the models in a process of their own, with the options that it is given."""
 
     def open_models(load_options: LoadOptions) -> Worker:
-        opened = loaded_with(load_options, pair)
-        return placing.open_in_worker(opened, lambda _fraction: not stop.wanted, on_log)
+        return open_in_worker(pair.opened_with(load_options), lambda _fraction: not stop.wanted, on_log)
 
     return open_models
 
 
-def loaded_with(found: LoadOptions, pair: PairOptions) -> PairOptions:
-    """Return a pair as it is best opened; what that leaves as usual stays as given."""
-    usual, target, draft = LoadOptions(), pair.target, pair.draft
-    target = replace(target, threads=found.threads or target.threads)
-    if found.micro_batch != usual.micro_batch:
-        target = _as_wide(target, found.micro_batch)
-        draft = draft and _as_wide(draft, found.micro_batch)
-    if draft is None:
-        return replace(pair, target=target)
-    if found.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
-        draft = replace(draft, flash_attention=found.draft_flash_attention)
-    if found.draft_kv_type != usual.draft_kv_type:
-        draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
-    if found.draft_on_cpu:
-        draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
-    draft_threads = found.draft_threads or pair.draft_threads
-    return replace(pair, target=target, draft=draft, draft_threads=draft_threads)
-
-
-def _as_wide(options: ModelOptions, micro_batch: int) -> ModelOptions:
-    return replace(options, micro_batch=micro_batch, batch=max(options.batch, micro_batch))
-
-
-def run(
-    plan: TunePlan, pair: PairOptions, stop: Stop, on_log: Callable[[LogLine], None] | None = None
-) -> Iterator[TuneEvent]:
+def run(plan: TunePlan, stop: Stop, on_log: Callable[[LogLine], None] | None = None) -> Iterator[TuneEvent]:
     """Yield what a run of the tuner says; raises `Cancelled` when it is stopped."""
     from localspec.tuning.run import tune
 
-    events = cast("Generator[TuneEvent]", tune(plan, stop.at(opener(pair, stop, on_log))))
+    events = cast("Generator[TuneEvent]", tune(plan, stop.at(opener(plan.pair, stop, on_log))))
     with closing(events), stop.explained():
         for event in events:
             yield event

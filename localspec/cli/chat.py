@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app import figures
-from localspec.app.options import (
-    MODES,
-    pair_options,
-    profiles_named,
-    reads_standard_input,
-    session_request,
-)
-from localspec.app.tuned_pair import KnownPair
+from localspec.app.opening import with_config
 from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
 from localspec.chat.commands import (
     Templates,
@@ -33,10 +26,13 @@ from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
+from localspec.cli.shared.answer_request import profiles_named, reads_standard_input, session_request
 from localspec.cli.shared.arguments import (
+    MODES,
     Parser,
     add_answer_flags,
     add_thinking_flags,
+    pair_request,
     set_up_logging,
     verb_parser,
 )
@@ -82,23 +78,25 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "a chat is talked through standard input, which a flag takes", "name a file instead of -"
         )
-    request, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
+    asked, profiles = session_request(args), profiles_named(args.profile)
+    request = with_config(pair_request(args))
+    files = opening.find_files(request)
     if sys.stdin is None or sys.stdin.closed:
         raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
     reader = LineReader()
-    with opening.start_worker(verbose=args.verbose) as models, open_store(keeps=reader.interactive) as store:
-        known = KnownPair(args, via=models.look)
-        pair = known.place(pair, say)
-        opening.load(models, pair)
-        opening.tell_notes(models, pair)
+    with (
+        open_store(keeps=reader.interactive) as store,
+        opening.opened(request, files, verbose=args.verbose, explain=args.explain) as pair,
+    ):
+        models = pair.models
         session = ChatSession(
             store,
             profiles,
-            request,
+            asked,
             profiles[0].name,
             start="aside",
-            experience=known.experience,
+            experience=pair.tuned_for,
         )
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))

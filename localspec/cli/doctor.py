@@ -7,7 +7,6 @@ import re
 import shlex
 import sqlite3
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -18,10 +17,8 @@ from pathlib import Path
 from shutil import disk_usage, which
 from typing import Literal
 
-import psutil
-
 from localspec import units
-from localspec.app.options import with_moved
+from localspec.app.opening import with_moved
 from localspec.child_process import values_of
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, Styled, colours_unwanted, is_terminal, print_result
@@ -31,6 +28,7 @@ from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import judge
 from localspec.hardware.device_info import Machine
 from localspec.hardware.devices import Sight
+from localspec.hardware.load import busy_cores
 from localspec.llama import rpc, tile_code
 from localspec.llama.library import VERSION, added_backend
 from localspec.llama.template.template_file import usable_template
@@ -61,7 +59,6 @@ BACKENDS = {
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # the likeliest to be a card first
 _USABLE_BY = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("ROCm", "Vulkan"), "Intel": ("SYCL", "Vulkan")}
 _INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the processor's own memory, and no faster
-_WATCH_S = 0.3
 _BUSY = 0.5  # of all cores, taken by other programs
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
 _PRIVATE = 0o077
@@ -324,20 +321,6 @@ def _threads(environment: Mapping[str, str], cores: int) -> Check:
         text = "OMP_WAIT_POLICY is active: two models, or another program, slow each other down many times"
         return Check("threads", "warn", text, "unset OMP_WAIT_POLICY")
     return Check("threads", "pass", f"models use up to {cores} threads, one for each physical core")
-
-
-def busy_cores() -> tuple[float, str]:
-    """Return how many cores other programs take right now, and the name of the greediest."""
-    asked = ["pid", "name", "cpu_percent"]
-    for _ in psutil.process_iter(asked):
-        pass  # psutil counts from here
-    time.sleep(_WATCH_S)
-    others = [each.info for each in psutil.process_iter(asked) if each.pid != os.getpid()]
-    taken = [each["cpu_percent"] or 0.0 for each in others]
-    if not taken:
-        return 0.0, ""
-    most = others[taken.index(max(taken))]
-    return sum(taken) / 100, f"{most['name'] or 'a program'} (process {most['pid']})"
 
 
 def _load(busy: float, greediest: str, cores: int) -> Check:

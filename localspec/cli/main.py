@@ -97,7 +97,7 @@ def _use_servers(servers: str | None) -> None:
     if servers is not None:
         from localspec.llama import rpc
 
-        os.environ[rpc.VARIABLE] = "" if servers == "none" else ",".join(map(str, rpc.endpoints(servers)))
+        rpc.use("" if servers == "none" else servers)
 
 
 def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:

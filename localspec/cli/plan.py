@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from localspec.app import placing
-from localspec.app.options import pair_options
-from localspec.cli.shared.arguments import Parser, add_model_flags, add_speculation_flags, verb_parser
+from localspec.app import opening
+from localspec.app.opening import with_config
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_model_flags,
+    add_speculation_flags,
+    pair_request,
+    verb_parser,
+)
 from localspec.cli.shared.console import SUCCESS, print_result
+from localspec.cli.shared.opening import find_files
 
 
 def parser() -> Parser:
@@ -26,9 +33,12 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().read(argv)
-    pair = pair_options(args)
-    placement, template = placing.plan(args, pair), pair.target.chat_template
-    lines = placing.lines(placement, explain=args.explain, template=template)
+    request = with_config(pair_request(args))
+    files = find_files(request)
+    told: list[str] = []
+    placement = opening.placed(files, request, via=None, tell=told.append, explain=args.explain).placement
+    assert placement is not None  # this verb has no --no-fit
+    template = files.chat_template
     value = asdict(placement) | {"chat_template": None if template is None else str(template)}
-    print_result(value, lines, as_json=args.json)
+    print_result(value, told, as_json=args.json)
     return SUCCESS

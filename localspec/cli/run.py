@@ -7,16 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from localspec.app import figures
-from localspec.app.options import grammar, pair_options, profiles_named, session_request
-from localspec.app.tuned_pair import KnownPair
+from localspec.app.opening import with_config
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
 from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
+from localspec.cli.shared.answer_request import grammar, profiles_named, session_request
 from localspec.cli.shared.arguments import (
     Parser,
     add_answer_flags,
     add_thinking_flags,
+    pair_request,
     set_up_logging,
     verb_parser,
 )
@@ -71,26 +72,25 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = arguments(argv)
-    asked, profiles, pair = session_request(args), profiles_named(args.profile), pair_options(args)
+    asked, profiles = session_request(args), profiles_named(args.profile)
+    request = with_config(pair_request(args))
+    files = opening.find_files(request)
     system = asked.system
     if system is None:
         system = "" if args.no_chat else profiles[0].system_prompt
     _check_combinations(args, system)
     form = grammar(args)
     if asked.speculation.mode in ("off", "ngram"):
-        pair = replace(pair, draft=None)  # nobody would ask it
+        files = replace(files, draft=None)  # nobody would ask it
     given = GivenPrompt(args)
     early = given.read() if given.is_there() else None
     set_up_logging(verbose=args.verbose)
-    with opening.start_worker(verbose=args.verbose) as models:
-        known = KnownPair(args, via=models.look)
-        pair = known.place(pair, say)
-        opening.load(models, pair)
-        opening.tell_notes(models, pair)
-        text, files = early or given.read()
-        question = question_of(text, files)
-        experience, by_name = known.experience, {profile.name: profile for profile in profiles}
-        profile = followed(profiles[0], by_name, [(text, [file.source for file in files])])
+    with opening.opened(request, files, verbose=args.verbose, explain=args.explain) as pair:
+        models = pair.models
+        text, attached = early or given.read()
+        question = question_of(text, attached)
+        by_name = {profile.name: profile for profile in profiles}
+        profile = followed(profiles[0], by_name, [(text, [file.source for file in attached])])
         if args.explain:
             say(asked.explained_sampling(profile, models.target.recommended))
         system_message = (Message("system", system),) if system else ()
@@ -98,7 +98,7 @@ def main(argv: Sequence[str]) -> int:
         chosen: list[AnswerOptions] = []
 
         def events() -> Iterator[GenerationEvent]:
-            chosen.append(Chooser(models, experience, opening.note).options(profile, asked))
+            chosen.append(Chooser(models, pair.tuned_for, opening.note).options(profile, asked))
             yield from models.generate(replace(chosen[0].request, prompt=prompt, grammar=form))
 
         answer = write_answer(models, events(), AnswerOutput.asked(args), is_bare=args.no_chat)

@@ -11,14 +11,15 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from ipaddress import ip_address
 
 import psutil
 
-from localspec.app.options import pair_options, session_request
-from localspec.app.tuned_pair import KnownPair
+from localspec.app.opening import plan_to_open, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
+from localspec.cli.shared.answer_request import session_request
 from localspec.cli.shared.arguments import (
     KEY_VARIABLE,
     SERVER_PORT,
@@ -28,6 +29,7 @@ from localspec.cli.shared.arguments import (
     add_sampling_flags,
     add_speculation_flags,
     add_verbose_flag,
+    pair_request,
     set_up_logging,
     verb_parser,
     whole,
@@ -87,27 +89,30 @@ def main(argv: Sequence[str]) -> int:
     by_name = {known.name: known for known in offered}
     if usual not in by_name:
         known_profiles.named(usual)  # says what is close
-    asked, pair = session_request(args), pair_options(args)
+    asked, request = session_request(args), with_config(pair_request(args))
+    files = opening.find_files(request)
     set_up_logging(verbose=args.verbose)
     with _listening(args.host, args.port) as listener, opening.start_worker(verbose=args.verbose) as first:
         from localspec.server.application import Doors, application, http_server  # Starlette: 0.2 s
         from localspec.server.queue import EngineQueue
         from localspec.server.service import Service
 
-        known = KnownPair(args, via=first.look)
-        pair = known.place(pair, say)
+        opening.check_explained(request, explain=args.explain)
+        tell = say if args.explain else None
+        planned = plan_to_open(request, files, via=first.look, tell=tell, explain=args.explain)
+        plan = replace(planned.plan, remembers_costs=True)
         workers = [first]
 
         def open_models() -> SharedModels:
             worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
-            opening.load(worker, pair)
+            opening.load(worker, plan)
             worker.keep_conversations(_kept(args.cache_ram))
             return worker
 
         parallel = 1 if args.share == "off" else args.parallel
-        queue = EngineQueue(open_models, known.experience, parallel, say)
+        queue = EngineQueue(open_models, planned.tuned_for, parallel, say)
         try:
-            opening.tell_notes(first, pair)
+            opening.tell_notes(first, plan, request)
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))

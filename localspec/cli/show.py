@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec import units
-from localspec.app.options import local_file, template_of
+from localspec.app.opening import template_of
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.errors import LocalSpecError, UserError
@@ -17,6 +17,7 @@ from localspec.gguf import kept_states
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate
 from localspec.llama.template.report import TemplateReport, template_report
 from localspec.models.names import looks_like_reference, parse
+from localspec.models.pair_files import local_file
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
 from localspec.types import Recommendation

@@ -8,14 +8,16 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.app import figures, placing
-from localspec.app.options import PairOptions, pair_options, speculation_given
+from localspec.app import figures
+from localspec.app.opening import with_config
 from localspec.cli.shared import opening
+from localspec.cli.shared.answer_request import speculation_given
 from localspec.cli.shared.arguments import (
     Parser,
     add_model_flags,
     add_speculation_flags,
     decimal,
+    pair_request,
     set_up_logging,
     verb_parser,
     whole,
@@ -27,7 +29,6 @@ from localspec.cli.shared.console import (
     ProgressLine,
     on_interrupt,
     print_result,
-    say,
 )
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
@@ -64,15 +65,19 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(
             "--mode off does not speculate, so there is nothing to verify", "leave --mode out to test all"
         )
-    pair, how = pair_options(args), speculation_given(args)
+    request, how = with_config(pair_request(args)), speculation_given(args)
+    files = opening.find_files(request)
     set_up_logging(verbose=args.verbose)
-    if pair.draft is not None and how.mode is None:
-        args.mode = "ssd"  # a plan for the mode that needs most has room for the others
+    if files.draft is not None and how.mode is None:
+        request = replace(request, mode="ssd")  # a plan for the mode that needs most has room for the others
     with opening.start_worker(verbose=args.verbose) as models:
-        return _verify(args, pair, how, models)
+        plan = opening.place(request, files, models, explain=args.explain)
+        opening.load(models, plan)
+        opening.tell_notes(models, plan, request)
+        return _verify(args, how, models)
 
 
-def _verify(args: argparse.Namespace, pair: PairOptions, how: Speculation, models: Worker) -> int:
+def _verify(args: argparse.Namespace, how: Speculation, models: Worker) -> int:
     from localspec.benchmark import exactness  # numpy: 0.1 s
 
     effort = exactness.QUICK if args.quick else exactness.Effort()
@@ -80,9 +85,6 @@ def _verify(args: argparse.Namespace, pair: PairOptions, how: Speculation, model
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
         effort = replace(effort, near_tie=args.near_tie)
-    pair = placing.placed(args, pair, say, via=models.look)
-    opening.load(models, pair)
-    opening.tell_notes(models, pair)
     with on_interrupt(lambda: None):  # what was found is printed although Ctrl+C is pressed again
         report = _check(models, how, effort)
         print_result(_as_json(models, report), _lines(models, report), as_json=args.json, escaped=True)

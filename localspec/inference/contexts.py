@@ -18,6 +18,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import DraftError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
 from localspec.llama.cores import physical_cores
@@ -26,7 +27,7 @@ from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_kind, own_head
 from localspec.models.shape import read_shape
-from localspec.storage.call_costs import costs_file, keep_costs, recall_costs
+from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types import EngineSettings, Mode, ModelOptions
@@ -41,9 +42,7 @@ THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for les
 class Contexts:
     """An open context for the target, and one with branches for the draft model."""
 
-    def __init__(
-        self, target: Model, draft: Model | None, max_fan_out: int, draft_threads: int | None
-    ) -> None:
+    def __init__(self, target: Model, draft: Model | None, plan: OpenPlan) -> None:
         """Open the contexts; raises `UserError` for sizes that cannot work or do not fit in memory."""
         size = context_size(target.options.context, target.training_context)
         if size < SMALLEST_CONTEXT:
@@ -59,7 +58,8 @@ class Contexts:
                 self.draft = HeadContext(draft, replace(draft.options, context=size), self.target)
             else:
                 options = draft_options(draft.options, size, on_processor=uses_processor(draft))
-                branches = read_shape(options.path).branches(max_fan_out) if draft.recurrent else max_fan_out
+                most = plan.max_fan_out
+                branches = read_shape(options.path).branches(most) if draft.recurrent else most
                 self.draft = self._open(draft, options, branches + 1)
                 # Two threads would use one connection, and ggml_backend_rpc_graph_compute mixes up their
                 # graphs: it looks which was the last, and only then asks for that one again.
@@ -69,15 +69,15 @@ class Contexts:
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
         self._at_work = False
-        beside = None if draft is None else draft.options
-        self._opened = (target.options, beside, max_fan_out, draft_threads)
-        self._plan_threads(target.options, draft, draft_threads)
+        self._plan = plan
+        self._plan_threads(target.options, draft)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         return open_context(model, options, sequences=sequences)
 
-    def _plan_threads(self, target: ModelOptions, draft: Model | None, draft_threads: int | None) -> None:
+    def _plan_threads(self, target: ModelOptions, draft: Model | None) -> None:
         wanted = target.threads or physical_cores()
+        draft_threads = None if draft is None else draft.options.threads or None
         for_steps = draft_threads or (1 if draft is None else _threads_of_steps(draft, wanted))
         alone = (wanted, for_steps, draft_threads or wanted)
         # of the target, a draft step, and several of the draft's tokens; by whether both models work at once
@@ -106,15 +106,12 @@ class Contexts:
 
     def costs_file(self, *, together: bool) -> Path | None:
         """Return where call costs are kept, of one model at work at a time or of both; None if nowhere."""
-        target, draft, max_fan_out, draft_threads = self._opened
+        target, draft = self._plan.target, self._plan.draft
         with suppress(UserError):
-            if target.keeps_costs:
-                identity = identify(target, draft, draft_threads, facts_here())
-                ways = [
-                    each and replace(each, path=Path(), context=0, chat_template=None)
-                    for each in (target, draft)
-                ]
-                return costs_file(identity, (ways, max_fan_out, together))
+            if self._plan.remembers_costs:
+                identity = identify(target, draft, facts_here())
+                key = opening_key(target, draft, self._plan.max_fan_out, together=together)
+                return costs_file(identity, key)
         return None
 
     def share_threads(self, *, together: bool) -> None:

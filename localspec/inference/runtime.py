@@ -32,6 +32,7 @@ from localspec.decoding.speed_model import explain, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, DraftError, ModelFileError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
@@ -122,20 +123,18 @@ class Runtime(AbstractContextManager["Runtime"]):
     @classmethod
     def open(
         cls,
-        target: ModelOptions,
-        draft: ModelOptions | None = None,
+        plan: OpenPlan,
         *,
-        max_fan_out: int = 16,
-        draft_threads: int | None = None,
         on_progress: Progress | None = None,
-        contexts: Callable[[Model, Model | None, int, int | None], Contexts] = Contexts,
+        contexts: Callable[[Model, Model | None, OpenPlan], Contexts] = Contexts,
     ) -> Runtime:
-        """Open the models; `on_progress(fraction)` returns False to stop with `Cancelled`.
+        """Open the models of a plan; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
         Raises `ModelFileError`, `PairingError` and other `UserError`s for what cannot work.
         """
         renderer.start()  # while the models load
-        if target.keeps_costs:
+        target, draft = plan.target, plan.draft
+        if plan.remembers_costs:
             threading.Thread(target=_look_up, args=(target, draft), name="look-up", daemon=True).start()
         with ExitStack() as opened:
 
@@ -151,7 +150,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             elif draft is not None:
                 draft_model = load(draft, 1, head=head is not None)
                 compare_vocabularies(target_model.vocabulary, draft_model.vocabulary)
-            opened_contexts = contexts(target_model, draft_model, max_fan_out, draft_threads)
+            opened_contexts = contexts(target_model, draft_model, plan)
             runtime = cls(target_model, draft_model, opened_contexts)
             opened.pop_all()  # open they stay
         return runtime

@@ -73,6 +73,14 @@ def named() -> tuple[Endpoint, ...]:
     return endpoints(text) if text else ()
 
 
+def use(servers: str) -> None:
+    """Let every process of this program use the devices of `HOST:PORT,...` alone; "" is none.
+
+    Raises UserError.
+    """
+    os.environ[VARIABLE] = ",".join(map(str, endpoints(servers))) if servers else ""
+
+
 def peek(endpoint: Endpoint, limit_s: float = PATIENCE_S) -> Peek:
     """Ask a server for its version and its devices; raises UserError in words, within about the limit."""
     ends = time.monotonic() + limit_s

@@ -14,6 +14,7 @@ from localspec.errors import LocalSpecError, StoreError, in_words
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
+from localspec.types import ModelOptions
 
 SCHEMA = 2  # 1 held times of calls that compiled something
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
@@ -38,13 +39,47 @@ class _Costs:
     step: tuple[_Call, ...]
 
 
-def costs_file(identity: Identity, details: object) -> Path:
-    """Return where the costs are kept that hold for this, with details that nothing but costs depends on.
+def costs_file(identity: Identity, opened: str) -> Path:
+    """Return where the costs are kept that hold for this; `opened` is the `opening_key` of the pair.
 
     Raises UserError.
     """
-    digest = hashlib.sha256(repr((identity, details)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(f"({identity!r}, {opened})".encode()).hexdigest()[:16]
     return _folder() / f"{identity.pair}-{digest}.json"
+
+
+def opening_key(target: ModelOptions, draft: ModelOptions | None, max_fan_out: int, *, together: bool) -> str:
+    """Write out what costs depend on and an `Identity` leaves open: all options, and who works at a time.
+
+    Files that are kept are found by this text, so that no name in it may change.
+    """
+    sides = f"{_side(target, keeps_costs=True)}, {_side(draft, keeps_costs=False)}"
+    return f"([{sides}], {max_fan_out}, {together})"
+
+
+def _side(options: ModelOptions | None, *, keeps_costs: bool) -> str:
+    if options is None:
+        return "None"
+    values = {
+        "path": "PosixPath('.')",
+        "context": 0,
+        "gpu_layers": options.gpu_layers,
+        "devices": options.devices,
+        "tensor_split": options.tensor_split,
+        "split_mode": repr(options.split_mode),
+        "main_gpu": options.main_gpu,
+        "output_at_home": options.output_at_home,
+        "kv_type_k": repr(options.kv_type_k),
+        "kv_type_v": repr(options.kv_type_v),
+        "flash_attention": options.flash_attention,
+        "batch": options.batch,
+        "micro_batch": options.micro_batch,
+        "threads": options.threads,
+        "mmap": options.mmap,
+        "keeps_costs": keeps_costs,
+        "chat_template": None,
+    }
+    return f"ModelOptions({', '.join(f'{name}={value}' for name, value in values.items())})"
 
 
 def recall_costs(path: Path, now: float) -> tuple[Points, Points] | None:

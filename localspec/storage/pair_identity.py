@@ -51,17 +51,15 @@ class Identity:
         return hashlib.sha256(repr(files).encode()).hexdigest()[:16]
 
 
-def identify(
-    target: ModelOptions, draft: ModelOptions | None, draft_threads: int | None, machine: MachineFacts
-) -> Identity:
+def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineFacts) -> Identity:
     """Return what settings hold for that are tuned or used with models opened like this.
 
     The options are those of the plan, before a tuned `LoadOptions` changes them. Raises `ModelFileError`.
     """
     return Identity(
         machine,
-        _facts(target, target.threads),
-        None if draft is None else _facts(draft, draft_threads or draft.threads),
+        _facts(target),
+        None if draft is None else _facts(draft),
         _context_class(target.context),
     )
 
@@ -92,13 +90,13 @@ def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _facts(options: ModelOptions, threads: int) -> ModelFacts:
+def _facts(options: ModelOptions) -> ModelFacts:
     path = expanded(options.path).absolute()
-    return ModelFacts(str(path), fingerprint(path), _seat(options, threads))
+    return ModelFacts(str(path), fingerprint(path), _seat(options))
 
 
-def _seat(options: ModelOptions, threads: int) -> str:
-    parts = [f"{threads} threads" if threads else "all cores"]
+def _seat(options: ModelOptions) -> str:
+    parts = [f"{options.threads} threads" if options.threads else "all cores"]
     if options.devices == ():
         parts.insert(0, "the processor")
     else:

@@ -28,7 +28,6 @@ class Exported:
     settings: EngineSettings
     target: ModelOptions
     draft: ModelOptions | None = None
-    draft_threads: int | None = None
 
 
 def export(form: ExportForm, exported: Exported) -> str:
@@ -75,9 +74,7 @@ def flags(exported: Exported) -> Sequence[tuple[str, str]]:
     """Return llama-server's flags with their values."""
     found = [*target_flags(exported.target), ("--parallel", "1")]
     if exported.settings.mode in ("sd", "ssd") and exported.draft is not None:
-        found += draft_flags(
-            exported.target, exported.draft, exported.draft_threads or exported.draft.threads
-        )
+        found += draft_flags(exported.target, exported.draft, exported.draft.threads)
     return [*found, *_speculation_flags(exported.settings)]
 
 

@@ -10,13 +10,14 @@ from typing import Self
 from localspec.decoding.measurements import Costs
 from localspec.errors import EngineError, ModelFileError, UserError
 from localspec.gguf import STATE_DRAFT
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels, TunableModels
 from localspec.models.shape import read_shape
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Stage
 from localspec.tuning.space import Space, space_of
-from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request
+from localspec.types import EngineSettings, Message, Mode, Request
 
 LONGEST_DRAFT = 16
 FIRST_S = 45.0  # for what serves all tasks
@@ -42,11 +43,8 @@ Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 class TunePlan:
     """What to tune: a pair of models as they would be opened, and one profile for each task."""
 
-    target: ModelOptions
-    draft: ModelOptions | None
+    pair: OpenPlan
     profiles: tuple[Profile, ...]
-    max_fan_out: int = 24
-    draft_threads: int | None = None
     fixed: tuple[str, ...] = ()  # fields of `LoadOptions` that a person has settled
     budget_s: float | None = None  # of the whole run
     trials: int = TRIALS  # simulated, of each task
@@ -56,7 +54,7 @@ class TunePlan:
     @property
     def longest_draft(self) -> int:
         """Return how many tokens a draft may have; of a running state only so many steps are kept."""
-        for each in (self.target, self.draft):
+        for each in (self.pair.target, self.pair.draft):
             with suppress(ModelFileError):  # whoever opens it says why
                 if each is not None and read_shape(each.path).state_bytes:
                     return STATE_DRAFT
@@ -67,9 +65,9 @@ class TunePlan:
         return space_of(
             profile.sampling,
             costs,
-            has_draft=self.draft is not None,
+            has_draft=self.pair.draft is not None,
             max_draft_length=self.longest_draft,
-            max_fan_out=self.max_fan_out,
+            max_fan_out=self.pair.max_fan_out,
         )
 
 

@@ -69,12 +69,12 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
     """
     facts = facts_of(known_machine())
-    identity = identify(plan.target, plan.draft, plan.draft_threads, facts)
+    identity = identify(plan.pair.target, plan.pair.draft, facts)
     limits = MachineLimits(
-        cores=(plan.target.threads if "threads" in plan.fixed else 0) or facts.cores,
-        has_draft=plan.draft is not None,
-        target_on_card=_on_card(plan.target, facts),
-        draft_on_card=plan.draft is not None and _on_card(plan.draft, facts),
+        cores=(plan.pair.target.threads if "threads" in plan.fixed else 0) or facts.cores,
+        has_draft=plan.pair.draft is not None,
+        target_on_card=_on_card(plan.pair.target, facts),
+        draft_on_card=plan.pair.draft is not None and _on_card(plan.pair.draft, facts),
         fixed=plan.fixed,
     )
     return TuningRun(plan, open_models, identity, limits).events()

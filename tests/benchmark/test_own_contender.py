@@ -23,6 +23,7 @@ from localspec.benchmark.harness import (
 )
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, EngineDied, EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     DraftOrigin,
@@ -128,7 +129,7 @@ def test_the_bundled_pair_contends() -> None:
     greedy = Sampling(temperature=0.0)
     request = Request((Message("user", "Tell me a story."),), greedy, max_tokens=24, reuses_cache=False)
     question = Question("any", request)
-    with Runtime.open(target, draft) as models:
+    with Runtime.open(OpenPlan(target, draft)) as models:
         plain = OwnContender("off", models, OFF).answer(question)
         sd = OwnContender("sd", models, SD).answer(question)
         pace = plain_anchor(models)()

@@ -17,6 +17,7 @@ from statistics import median
 import psutil
 
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -48,7 +49,7 @@ def main() -> None:
     parser.add_argument("--next", type=int, default=9, help="so often")
     args = parser.parse_args()
     target, draft = (ModelOptions(path, context=8192) for path in (args.model, args.model_draft))
-    with Runtime.open(target, draft) as runtime:
+    with Runtime.open(OpenPlan(target, draft)) as runtime:
         settings = EngineSettings(mode=args.mode)
         if args.turns:
             talk(runtime, settings, args.turns, args.tokens)

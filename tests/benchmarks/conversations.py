@@ -14,6 +14,7 @@ from pathlib import Path
 from localspec import smollm2
 from localspec.decoding.conversations import Conversations
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Finished, Mode, ModelOptions, Request, Sampling, TextDelta
 
@@ -76,7 +77,7 @@ def pair(name: str) -> tuple[Path, Path]:
 def main(tokens: int = 8000, name: str = "smollm2") -> None:
     """Let two conversations take turns, with and without what is kept."""
     target, draft = (ModelOptions(path, context=8192) for path in pair(name))
-    with Runtime.open(target, draft) as runtime:
+    with Runtime.open(OpenPlan(target, draft)) as runtime:
         words = " ".join(item.prompt for item in prompts())
         whole = runtime.encode(" ".join([words] * (2 + 2 * tokens // len(runtime.encode(words)))))
         texts = [runtime.decode(whole[start : start + tokens - 100]) for start in (0, tokens // 3)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 
 from localspec.decoding.measurements import CostRequest
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelOptions
 
@@ -55,7 +56,7 @@ def main() -> None:
 def opened(target: Path, args: argparse.Namespace) -> Runtime:
     """Open one of the files with the draft model."""
     options = ModelOptions(target, context=1024, threads=args.threads)
-    return Runtime.open(options, ModelOptions(args.model_draft, context=1024, threads=args.threads))
+    return Runtime.open(OpenPlan(options, ModelOptions(args.model_draft, context=1024, threads=args.threads)))
 
 
 def report(target: Path, verify: Curve, step_s: float, acceptance: float) -> None:

@@ -18,6 +18,7 @@ from localspec.decoding import engine
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.tally import total
 from localspec.demo import bundled_pair
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -89,7 +90,7 @@ def main() -> None:
     found: dict[tuple[str, str], list[Summary]] = defaultdict(list)
     fitting, cut = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     options = [ModelOptions(path, context=2048, gpu_layers=0) for path in (args.m, args.md)]
-    with Runtime.open(options[0], options[1]) as models:
+    with Runtime.open(OpenPlan(options[0], options[1])) as models:
         for number in range(-1, args.answers):  # the first warms up
             for mode in modes:
                 for name in args.arms.split(","):

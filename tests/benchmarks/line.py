@@ -30,9 +30,11 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import LayerSplit
-from localspec.hardware.placement.candidates import PlacementConstraints, PlacementSearch
+from localspec.hardware.placement.candidates import PlacementSearch
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
+from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import read_shape
 from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
 
@@ -162,9 +164,9 @@ def report(args: argparse.Namespace, line: Line, name: str) -> None:
         paths = args.model, args.model_draft
         counts = [len(read_shape(path).layers) for path in paths]
         seats = LAYOUTS[layout](*counts)
-        pair = [placed(path, split) for path, split in zip(paths, seats, strict=True)]
+        target, draft = (placed(path, split) for path, split in zip(paths, seats, strict=True))
         limits, (line.one_way_s, line.rate) = (line.one_way_s, line.rate), (0.0, 0.0)  # while weights cross
-        with Worker.open(*pair, draft_threads=1) as models:
+        with Worker.open(OpenPlan(target, draft)) as models:
             line.one_way_s, line.rate = limits
             found, carried = answers(args, line, models)
         every = [summary for summaries in found.values() for summary in summaries]
@@ -214,14 +216,9 @@ def expected_rates(
 ) -> dict[Mode, float]:
     """Return what a plan expects of each mode where the models sit so; what does not pay is not drafted."""
     target, draft = read_shape(args.model), replace(read_shape(args.model_draft), acceptance=acceptance)
-    asked = PlacementConstraints(
-        context=CONTEXT,
-        devices=seats[0].devices,
-        gpu_layers=seats[0].on_cards + 1,
-        draft_devices=seats[1].devices,
-        threads=1,
-        draft_threads=1,
-    )
+    on_target = ModelRequest(devices=seats[0].devices, gpu_layers=seats[0].on_cards + 1, threads=1)
+    on_draft = ModelRequest(devices=seats[1].devices, threads=1)
+    asked = PairRequest(on_target, on_draft, context=CONTEXT)
     every = PlacementSearch(machine, (target, draft), asked).at(CONTEXT)
     found = next(each for each in every if (each.target, each.draft) == seats)
     plain = next(speed.tokens_per_s for speed in found.speeds if speed.mode == "off")

@@ -12,6 +12,7 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.llama.model import Model
 from localspec.types import EngineSettings, Message, ModelOptions, Sampling
@@ -33,8 +34,8 @@ class Pair:
     def __init__(self, target: Path, draft: Path, context: int = 1024) -> None:
         """Open them; each computes with one thread, so that neither waits for the other's."""
         options = ModelOptions(target, context=context, micro_batch=READ_WIDTH)
-        self.models = [Model.open(replace(options, path=path)) for path in (target, draft)]
-        self.contexts = Contexts(self.models[0], self.models[1], MAX_FAN_OUT, 1)
+        self.models = [Model.open(options), Model.open(replace(options, path=draft, threads=1))]
+        self.contexts = Contexts(self.models[0], self.models[1], OpenPlan(options, max_fan_out=MAX_FAN_OUT))
         for part in (self.contexts.target, self.contexts.draft):
             assert part is not None
             part.set_threads(1)

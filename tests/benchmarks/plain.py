@@ -15,6 +15,7 @@ from pathlib import Path
 
 from localspec.benchmark.statistics import ratio_of_sums
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.cores import physical_cores
 from localspec.types import EngineSettings, Finished, ModelOptions, Request, Sampling
@@ -44,7 +45,7 @@ def main() -> None:
     options = ModelOptions(args.model, context=DEPTH + args.tokens + 64, threads=args.threads)
     ours: list[Pace] = []
     theirs: list[Pace] = []
-    with Runtime.open(options) as runtime:
+    with Runtime.open(OpenPlan(options)) as runtime:
         request = asked(runtime, args.tokens)
         our_pace(runtime, request)
         for turn in range(args.turns):

@@ -25,6 +25,7 @@ import gguf
 import numpy as np
 
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -113,7 +114,7 @@ def _measure_vocabulary(args: argparse.Namespace, folder: Path, size: int) -> No
     print(f"\nvocabulary {size:,}, {args.weights} weights; milliseconds of Python per round")
     print("temp  mode   rounds    accepted  median   95 %  with text, mean")
     profiles = []
-    with Runtime.open(target, draft, draft_threads=args.threads) as runtime:
+    with Runtime.open(OpenPlan(target, draft)) as runtime:
         for temperature, mode in product(map(float, args.temps.split(",")), args.modes.split(",")):
             request = Request(
                 "", Sampling(temperature, 40, 0.95, 0.05), EngineSettings(mode, 4, min_confidence=0.0), 100

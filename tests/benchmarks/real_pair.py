@@ -29,6 +29,7 @@ from localspec.benchmark.harness import (
 )
 from localspec.benchmark.llama_server import LlamaServer
 from localspec.benchmark.prompts import read_prompts, spread
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.cores import physical_cores
 from localspec.types import EngineSettings, ModelOptions, Request, Sampling, Summary
@@ -79,7 +80,7 @@ def main() -> None:
         for prompt in spread([replace(each, task=file.stem) for each in read_prompts(file)], args.each)
     ]
     with ExitStack() as stack:
-        runtime = stack.enter_context(Runtime.open(target, draft, draft_threads=threads))
+        runtime = stack.enter_context(Runtime.open(OpenPlan(target, draft)))
         contenders: list[Contender] = [
             (Resting if name == "sd, resting" else OwnContender)(name, runtime, MODES[name])
             for name in chosen(args.modes, list(MODES))

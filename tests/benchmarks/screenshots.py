@@ -20,6 +20,7 @@ from localspec.chat.loading import ModelLoader
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
@@ -125,7 +126,7 @@ def save(app: LocalSpecApp, path: Path) -> None:
 def open_models(on_progress: Callable[[float], bool]) -> Worker:
     """Open the bundled pair in a process of its own."""
     target, draft = bundled_pair()
-    return Worker.open(ModelOptions(target), ModelOptions(draft), on_progress=on_progress)
+    return Worker.open(OpenPlan(ModelOptions(target), ModelOptions(draft)), on_progress=on_progress)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ import psutil
 
 from localspec.benchmark.llama_server import draft_flags, free_port, target_flags
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama.cores import physical_cores
 from localspec.types import EngineSettings, Finished, Message, ModelOptions, Request, Sampling
@@ -141,7 +142,7 @@ def _stolen_s() -> float:
 def overhead_us(port: int, target: ModelOptions, runs: int) -> float:
     """Return what a token of an answer costs more through the server than from the engine's process."""
     differences = []
-    with Worker.open(target) as worker:
+    with Worker.open(OpenPlan(target)) as worker:
         for prompt in prompts()[: 4 * runs]:
             messages = (Message("system", "Be helpful."), Message("user", prompt.prompt))
             request = Request(messages, Sampling(temperature=0), EngineSettings(mode="off"), TOKENS)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import ReopenedModels
@@ -87,10 +88,11 @@ def opened(args: argparse.Namespace) -> Runtime:
         step = Pacing(pass_s * args.paced, args.further / 2)
         return open_paced(target, draft, Pacing(pass_s, args.further), step, max_fan_out=MAX_FAN_OUT)
     return Runtime.open(
-        replace(target, threads=args.threads),
-        replace(draft, threads=args.threads),
-        max_fan_out=MAX_FAN_OUT,
-        draft_threads=args.threads or None,
+        OpenPlan(
+            replace(target, threads=args.threads),
+            replace(draft, threads=args.threads),
+            max_fan_out=MAX_FAN_OUT,
+        )
     )
 
 
@@ -154,7 +156,7 @@ def recorded(args: argparse.Namespace, sampling: Sampling) -> Trace:
         Request((Message("user", prompt),), sampling, EngineSettings(mode="off"), args.tokens, seed=number)
         for number, prompt in enumerate(prompts[: 3 * args.per_set])
     ]
-    with ReopenedModels(lambda: Runtime.open(target, draft, max_fan_out=1)) as models:
+    with ReopenedModels(lambda: Runtime.open(OpenPlan(target, draft, max_fan_out=1))) as models:
         return Trace(sampling, tuple(record(models, requests, args.traces)))
 
 

@@ -28,6 +28,7 @@ import psutil
 
 from localspec.demo import bundled_pair, prompts
 from localspec.errors import LocalSpecError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
@@ -77,7 +78,7 @@ def main() -> None:
             [sys.executable, "-c", QUANTIZE, bundled_pair()[0], exact], check=True, capture_output=True
         )
         target = ModelOptions(exact, 1024, micro_batch=32, threads=1, devices=())
-        draft, home = replace(target, path=bundled_pair()[1]), Worker.open(target)
+        draft, home = replace(target, path=bundled_pair()[1]), Worker.open(OpenPlan(target))
         line = BadLine(port, args.trip_ms / 2000, args.mb_s * 1e6, args.lost)
         line.start()
         os.environ[rpc.VARIABLE] = f"127.0.0.1:{line.port}"
@@ -93,7 +94,7 @@ def main() -> None:
             mode, stop = random.choice(get_args(Mode)), random.choice((None,) * 4 + (9, 40, 70))
             asked = Request((*messages, question), Sampling(0.0), EngineSettings(mode=mode), LONGEST)
             try:
-                away = away or Worker.open(replace(target, devices=("RPC0",)), draft, draft_threads=1)
+                away = away or Worker.open(OpenPlan(replace(target, devices=("RPC0",)), draft))
                 with closing(away.generate(asked)) as events:
                     text = text_of([*islice(events, stop)])
             except LocalSpecError as error:

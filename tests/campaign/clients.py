@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx2
 
 from localspec.demo import bundled_pair, prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.types import ModelOptions
 from tests.campaign.log import Log, allowed_s, require
@@ -40,7 +41,7 @@ _WISHES: tuple[dict[str, object], ...] = (
 def opened() -> Worker:
     """Open the bundled pair in a process of its own."""
     target, draft = (ModelOptions(path, context=1024, threads=1) for path in bundled_pair())
-    worker = Worker.open(target, draft)
+    worker = Worker.open(OpenPlan(target, draft))
     worker.keep_conversations(_KEPT)
     return worker
 

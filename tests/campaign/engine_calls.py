@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.types import Finished, GenerationEvent, Message, ModelOptions, Request, TextDelta
 from tests.campaign.fake_engine import CODE
@@ -43,7 +44,7 @@ def soon(what: str, within_s: float = PROMPT_S) -> Iterator[None]:
 def opened(name: str = "fake") -> Worker:
     """Open a fake engine in a process of its own."""
     with patch("localspec.inference.worker._CODE", CODE):
-        return Worker.open(ModelOptions(Path(name)))
+        return Worker.open(OpenPlan(ModelOptions(Path(name))))
 
 
 class Calls(RuleBasedStateMachine):

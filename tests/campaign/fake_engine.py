@@ -14,12 +14,12 @@ from types import ModuleType
 from typing import Any, Self
 
 from localspec.errors import EngineError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.types import (
     DeviceMemory,
     Finished,
     Message,
     ModelInfo,
-    ModelOptions,
     PromptProgress,
     Provenance,
     Request,
@@ -44,16 +44,14 @@ class FakeRuntime:
         self._begun = threading.Event()
 
     @classmethod
-    def open(
-        cls, target: ModelOptions, *_: object, on_progress: Callable[[float], bool], **_options: object
-    ) -> Self:
+    def open(cls, plan: OpenPlan, *, on_progress: Callable[[float], bool], **_options: object) -> Self:
         """Open at once, or as the file's name says."""
         for step in range(5):
             if not on_progress(step / 5):
                 raise EngineError("stopped")
-        if target.path.name == "refused":
+        if plan.target.path.name == "refused":
             raise UserError("no such model", "choose another")
-        if target.path.name == "dies":
+        if plan.target.path.name == "dies":
             os.abort()
         return cls()
 

@@ -17,6 +17,7 @@ from localspec.cli.main import main
 from localspec.demo import bundled_pair
 from localspec.errors import EngineError, UserError
 from localspec.gguf import header_of, read_header, read_tokens
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.models.shape import read_shape, shape_of_parts
 from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
@@ -161,7 +162,7 @@ def answered_or_told(path: Path) -> None:
     """Open a file and ask once."""
     sampling, plain = Sampling(temperature=0.0), EngineSettings(mode="off")
     try:
-        with Worker.open(ModelOptions(path, context=128, micro_batch=32, threads=1)) as worker:
+        with Worker.open(OpenPlan(ModelOptions(path, context=128, micro_batch=32, threads=1))) as worker:
             list(worker.generate(Request(_CHAT, sampling, plain, max_tokens=4, seed=1)))
     except (UserError, EngineError) as error:
         require("\n" not in str(error), f"told in several lines: {error}")

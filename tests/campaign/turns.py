@@ -19,6 +19,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair, prompts
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.storage.profiles import profiles
 from localspec.types import Mode, ModelOptions, Request, TextDelta
@@ -50,7 +51,7 @@ class Person:
             ModelOptions(path, context=1024, micro_batch=64, threads=1) for path in bundled_pair()
         )
         pairs = ((target, draft), (target, None), (draft, None), (replace(target, kv_type_k="q8_0"), draft))
-        return Worker.open(*pairs[kind % len(pairs)])
+        return Worker.open(OpenPlan(*pairs[kind % len(pairs)]))
 
     def close(self) -> None:
         """Leave."""

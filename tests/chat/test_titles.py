@@ -13,6 +13,7 @@ from localspec.chat.prompting import title_in
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import profiles
 from localspec.types import ModelOptions
@@ -97,7 +98,7 @@ def test_markdown_and_quotes_are_taken_off() -> None:
 
 def test_next_question_finds_everything_in_the_cache(at: ChatSession) -> None:
     target, draft = bundled_pair()
-    with Runtime.open(ModelOptions(target), ModelOptions(draft)) as pair:
+    with Runtime.open(OpenPlan(ModelOptions(target), ModelOptions(draft))) as pair:
         at.chat.ask(QUESTION)
         assert any(isinstance(event, Titling) for event in at.answer(pair))
         read = pair.count_tokens(at.chat.prompt())

@@ -7,9 +7,10 @@ from typing import Protocol
 import pytest
 
 from localspec.__main__ import main
-from localspec.app import placing
+from localspec.app import opening as app_opening
 from localspec.cli.shared import opening
 from tests.cli.fake_runtime import FakeInput, FakeRuntime, Outcome
+from tests.cli.requests import left_as_asked
 
 
 class Invoke(Protocol):
@@ -23,9 +24,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     runtime = FakeRuntime()
     runtime.install(monkeypatch.setattr)
     monkeypatch.setattr(opening, "_devices", lambda *_via: ())
-    monkeypatch.setattr(
-        placing, "placed", lambda _args, pair, *_tell, **_how: pair
-    )  # there are no model files
+    monkeypatch.setattr(app_opening, "placed", left_as_asked)  # there are no model files
     return runtime
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from localspec.app.options import PairOptions
 from localspec.cli.shared import opening
 from localspec.errors import Cancelled
 from localspec.hardware.devices import Answer
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.types import (
     DeviceMemory,
     EngineSettings,
@@ -91,7 +91,7 @@ class FakeRuntime:
     pid: int = field(default_factory=os.getpid)
     modes: tuple[str, ...] = ("off", "ngram", "sd", "ssd")
     requests: list[Request] = field(default_factory=list)
-    opened: list[PairOptions] = field(default_factory=list)
+    opened: list[OpenPlan] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     makes_programs_s: float | None = None
     closed: bool = False
@@ -99,7 +99,7 @@ class FakeRuntime:
     def install(self, replace: Callable[[object, str, object], None]) -> None:
         """Let the command line open these, by `setattr` or one that is undone."""
         replace(opening, "start_worker", lambda **_how: self)
-        replace(opening, "load", lambda _worker, options: self.opened.append(options))
+        replace(opening, "load", lambda _worker, plan: self.opened.append(plan))
 
     def look(self) -> Iterator[Answer]:
         yield from ()

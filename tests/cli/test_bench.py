@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import placing
-from localspec.app.options import PairOptions
+from localspec.app import opening as app_opening
 from localspec.benchmark import llama_server
 from localspec.cli import bench
 from localspec.cli.bench.contenders import MODES
 from localspec.cli.shared import opening
 from localspec.errors import StoreError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.types import ModelOptions, Sampling
 from tests.cli.bench_fakes import SPEEDS, Models, Rival
 from tests.cli.conftest import Invoke
+from tests.cli.requests import left_as_asked
 
 PAIR = ("-m", "big.gguf", "-md", "small.gguf")
 QUICK = (*PAIR, "--prompts", "demo", "--per-task", "2")
@@ -32,9 +33,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     result = Models()
     result.install(monkeypatch.setattr)
     monkeypatch.setattr(opening, "_devices", lambda *_via: ())
-    monkeypatch.setattr(
-        placing, "placed", lambda _args, pair, *_tell, **_how: pair
-    )  # there are no model files
+    monkeypatch.setattr(app_opening, "placed", left_as_asked)  # there are no model files
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     return result
 
@@ -236,7 +235,7 @@ def test_ctrl_c_does_not_wait_for_a_server(
 
 
 def test_the_machine_in_words() -> None:
-    pair = PairOptions(ModelOptions(Path("big.gguf"), threads=1), None, None, 16, asked_for_gpu=False)
+    pair = OpenPlan(ModelOptions(Path("big.gguf"), threads=1))
     words = bench.machine_words(pair)
     assert ", 1 of " in words
     assert "llama-cpp-python 0.3" in words

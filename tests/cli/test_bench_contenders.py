@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
 import pytest
 
-from localspec.app import placing
-from localspec.app.options import PairOptions
+from localspec.app import opening
 from localspec.benchmark import llama_server
 from localspec.benchmark.harness import Prompt
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
@@ -23,7 +21,6 @@ from localspec.cli.bench.contenders import (
     MODES,
     check_fit,
     own,
-    parser,
     placed_pair,
     possible,
     servers,
@@ -31,21 +28,21 @@ from localspec.cli.bench.contenders import (
     ways,
 )
 from localspec.errors import UserError
-from localspec.hardware.devices import Answer, Ask
+from localspec.hardware.devices import Ask
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.worker.client import Worker
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, Message, ModelOptions, TaskType
 from tests.cli.bench_tables import REQUEST
 from tests.cli.fake_runtime import FakeRuntime
 
 BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
-PAIR = PairOptions(BIG, SMALL, None, 16, asked_for_gpu=False)
+PAIR = OpenPlan(BIG, SMALL)
+FILES = PairFiles(BIG.path, SMALL.path)
 CODING, STORY = Prompt("coding", "Sort."), Prompt("story", "Tell.")
 SSD = EngineSettings(draft_length=3)
-
-
-def look() -> Iterator[Answer]:
-    yield from ()
 
 
 class Models(FakeRuntime):
@@ -87,7 +84,7 @@ def recalling(**found: TunedChoice | None) -> PairKnowledge:
     return found.__getitem__
 
 
-def names(pair: PairOptions, runtime: Worker, lengths: Sequence[int] = ()) -> list[str]:
+def names(pair: OpenPlan, runtime: Worker, lengths: Sequence[int] = ()) -> list[str]:
     asked = replace(REQUEST, lengths=tuple(lengths), server=Path("llama-server"))
     with ExitStack() as stack:
         found = [each.name for each in servers(asked, pair, runtime, stack)]
@@ -196,34 +193,38 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
 def test_models_sit_as_the_mode_needs_that_needs_most(
     monkeypatch: pytest.MonkeyPatch, modes: tuple[str, ...], mode: str, has_draft: bool
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, via: Ask | None) -> PairOptions:
-        asked.append((args.mode, via))
-        return replace(pair, max_fan_out=5)
+    def placed(files: PairFiles, request: PairRequest, *, via: Ask | None, **_how: object) -> OpenPlan:
+        asked.append((request.mode, via))
+        return as_asked(files, replace(request, max_fan_out=5))
 
-    asked: list[tuple[str, Ask | None]] = []
-    monkeypatch.setattr(placing, "placed", placed)
-    pair, tuned = placed_pair(parser().parse_args([]), replace(REQUEST, modes=modes), PAIR, look)
-    assert asked == [(mode, look)]
+    asked: list[tuple[str | None, Ask | None]] = []
+    monkeypatch.setattr(opening, "placed", placed)
+    models = runtime()
+    pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, explain=False)
+    assert asked == [(mode, models.look)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
 
 def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Known:
-        """Stands in for what is known of a pair."""
+    models = runtime()
 
-        experience = recalling(coding=TunedChoice(SSD, "tuned today"))
+    @dataclass(frozen=True)
+    class Planned:
+        """Stands in for a pair that was tuned."""
 
-        def __init__(self, args: argparse.Namespace, *, via: Ask) -> None:
-            assert (args.mode, via) == ("auto", look)
+        plan: OpenPlan
+        tuned_for: PairKnowledge
 
-        def place(self, pair: PairOptions, _tell: object, *, keeps_costs: bool) -> PairOptions:
-            assert not keeps_costs  # what is compared is measured now
-            return replace(pair, max_fan_out=24)
+    def plan_to_open(request: PairRequest, files: PairFiles, *, via: Ask, **_how: object) -> Planned:
+        assert (request.mode, via) == (None, models.look)
+        known = recalling(coding=TunedChoice(SSD, "tuned today"))
+        return Planned(as_asked(files, replace(request, max_fan_out=24)), known)
 
-    monkeypatch.setattr(contenders, "KnownPair", Known)
+    monkeypatch.setattr(contenders, "plan_to_open", plan_to_open)
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = placed_pair(parser().parse_args([]), asked, PAIR, look)
+    pair, tuned = placed_pair(asked, PairRequest(), FILES, models, explain=False)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
+    assert not pair.remembers_costs  # what is compared is measured now
     assert tuned == {"coding": SSD}
 
 
@@ -243,7 +244,7 @@ def test_a_server_plain_one_that_speculates_and_one_for_each_length() -> None:
 
 
 def test_a_server_drafts_with_as_many_threads(server: type[Server]) -> None:
-    names(replace(PAIR, draft_threads=3), runtime())
+    names(replace(PAIR, draft=replace(SMALL, threads=3)), runtime())
     names(replace(PAIR, draft=replace(SMALL, threads=2)), runtime())
     assert [draft.threads for _, _, draft, _ in server.started if draft is not None] == [3, 2]
 

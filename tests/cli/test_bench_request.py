@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app.options import PairOptions
 from localspec.benchmark.harness import Prompt
 from localspec.cli.bench.contenders import (
     BenchRequest,
@@ -21,16 +20,17 @@ from localspec.cli.bench.contenders import (
     request_of,
 )
 from localspec.errors import UserError
-from localspec.types import ModelOptions, Sampling
+from localspec.models.pair_files import PairFiles
+from localspec.types import Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
-BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
+BIG, SMALL = Path("big.gguf"), Path("small.gguf")
 PROMPTS = (Prompt("coding", "Sort."),)
 
 
-def requested(*flags: str, draft: ModelOptions | None = SMALL) -> BenchRequest:
-    return request_of(parser().parse_args(flags), PROMPTS, PairOptions(BIG, draft, None, 16, False))
+def requested(*flags: str, draft: Path | None = SMALL) -> BenchRequest:
+    return request_of(parser().parse_args(flags), PROMPTS, PairFiles(BIG, draft))
 
 
 def prompts(*flags: str) -> tuple[Prompt, ...]:

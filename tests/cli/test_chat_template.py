@@ -10,20 +10,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from localspec.app.options import ModelChoice, pair_options
+from localspec.app.opener import LocalOpener, OpeningWatch, SshOpener
 from localspec.benchmark.llama_server import target_flags
 from localspec.cli import doctor, screen
+from localspec.cli.shared.arguments import pair_request
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import remote
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import Profiles
 from localspec.types import Message, ModelOptions, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import unplaced
 
 OWN = "{% for m in messages %}({{ m.role }}: {{ m.content }}){% endfor %}"
 TARGET, DRAFT = bundled_pair()
@@ -174,10 +177,10 @@ def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
 
 
 def test_what_is_tuned_and_measured_holds_whatever_the_template(own: Path) -> None:
-    plain, machine = ModelOptions(TARGET, context=128, threads=1, keeps_costs=True), MachineFacts("x", 2)
+    plain, machine = ModelOptions(TARGET, context=128, threads=1), MachineFacts("x", 2)
     given = replace(plain, chat_template=own)
-    assert identify(plain, None, None, machine) == identify(given, None, None, machine)
-    with Runtime.open(plain) as one, Runtime.open(given) as other:
+    assert identify(plain, None, machine) == identify(given, None, machine)
+    with Runtime.open(OpenPlan(plain)) as one, Runtime.open(OpenPlan(given)) as other:
         files = {each._contexts.costs_file(together=False) for each in (one, other)}
     assert len(files) == 1
 
@@ -190,7 +193,7 @@ def test_the_server_of_llama_cpp_is_given_it_too(own: Path) -> None:
 
 def test_on_the_screen_a_flag_holds_for_its_own_model(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
-    models = screen._Models(args, Profiles(()))
+    models = LocalOpener(pair_request(args))
     asked = Request((Message("user", "Hi"),))
     for choice, is_own in (
         (None, True),
@@ -198,7 +201,7 @@ def test_on_the_screen_a_flag_holds_for_its_own_model(own: Path) -> None:
         (ModelChoice(DRAFT, None), False),
         (ModelChoice(TARGET, None), True),
     ):
-        with closing(models.open(choice, lambda _share: True, lambda _line: None)) as opened:
+        with closing(models.open(choice, OpeningWatch()).models) as opened:
             assert isinstance(opened, Worker)
             assert (opened.render(asked) == "(user: Hi)") == is_own
 
@@ -213,17 +216,17 @@ def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.M
 
     monkeypatch.setattr(remote, "RemoteModels", Opened)
     words = ["-m", "a.gguf", "--chat-template-file", "t.jinja"]
-    models = screen._Served(screen.parser().parse_args(words), Profiles(()), "me@there", words, "localspec")
+    models = SshOpener("me@there", words, "localspec", pair_request(screen.parser().parse_args(words)))
     for choice in (None, ModelChoice(Path("/there/a.gguf"), None), ModelChoice(Path("/there/b.gguf"), None)):
-        models.open(choice, lambda _share: True, lambda _line: None)
+        models.open(choice, OpeningWatch())
     first, same, another = (screen.parser().parse_args(each).chat_template for each in sent)
     assert (first, same, another) == (Path("t.jinja"), Path("t.jinja"), None)
 
 
 def test_a_template_that_is_gone_when_the_models_open_again_is_told(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
-    pair = pair_options(args)
+    pair = unplaced(args)
     own.unlink()
     with pytest.raises(UserError, match=r"own\.jinja cannot be read"):
-        screen._Models(args, Profiles(())).open(None, lambda _share: True, lambda _line: None)
+        LocalOpener(pair_request(args)).open(None, OpeningWatch())
     assert pair.target.chat_template == own

@@ -9,17 +9,21 @@ from pathlib import Path
 import pytest
 
 from localspec.app.fetching import make_default
-from localspec.app.options import ModelChoice, chosen, pair_options
+from localspec.app.opener import LocalOpener, OpeningWatch
+from localspec.app.opening import find_files, with_choice
 from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
 from localspec.cli import screen
+from localspec.cli.shared.arguments import pair_request
+from localspec.cli.shared.opening import TERMINAL
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, UserError
 from localspec.hardware import machine as machine_module
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.worker.wire import LogLine
 from localspec.models import caches
+from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import Profiles
 from tests.hardware.machines import machine
 from tests.llama import tiny
 from tests.models.disk import PROJECTOR
@@ -59,13 +63,19 @@ def write_config(text: str) -> None:
     (config_dir() / "config.toml").write_text(text, encoding="utf-8")
 
 
+def opened_as(request: PairRequest) -> OpenPlan:
+    return as_asked(find_files(request, TERMINAL), request)
+
+
 def test_a_choice_goes_before_the_flags_that_name_models(other: Path) -> None:
     write_config("[models]\ncontext = 512\n")
     args = screen.parser().parse_args(["-m", "gone.gguf", "-md", "gone.gguf", "-td", "1", "--mode", "sd"])
-    pair = pair_options(chosen(args, BUNDLED))
-    assert (pair.target.path, pair.draft and pair.draft.path, pair.draft_threads) == (TARGET, DRAFT, 1)
+    pair = opened_as(with_choice(pair_request(args), BUNDLED))
+    assert (pair.target.path, pair.draft and (pair.draft.path, pair.draft.threads)) == (TARGET, (DRAFT, 1))
     assert pair.target.context == 512
-    alone = pair_options(chosen(args, ModelChoice(other, None)))  # neither -td nor --mode sd is refused
+    alone = opened_as(
+        with_choice(pair_request(args), ModelChoice(other, None))
+    )  # neither -td nor --mode sd is refused
     assert (alone.target.path, alone.draft) == (other, None)
 
 
@@ -82,14 +92,14 @@ def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_h
 
 
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
-    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args([])))
     log: list[LogLine] = []
     for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
-        with closing(models.open(choice, lambda _share: True, log.append)) as opened:
+        with closing(models.open(choice, OpeningWatch(lambda _share: True, log.append)).models) as opened:
             assert opened.target.path == TARGET
             assert (opened.draft and opened.draft.path) == draft
     with pytest.raises(UserError, match="gone"):
-        models.open(ModelChoice(Path("/gone.gguf"), None), lambda _share: True, log.append)
+        models.open(ModelChoice(Path("/gone.gguf"), None), OpeningWatch(lambda _share: True, log.append))
 
 
 def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
@@ -97,12 +107,12 @@ def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
     blob = other.with_name("blobs") / hashlib.sha256(data).hexdigest()
     blob.parent.mkdir()
     blob.write_bytes(data)
-    models = screen._Models(screen.parser().parse_args([]), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args([])))
     with pytest.raises(Cancelled):
-        models.open(ModelChoice(blob, None), lambda _share: False, lambda _line: None)
+        models.open(ModelChoice(blob, None), OpeningWatch(lambda _share: False))
     blob.write_bytes(data[:-1] + b"?")
     with pytest.raises(UserError, match="is damaged: its checksum is not the one that the hub lists"):
-        models.open(ModelChoice(blob, None), lambda _share: True, lambda _line: None)
+        models.open(ModelChoice(blob, None), OpeningWatch())
 
 
 def test_what_opens_at_every_start_is_written_where_it_is_not_what_opens_anyway(other: Path) -> None:
@@ -141,18 +151,17 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
 
 
 def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = screen._Models(
-        screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"]), Profiles(())
-    )
+    args = screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"])
+    models = LocalOpener(pair_request(args))
     monkeypatch.setattr("sys.stderr", object())  # on which nothing can be drawn
-    with closing(models.open(None, lambda _share: True, lambda _line: None)) as opened:
+    with closing(models.open(None, OpeningWatch()).models) as opened:
         assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
 
 
 def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    models = screen._Models(screen.parser().parse_args(["-hf", "org/tiny-GGUF"]), Profiles(()))
+    models = LocalOpener(pair_request(screen.parser().parse_args(["-hf", "org/tiny-GGUF"])))
     shares: list[float] = []
     log: list[LogLine] = []
 
@@ -163,8 +172,8 @@ def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopp
     with in_place_of_the_hub(monkeypatch) as hub:
         hub.repositories["org/tiny-GGUF"] = Repository({"tiny-Q4_K_M.gguf": other.read_bytes()})
         with pytest.raises(Cancelled):
-            models.open(None, lambda _share: False, log.append)
-        with closing(models.open(None, goes_on, log.append)) as opened:
+            models.open(None, OpeningWatch(lambda _share: False, log.append))
+        with closing(models.open(None, OpeningWatch(goes_on, log.append)).models) as opened:
             assert opened.target.path.name == "tiny-Q4_K_M.gguf"
     assert 1.0 in shares
     assert any("pulling org/tiny-GGUF" in line.text for line in log)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.app.options import PairOptions
 from localspec.app.tuning import TuneChoice, plan_of
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.smollm2 import SAMPLING
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
@@ -130,7 +130,7 @@ def test_profiles_show_does_not_speak_of_what_is_not_there(invoke: Invoke) -> No
 
 def test_tuning_records_answers_sampled_like_those_of_every_day(seeming_smollm2: Path) -> None:
     for target, sampling in ((seeming_smollm2, FOR_CODE), (Path("big.gguf"), CODING.sampling)):
-        pair = PairOptions(ModelOptions(target), None, None, 16, asked_for_gpu=False)
+        pair = OpenPlan(ModelOptions(target))
         assert [profile.sampling for profile in plan_of(pair, (CODING,), TuneChoice(())).profiles] == [
             sampling
         ]

@@ -11,16 +11,16 @@ from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
 PAIR = ("-m", "big.gguf", "-md", "small.gguf")
-BIG, SMALL = ModelOptions(Path("big.gguf"), keeps_costs=True), ModelOptions(Path("small.gguf"))
+BIG, SMALL = ModelOptions(Path("big.gguf")), ModelOptions(Path("small.gguf"))
 
 
 def test_without_models_the_bundled_pair_opens(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("run", "Hi").code == 0
     [options] = fake.opened
     target, draft = bundled_pair()
-    assert options.target == ModelOptions(target, keeps_costs=True)
+    assert options.target == ModelOptions(target)
     assert options.draft == ModelOptions(draft)
-    assert (options.draft_threads, options.max_fan_out, options.asked_for_gpu) == (None, 16, False)
+    assert options.max_fan_out == 16
 
 
 def test_a_target_alone_has_no_draft(fake: FakeRuntime, invoke: Invoke) -> None:
@@ -81,7 +81,8 @@ def test_model_flags(
 @pytest.mark.parametrize("flag", ["--model-draft", "--spec-draft-model"])
 def test_long_names_of_the_models(fake: FakeRuntime, invoke: Invoke, flag: str) -> None:
     assert invoke("run", "Hi", "--model", "big.gguf", flag, "small.gguf", "-td", "3").code == 0
-    assert (fake.opened[0].target, fake.opened[0].draft_threads) == (BIG, 3)
+    draft = fake.opened[0].draft
+    assert (fake.opened[0].target, draft and draft.threads) == (BIG, 3)
 
 
 @pytest.mark.parametrize(

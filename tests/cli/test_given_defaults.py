@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from localspec.app.options import pair_options, session_request
-from localspec.app.tuned_pair import settled
 from localspec.cli import run
+from localspec.cli.shared.answer_request import session_request
+from localspec.cli.shared.arguments import pair_request
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Speculation
 from localspec.types import EngineSettings, ModelOptions, Request, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import unplaced
 
 PROFILE = """
 title = "Other"
@@ -119,7 +120,7 @@ def arguments(*flags: str) -> argparse.Namespace:
 @pytest.mark.usefixtures("others")
 @pytest.mark.parametrize(("flags", "context"), [([], 512), (["-c", "0"], 0), (["-c", "1024"], 1024)])
 def test_a_context_of_zero_is_one(flags: list[str], context: int) -> None:
-    assert pair_options(arguments(*flags)).target.context == context
+    assert unplaced(arguments(*flags)).target.context == context
 
 
 @pytest.mark.usefixtures("others")
@@ -143,9 +144,9 @@ TUNED = {  # flags with the value that is usual without them, and what of a tuni
 
 @pytest.mark.parametrize("flags", TUNED, ids=" ".join)
 def test_a_given_default_beats_what_was_tuned(flags: tuple[str, str]) -> None:
-    assert settled(arguments()) == ()
+    assert pair_request(arguments()).fixed == ()
     if flags != ("-ngld", "auto"):  # None stands for both: what the plan decides
-        assert settled(arguments(*flags)) == (TUNED[flags],)
+        assert pair_request(arguments(*flags)).fixed == (TUNED[flags],)
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,6 @@ def test_a_given_default_beats_what_was_tuned(flags: tuple[str, str]) -> None:
     ids=" ".join,
 )  # fmt: skip
 def test_defaults_that_are_given_open_the_same_models(flags: list[str]) -> None:
-    usual: Any = pair_options(arguments())
-    assert pair_options(arguments(*flags)) == usual
+    usual: Any = unplaced(arguments())
+    assert unplaced(arguments(*flags)) == usual
     assert usual.target == ModelOptions(usual.target.path)

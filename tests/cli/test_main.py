@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 import localspec
+from localspec.app.opener import ChatModels, OpeningWatch
 from localspec.app.screen import ScreenRequest
 from localspec.cli import main as command_line
 from localspec.cli import screen
 from localspec.errors import UserError
+from localspec.storage.profiles import Profiles
 from localspec.types import Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeInput, FakeRuntime
@@ -176,10 +178,11 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
 
     assert command_line.main(["--attach", "127.0.0.1:9"], lambda argv: screen.main(argv, show)) == 0
     with pytest.raises(UserError, match=r"the server at 127\.0\.0\.1:9 does not answer"):
-        opened[0].open_models(None, lambda _fraction: True, lambda _line: None)
+        opened[0].opener.open(None, OpeningWatch())
     assert not opened[0].opens_default_pair
-    assert opened[0].choices is None
-    assert not opened[0].was_stopped()
+    assert not opened[0].opener.offers_choices
+    assert opened[0].opener.at_home() is None
+    assert not ChatModels(opened[0].opener, Profiles(())).run_was_stopped()
 
 
 @pytest.mark.usefixtures("empty_home")

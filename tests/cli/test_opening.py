@@ -10,6 +10,7 @@ import pytest
 
 from localspec.cli.shared import opening
 from localspec.errors import Cancelled, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -47,12 +48,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 def test_models_open_with_what_was_asked(invoke: Invoke, loads: Loads) -> None:
     seen: list[object] = []
 
-    def load(target: object, draft: object, **options: object) -> None:
-        seen.extend([target, draft, options["max_fan_out"], options["draft_threads"]])
+    def load(plan: OpenPlan, **_options: object) -> None:
+        assert plan.draft is not None
+        seen.extend([plan.target.path.name, plan.draft.path.name, plan.draft.threads, plan.max_fan_out])
 
     loads(load)
     assert invoke("run", "Hi", "-m", "x.gguf", "-md", "y.gguf", "-td", "2", "--no-fit").out == "Hello\n"
-    assert [getattr(item, "path", item) for item in seen][2:] == [16, 2]
+    assert seen == ["x.gguf", "y.gguf", 2, 16]
 
 
 def test_ctrl_c_while_loading_cancels_the_load(invoke: Invoke, loads: Loads) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from localspec.app import recommendation
+from localspec.app.opening import open_placed
 from localspec.app.recommendation import Partner, Target, families, partners
-from localspec.cli import doctor
+from localspec.benchmark.gain import Gain, measure
 from localspec.cli import pair as verb
-from localspec.cli.pair import Gain, measure
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
 from localspec.models.catalogue import Catalogue, approximate_shape
@@ -207,18 +207,18 @@ def test_targets_that_are_not_here(invoke: Invoke) -> None:
 @pytest.mark.usefixtures("this_machine")
 def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     models = Timed({"off": 2.0, "sd": 1.0, "ssd": 1.0})
-    monkeypatch.setattr(verb, "open_pair", lambda _target, _partner: models)
-    monkeypatch.setattr(doctor, "busy_cores", lambda: (1.5, "a game (process 7)"))
+    monkeypatch.setattr(verb, "open_placed", lambda *_pair: models)
+    monkeypatch.setattr(verb, "busy_cores", lambda: (1.5, "a game (process 7)"))
     outcome = invoke("pair", "demo-target", "--measure")
     assert "measured: faster: " in outcome.out
     assert models.closed
     assert "other programs take 1.5 cores, a game (process 7) the most" in outcome.err
-    monkeypatch.setattr(doctor, "busy_cores", lambda: (0.1, "a clock"))
+    monkeypatch.setattr(verb, "busy_cores", lambda: (0.1, "a clock"))
 
-    def dies(_target: Path, _partner: Partner) -> None:
+    def dies(*_pair: object) -> None:
         raise EngineDied("the models' process was killed")
 
-    monkeypatch.setattr(verb, "open_pair", dies)
+    monkeypatch.setattr(verb, "open_placed", dies)
     outcome = invoke("pair", "demo-target", "--measure")
     assert outcome.code == 0
     assert "other programs" not in outcome.err
@@ -229,12 +229,13 @@ def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.Monke
 def test_the_bundled_pair_really_runs(
     monkeypatch: pytest.MonkeyPatch, demo_target: Path, demo_draft: Path
 ) -> None:
-    monkeypatch.setattr("localspec.cli.pair.PROMPTS", 2)
-    monkeypatch.setattr("localspec.cli.pair.TOKENS", 24)
-    target = verb.find_target(str(demo_target), (), KNOWN_NONE)
-    draft = on_disk("draft", verb.find_target(str(demo_draft), (), KNOWN_NONE).shape)
+    monkeypatch.setattr("localspec.benchmark.gain.PROMPTS", 2)
+    monkeypatch.setattr("localspec.benchmark.gain.TOKENS", 24)
+    target = recommendation.find_target(str(demo_target), (), KNOWN_NONE)
+    draft = on_disk("draft", recommendation.find_target(str(demo_draft), (), KNOWN_NONE).shape)
     (partner,) = partners(target, machine(), (replace(draft, path=demo_draft),), KNOWN_NONE)
-    models = verb.open_pair(demo_target, partner)
+    assert partner.placement is not None
+    models = open_placed(demo_target, demo_draft, partner.placement)
     try:
         gain = measure(models, lambda _: None)
     finally:

@@ -9,21 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import placing
-from localspec.app.options import PairOptions, pair_options
+from localspec.app import opening
+from localspec.app.opening import find_files, with_config
 from localspec.cli import plan
-from localspec.cli.shared.arguments import add_answer_flags, verb_parser
+from localspec.cli.shared.arguments import add_answer_flags, pair_request, verb_parser
 from localspec.cli.shared.console import say
+from localspec.cli.shared.opening import TERMINAL, check_explained
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.needs import CacheTypes, LayerSplit, by_shares
-from localspec.hardware.placement import place as place_module
-from localspec.hardware.placement.candidates import Placement, PlacementConstraints
-from localspec.hardware.placement.place import place
+from localspec.hardware.memory.needs import LayerSplit, by_shares
+from localspec.hardware.placement import plan as plan_module
+from localspec.hardware.placement.candidates import Placement
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
+from localspec.hardware.placement.place import lines, place
+from localspec.hardware.placement.plan import on_machine, placed_as
 from localspec.models import shape
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
-from tests.hardware.machines import GIB, HUGE, LARGE, SMALL, beside, card, cpu, machine
+from tests.hardware.machines import HUGE, LARGE, SMALL, asking, beside, card, cpu, machine
 
 BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
 PAIR = ("-m", "large.gguf", "-md", "small.gguf")
@@ -38,17 +42,23 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
     monkeypatch.setattr(shape, "read_shape", read_shape)
-    monkeypatch.setattr(place_module, "confirm", lambda *_args: None)  # there is no file to ask about
+    monkeypatch.setattr(plan_module, "read_shape", read_shape)
+    monkeypatch.setattr(plan_module, "confirm", lambda *_args: None)  # there is no file to ask about
     return BIG_AND_SMALL
 
 
-def parsed(*flags: str) -> tuple[PairOptions, PairOptions]:
+def parsed(*flags: str) -> tuple[OpenPlan, OpenPlan]:
     """Return a pair as the flags say, and as it is placed."""
     parser = verb_parser("run", "")
     add_answer_flags(parser)
     args = parser.parse_args([*PAIR, *flags])
-    pair = pair_options(args)
-    return pair, placing.placed(args, pair, say, via=lambda: iter(()))
+    request = with_config(pair_request(args))
+    files = find_files(request, TERMINAL)
+    check_explained(request, explain=args.explain)
+    tell = say if args.explain else None
+    return as_asked(files, request), opening.placed(
+        files, request, via=lambda: iter(()), tell=tell, explain=args.explain
+    )
 
 
 @pytest.mark.usefixtures("invented")
@@ -58,7 +68,7 @@ def test_a_pair_gets_the_devices_of_the_plan() -> None:
     assert pair.target.context == 8192
     assert pair.draft is not None
     assert (pair.draft.devices, pair.draft.gpu_layers) == (("CUDA1",), 29)
-    assert (pair.target.threads, pair.draft_threads) == (1, 1)
+    assert (pair.target.threads, pair.draft.threads) == (1, 1)
 
 
 @pytest.mark.usefixtures("invented")
@@ -71,8 +81,8 @@ def test_without_a_plan_options_stay_as_given() -> None:
 
 def test_layers_of_a_split_reach_llama_cpp_as_planned() -> None:
     where = machine((card(0, 24), 900), (card(1, 16), 500), (card(2, 8), 250))
-    found = place(where, HUGE, None, PlacementConstraints())
-    pair = placing.apply(found, options())
+    found = place(where, HUGE, None, asking())
+    pair = placed_as(found, options())
     assert pair.target.devices is not None
     assert pair.target.gpu_layers is not None
     divided = by_shares(pair.target.devices, pair.target.tensor_split, pair.target.gpu_layers, 80)
@@ -81,11 +91,11 @@ def test_layers_of_a_split_reach_llama_cpp_as_planned() -> None:
 
 def test_an_output_layer_that_stays_here_reaches_llama_cpp_as_planned() -> None:
     for link, at_home in ((12e6, True), (12e9, False)):
-        found = place(beside(link, 3e-3), LARGE, None, PlacementConstraints())
-        pair = placing.apply(found, replace(options(), target=replace(options().target, output_at_home=True)))
+        found = place(beside(link, 3e-3), LARGE, None, asking())
+        pair = placed_as(found, replace(options(), target=replace(options().target, output_at_home=True)))
         assert (pair.target.devices, pair.target.gpu_layers) == (("RPC0",), 65)
         assert pair.target.output_at_home == at_home
-        told = "\n".join(placing.lines(found, explain=True))
+        told = "\n".join(lines(found, explain=True))
         assert (
             "The output layer stays here: 20.5 kB a token over the line instead of 512 kB." in told
         ) == at_home
@@ -93,66 +103,46 @@ def test_an_output_layer_that_stays_here_reaches_llama_cpp_as_planned() -> None:
 
 
 def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:
-    found = place(machine((card(0, 12), 360)), LARGE, None, PlacementConstraints())
-    pair = placing.apply(found, options())
+    found = place(machine((card(0, 12), 360)), LARGE, None, asking())
+    pair = placed_as(found, options())
     assert pair.target.gpu_layers == sum(found.target.layers) + 1
     assert pair.target.gpu_layers < 64
 
 
 def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
     given = options(draft=True)
-    pair = placing.apply(place(machine(), SMALL, SMALL, PlacementConstraints()), given)
+    pair = placed_as(place(machine(), SMALL, SMALL, asking()), given)
     assert pair.target == replace(given.target, context=8192, devices=(), gpu_layers=0)
     assert pair.draft is not None
-    assert (pair.draft.threads, pair.draft_threads) == (0, None)
+    assert pair.draft.threads == 0
 
 
 def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
-    pair = placing.apply(place(where, LARGE, SMALL, PlacementConstraints()), options(draft=True))
-    assert (pair.target.threads, pair.draft_threads) == (1, 31)
+    pair = placed_as(place(where, LARGE, SMALL, asking()), options(draft=True))
+    assert pair.draft is not None
+    assert (pair.target.threads, pair.draft.threads) == (1, 31)
 
 
 def test_a_draft_without_a_place_stays_closed() -> None:
-    found = place(BIG_AND_SMALL, LARGE, SMALL, PlacementConstraints(mode="off"))
-    assert placing.apply(found, options(draft=True)).draft is None
+    found = place(BIG_AND_SMALL, LARGE, SMALL, asking(mode="off"))
+    assert placed_as(found, options(draft=True)).draft is None
 
 
-def options(*, draft: bool = False) -> PairOptions:
-    flags = ["-m", "large.gguf", *(["-md", "small.gguf"] if draft else [])]
-    return pair_options(plan.parser().parse_args(flags))
+def options(*, draft: bool = False) -> OpenPlan:
+    request = with_config(asked_by("-m", "large.gguf", *(["-md", "small.gguf"] if draft else [])))
+    return as_asked(find_files(request, TERMINAL), request)
 
 
-@pytest.mark.parametrize(
-    ("flags", "asked"),
-    [
-        ([], PlacementConstraints()),
-        (["-c", "2048"], PlacementConstraints(context=2048)),
-        (["-ngl", "20"], PlacementConstraints(gpu_layers=20)),
-        (["-ngld", "0"], PlacementConstraints(draft_gpu_layers=0)),
-        (["-ts", "3,1"], PlacementConstraints(tensor_split=(3.0, 1.0))),
-        (["-dev", "CUDA1"], PlacementConstraints(devices=("CUDA1",))),
-        (["-devd", "none"], PlacementConstraints(draft_devices=())),
-        (["-t", "4", "-td", "2"], PlacementConstraints(threads=4, draft_threads=2)),
-        (["--mode", "sd"], PlacementConstraints(mode="sd")),
-        (["-sm", "none", "-mg", "1"], PlacementConstraints(devices=("CUDA1",))),
-        (["-ctk", "q8_0"], PlacementConstraints(cache=CacheTypes("q8_0"))),
-        (["-ctvd", "bf16"], PlacementConstraints(draft_cache=CacheTypes(values="bf16"))),
-        (["-fa", "off", "-ub", "64"], PlacementConstraints(flash_attention=False, micro_batch=64)),
-        (["--fan-out", "32"], PlacementConstraints(max_fan_out=32)),
-        (["--reserve", "0=1GiB,cpu=2GiB"], PlacementConstraints(reserve=(("0", GIB), ("cpu", 2 * GIB)))),
-    ],
-)  # fmt: skip
-def test_flags_become_constraints(flags: list[str], asked: PlacementConstraints) -> None:
-    args = plan.parser().parse_args([*PAIR, *flags])
-    assert placing.constraints(args, pair_options(args), BIG_AND_SMALL) == asked
+def asked_by(*flags: str) -> PairRequest:
+    return pair_request(plan.parser().parse_args(flags))
 
 
 @pytest.mark.parametrize("number", ["2", "5"])
 def test_a_main_device_that_is_not_there_is_refused(number: str) -> None:
-    args = plan.parser().parse_args([*PAIR, "-sm", "none", "-mg", number])
+    asked = asked_by(*PAIR, "-sm", "none", "-mg", number)
     with pytest.raises(UserError, match=f"-mg {number} names no device"):
-        placing.constraints(args, pair_options(args), BIG_AND_SMALL)
+        on_machine(asked, BIG_AND_SMALL)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +160,8 @@ def test_rows_are_split_only_where_the_backend_can(
     able: tuple[str, ...], flags: list[str], refused: str | None
 ) -> None:
     devices = tuple(replace(each, splits_rows=each.id in able) for each in BIG_AND_SMALL.devices)
-    args = plan.parser().parse_args([*PAIR, "-sm", "row", *flags])
-    ask = partial(placing.constraints, args, pair_options(args), replace(BIG_AND_SMALL, devices=devices))
+    asked = asked_by(*PAIR, "-sm", "row", *flags)
+    ask = partial(on_machine, asked, replace(BIG_AND_SMALL, devices=devices))
     if refused is None:
         ask()
         return
@@ -198,7 +188,7 @@ def test_the_verb_tells_who_sits_where(capsys: pytest.CaptureFixture[str]) -> No
 def test_explain_lists_all_that_was_not_taken(invented: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     plan.main((*PAIR, "--explain"))
     out = capsys.readouterr().out
-    rejected = place(invented, LARGE, SMALL, PlacementConstraints()).rejected
+    rejected = place(invented, LARGE, SMALL, asking()).rejected
     assert len(rejected) > 5
     for other in rejected:
         assert f"{other.description}" in out
@@ -240,6 +230,6 @@ def test_a_plan_of_the_bundled_pair_on_this_machine(capsys: pytest.CaptureFixtur
 
 
 def test_a_placement_is_words_without_alternatives() -> None:
-    found: Placement = place(machine(), SMALL, None, PlacementConstraints())
+    found: Placement = place(machine(), SMALL, None, asking())
     assert not found.rejected
-    assert "not taken:" not in placing.lines(found, explain=True)
+    assert "not taken:" not in lines(found, explain=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app.options import (
+from localspec.cli.shared.answer_request import (
     profiles_named,
     sampling_given,
     session_request,

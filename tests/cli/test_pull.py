@@ -7,21 +7,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from localspec.app.options import pair_options
 from localspec.cli.run import parser
 from localspec.models import catalogue
 from localspec.models import hub as hub_module
 from localspec.models.catalogue import Catalogue, CatalogueModel
 from localspec.models.hub import DownloadProgress
 from localspec.models.names import Reference
+from localspec.models.pair_files import find_pair
 from tests.campaign.gguf_edits import Base
 from tests.cli.choosing import entry
 from tests.cli.conftest import Invoke
+from tests.cli.requests import requested, unplaced
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import COMMIT, Hub, Repository, in_place_of_the_hub
 from tests.models.test_gguf_broken import part
@@ -123,7 +124,7 @@ def test_hf_downloads_once_and_opens(
     assert invoke("run", "Hi", *flags).code == 0
     assert len(hub.downloads) == 4  # two headers, two files
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pair = pair_options(parser().parse_args(["Hi", *flags]))
+    pair = unplaced(parser().parse_args(["Hi", *flags]))
     assert pair.target.path == landed(empty_home, "Q8_0")
     assert pair.draft is not None
     assert pair.draft.path == landed(empty_home, "Q4_K_M")
@@ -132,27 +133,29 @@ def test_hf_downloads_once_and_opens(
 
 def test_hff_names_the_file(empty_home: Path) -> None:
     args = parser().parse_args(["Hi", "-hf", REPOSITORY, "-hff", "tiny-Q8_0.gguf"])
-    assert pair_options(args).target.path == landed(empty_home, "Q8_0")
+    assert unplaced(args).target.path == landed(empty_home, "Q8_0")
 
 
 def test_who_opens_models_may_download_in_its_own_way(hub: Hub, tmp_path: Path) -> None:
     wanted: list[Reference] = []
 
-    def fetch(reference: Reference) -> Path:
-        wanted.append(reference)
-        return tmp_path / "fetched.gguf"
+    class Source:
+        def download(self, reference: Reference) -> Path:
+            wanted.append(reference)
+            return tmp_path / "fetched.gguf"
 
-    args = parser().parse_args(["Hi", "-hf", REPOSITORY])
-    args.fetch = fetch
-    pair = pair_options(args)
-    assert (pair.target.path, wanted) == (tmp_path / "fetched.gguf", [Reference(REPOSITORY)])
+        def check(self, files: Sequence[Path]) -> None:
+            raise AssertionError("nothing is on disk")
+
+    files = find_pair(requested(parser().parse_args(["Hi", "-hf", REPOSITORY])), Source())
+    assert (files.target, wanted) == (tmp_path / "fetched.gguf", [Reference(REPOSITORY)])
     assert hub.asked == []
 
 
 def test_the_last_of_two_targets_counts(empty_home: Path) -> None:
-    pair = pair_options(parser().parse_args(["Hi", "-m", "a.gguf", "-hf", REPOSITORY]))
+    pair = unplaced(parser().parse_args(["Hi", "-m", "a.gguf", "-hf", REPOSITORY]))
     assert pair.target.path == landed(empty_home, "Q4_K_M")
-    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY, "-m", "a.gguf"]))
+    pair = unplaced(parser().parse_args(["Hi", "-hf", REPOSITORY, "-m", "a.gguf"]))
     assert pair.target.path == Path("a.gguf")
 
 
@@ -174,9 +177,9 @@ def test_mistakes_cost_no_download(hub: Hub, invoke: Invoke, flags: list[str], w
 
 
 def test_without_a_quant_the_one_on_disk_is_good(hub: Hub, empty_home: Path) -> None:
-    pair_options(parser().parse_args(["Hi", "-hf", f"{REPOSITORY}:Q8_0"]))
+    unplaced(parser().parse_args(["Hi", "-hf", f"{REPOSITORY}:Q8_0"]))
     hub.asked.clear()
-    pair = pair_options(parser().parse_args(["Hi", "-hf", REPOSITORY]))
+    pair = unplaced(parser().parse_args(["Hi", "-hf", REPOSITORY]))
     assert (pair.target.path, hub.asked) == (landed(empty_home, "Q8_0"), [])
 
 

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import placing
+from localspec.app import opening as app_opening
 from localspec.cli import bench
 from localspec.cli.shared import opening
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.attached import from_json, to_json
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelInfo, ModelOptions, Recommendation, Sampling, SamplingChoice
 from tests.cli.bench_fakes import Models
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import left_as_asked
 from tests.recommending import recommending
 from tests.server.running import serving
 
@@ -57,7 +59,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
     models = Models()
     models.install(monkeypatch.setattr)
     monkeypatch.setattr(opening, "_devices", lambda *_via: ())
-    monkeypatch.setattr(placing, "placed", lambda _args, pair, *_tell, **_how: pair)
+    monkeypatch.setattr(app_opening, "placed", left_as_asked)
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     file = recommending(demo_target, tmp_path / "warm.gguf", {"temp": 0.75, "top_k": 20, "mirostat": 2})
     flags = ("-m", str(file), "--prompts", "demo", "--per-task", "1", "--modes", "ngram", "--top-k", "5")
@@ -70,7 +72,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
 
 def test_the_server_samples_as_the_file_recommends_and_a_screen_there_hears_of_it(greedy: Path) -> None:
     options = ModelOptions(greedy, context=512, threads=1)
-    with serving(lambda: Runtime.open(options)) as served:
+    with serving(lambda: Runtime.open(OpenPlan(options))) as served:
         params = served.client.get("/props").json()["default_generation_settings"]["params"]
         assert (params["temperature"], params["top_k"], params["top_p"]) == (0.0, 1, 0.1)
         body = {"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 12}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app.options import pair_options
 from localspec.app.recommendation import Ranked
 from localspec.cli import recommend, run
 from localspec.cli import setup as verb
@@ -21,6 +20,7 @@ from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
+from tests.cli.requests import unplaced
 from tests.hardware.machines import machine
 from tests.llama import tiny
 
@@ -315,7 +315,7 @@ def test_the_path_of_a_package_that_moved_still_opens() -> None:
     )
     config_file().write_text(f'[models]\ntarget = "{target}"\ndraft = "{draft}"\n', encoding="utf-8")
     args = run.parser().parse_args(["Hi"])
-    opened = pair_options(args)
+    opened = unplaced(args)
     assert opened.draft is not None
     assert (opened.target.path, opened.draft.path) == default_pair()
 

@@ -10,18 +10,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from localspec.app.options import PairOptions
-from localspec.app.tuning import Stop, budget, identity_of, placed_pair, profiles_of, read_tasks
+from localspec.app.opening import identity_of
+from localspec.app.tuning import Stop, profiles_of, read_tasks
 from localspec.cli import tune as verb
+from localspec.cli.tune import budget
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from tests.cli.conftest import Invoke
+from tests.cli.requests import unplaced
 from tests.cli.tuning_script import machine, result, task, whole
 
-Run = Callable[[TunePlan, PairOptions, Stop], Iterator[TuneEvent]]
+Run = Callable[[TunePlan, Stop], Iterator[TuneEvent]]
 
 
 class Tuner:
@@ -31,7 +33,7 @@ class Tuner:
         self.plans: list[TunePlan] = []
         self.script: Callable[[Stop], Iterator[TuneEvent]] = lambda _stop: whole()
 
-    def __call__(self, plan: TunePlan, pair: PairOptions, stop: Stop) -> Iterator[TuneEvent]:
+    def __call__(self, plan: TunePlan, stop: Stop) -> Iterator[TuneEvent]:
         self.plans.append(plan)
         yield from self.script(stop)
 
@@ -75,7 +77,7 @@ def test_results_go_to_the_output_and_progress_beside_it(tuner: Tuner, invoke: I
     assert (tuner.plan.trials, tuner.plan.budget_s, tuner.plan.quick, tuner.plan.resume) == (
         TRIALS, None, False, False,
     )  # fmt: skip
-    assert tuner.plan.draft is not None
+    assert tuner.plan.pair.draft is not None
 
 
 def test_flags_make_the_plan(tuner: Tuner, invoke: Invoke) -> None:
@@ -88,7 +90,7 @@ def test_flags_make_the_plan(tuner: Tuner, invoke: Invoke) -> None:
     assert (tuner.plan.trials, tuner.plan.budget_s) == (77, 180.0)
     assert tuner.plan.quick
     assert tuner.plan.resume
-    assert (tuner.plan.target.threads, tuner.plan.target.context) == (2, 512)
+    assert (tuner.plan.pair.target.threads, tuner.plan.pair.target.context) == (2, 512)
     assert tuner.plan.fixed == ("threads",)
     invoke("tune", "--no-fit", "--quick", "--profile", "writing")
     assert tuner.plan.trials == QUICK_TRIALS
@@ -126,7 +128,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
 
 
 def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
-    folder = RunFolder(identity_of(placed_pair(verb.parser().parse_args(["--no-fit"]))).pair)
+    folder = RunFolder(identity_of(unplaced(verb.parser().parse_args(["--no-fit"]))).pair)
     tasks = (
         TaskState("math", profile="math", result=result("math")),
         TaskState("translate", profile="deleted since"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec import units
-from localspec.app.tuning import identity_of, placed_pair
+from localspec.app.opening import identity_of
 from localspec.cli.tune import parser
 from localspec.cli.tune.kept import lines
 from localspec.hardware import machine as machine_module
@@ -21,6 +21,7 @@ from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.types import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
+from tests.cli.requests import unplaced
 from tests.cli.tuning_script import PLAIN, SSD, result
 from tests.hardware.machines import machine
 
@@ -36,7 +37,7 @@ def found(task: TaskType = "coding", settings: EngineSettings = SSD, days: int =
 def identity(monkeypatch: pytest.MonkeyPatch) -> Identity:
     """What holds for the bundled pair on a made-up machine."""
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
-    return identity_of(placed_pair(parser().parse_args(["--no-fit"])))
+    return identity_of(unplaced(parser().parse_args(["--no-fit"])))
 
 
 LONG_AGO = Identity(

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import pytest
 
-from localspec.app import tuning
-from localspec.app.options import PairOptions
 from localspec.app.tuning import Stop, opener
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.errors import Cancelled, EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.plan import ReopenedModels
@@ -105,12 +104,10 @@ def test_models_that_nobody_stops_answer_as_ever() -> None:
         assert stopping.choose_settings()[0].mode == "ssd"
 
 
-PAIR = PairOptions(
+PAIR = OpenPlan(
     ModelOptions(Path("large.gguf"), threads=4, batch=512, micro_batch=256),
     ModelOptions(Path("small.gguf"), devices=("CUDA1",), gpu_layers=9, threads=3),
-    draft_threads=None,
     max_fan_out=24,
-    asked_for_gpu=False,
 )
 
 
@@ -119,25 +116,25 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
 
     class Worker:
         @staticmethod
-        def open(*models: ModelOptions, **how: Any) -> None:  # noqa: ANN401
-            asked.append((*models, how))
+        def open(plan: OpenPlan, **how: Any) -> None:  # noqa: ANN401
+            asked.append((plan, how))
 
     monkeypatch.setattr("localspec.inference.worker.client.Worker", Worker)
     stop = Stop()
     opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(LoadOptions())
-    (target, draft, how), (usual, usual_draft, usual_how) = asked
+    (plan, how), (usual, _) = asked
+    target, draft = plan.target, plan.draft
     assert (target.threads, target.micro_batch, target.batch) == (2, 1024, 1024)
     assert (target.flash_attention, draft.flash_attention) == (None, True)
     assert (target.kv_type_k, target.kv_type_v) == ("f16", "f16")
     assert (draft.kv_type_k, draft.kv_type_v, draft.devices, draft.gpu_layers) == ("q8_0", "q8_0", (), 0)
-    assert (how["draft_threads"], how["max_fan_out"]) == (1, 24)
-    assert (usual, usual_draft, usual_how["draft_threads"]) == (PAIR.target, PAIR.draft, None)
+    assert (draft.threads, plan.max_fan_out) == (1, 24)
+    assert usual == PAIR
     assert how["on_progress"](0.5)
     stop.ask()
     assert not how["on_progress"](0.5)
 
 
 def test_a_target_alone_has_load_options_too() -> None:
-    alone = PairOptions(PAIR.target, None, None, 24, asked_for_gpu=False)
-    assert tuning.loaded_with(LoadOptions(threads=1), alone).draft is None
+    assert OpenPlan(PAIR.target).opened_with(LoadOptions(threads=1)).draft is None

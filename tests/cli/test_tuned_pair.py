@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,20 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import placing
-from localspec.app.options import PairOptions, pair_options
-from localspec.app.tuned_pair import KnownPair, reason
+from localspec.app import opening
+from localspec.app.opening import plan_to_open, reason
 from localspec.cli.shared.arguments import add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import facts_of
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.paths import config_dir, data_dir
 from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, keep_workplace
 from localspec.types import EngineSettings, Mode
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.requests import found, left_as_asked, requested
 from tests.hardware.machines import card, machine
 
 HERE = machine((card(0, 24), 900), (card(1, 8), 300))
@@ -50,23 +52,30 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return ("-m", str(tmp_path / "large.gguf"), "-md", str(tmp_path / "small.gguf"))
 
 
-def parsed(*flags: str) -> tuple[argparse.Namespace, PairOptions]:
+def asked_by(*flags: str) -> PairRequest:
     parser = verb_parser("run", "")
     add_answer_flags(parser)
-    args = parser.parse_args(flags)
-    return args, pair_options(args)
+    return requested(parser.parse_args(flags))
 
 
-def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str, **how: bool) -> PairOptions:
+def unplaced(*flags: str) -> OpenPlan:
+    request = asked_by(*flags)
+    return as_asked(found(request), request)
+
+
+def planned(request: PairRequest) -> OpenPlan:
+    return plan_to_open(request, found(request), via=None, tell=None).plan
+
+
+def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str) -> OpenPlan:
     """Return the pair as it is opened, where every placement is as the flags say."""
-    args, pair = parsed(*files, *flags)
-    monkeypatch.setattr(placing, "placed", lambda _args, pair, *_tell, **_here: pair)
-    return KnownPair(args, via=None).place(pair, print, **how)
+    monkeypatch.setattr(opening, "placed", left_as_asked)
+    return planned(asked_by(*files, *flags))
 
 
 def identity(files: tuple[str, ...], on: Machine = HERE) -> Identity:
-    pair = parsed(*files)[1]
-    return identify(pair.target, pair.draft, pair.draft_threads, facts_of(on))
+    pair = unplaced(*files)
+    return identify(pair.target, pair.draft, facts_of(on))
 
 
 def test_run_uses_what_was_tuned_and_says_so(
@@ -165,13 +174,13 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(
     best = LoadOptions(5, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
     given = ("-ub", "128", "-fa", "off", "-ctkd", "f16", "-t", "3", "-td", "1", "-devd", "CUDA1")
     for flags in ((), given):
-        pair = parsed(*files, *flags)[1]
-        now = identify(pair.target, pair.draft, pair.draft_threads, facts_of(HERE))
+        pair = unplaced(*files, *flags)
+        now = identify(pair.target, pair.draft, facts_of(HERE))
         keep(now, CODING)
         keep_workplace(now, best)
         opened = placed(monkeypatch, files, *flags)
         assert opened.draft is not None
-        assert (opened.target.threads, opened.draft_threads) == ((3, 1) if flags else (5, 2))
+        assert (opened.target.threads, opened.draft.threads) == ((3, 1) if flags else (5, 2))
         assert opened.draft.devices == (("CUDA1",) if flags else ())
         tuned = (opened.target.micro_batch, opened.draft.flash_attention, opened.draft.kv_type_v)
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
@@ -181,30 +190,29 @@ def test_draft_model_gets_the_place_that_it_was_tuned_on(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(identity(files), CODING)
-    args, pair = parsed(*files)
     modes = []
 
-    def place(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_here: object) -> PairOptions:
-        modes.append(args.mode)
-        return pair if args.mode == "sd" else replace(pair, draft=None)
+    def place(files: PairFiles, request: PairRequest, **_here: object) -> OpenPlan:
+        modes.append(request.mode)
+        plan = as_asked(files, request)
+        return plan if request.mode == "sd" else replace(plan, draft=None)
 
-    monkeypatch.setattr(placing, "placed", place)
-    assert KnownPair(args, via=None).place(pair, print).draft == pair.draft
-    assert modes == ["auto", "sd"]
+    monkeypatch.setattr(opening, "placed", place)
+    assert planned(asked_by(*files)).draft == unplaced(*files).draft
+    assert modes == [None, "sd"]
 
 
 def test_draft_model_for_which_there_is_no_room_is_left_out(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def place(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_here: object) -> PairOptions:
-        if args.mode == "sd":
+    def place(files: PairFiles, request: PairRequest, **_here: object) -> OpenPlan:
+        if request.mode == "sd":
             raise UserError("there is no room for both")
-        return replace(pair, draft=None)
+        return replace(as_asked(files, request), draft=None)
 
     keep(identity(files), CODING)
-    args, pair = parsed(*files, "--fan-out", "64")
-    monkeypatch.setattr(placing, "placed", place)
-    opened = KnownPair(args, via=None).place(pair, print)
+    monkeypatch.setattr(opening, "placed", place)
+    opened = planned(asked_by(*files, "--fan-out", "64"))
     assert (opened.draft, opened.max_fan_out) == (None, 64)
 
 
@@ -213,15 +221,14 @@ def test_pair_that_was_never_tuned_is_placed_as_asked(
 ) -> None:
     keep(identity(files), CODING)
     asked = (*files[:2], "--mode", "ngram")
-    pair = parsed(*asked)[1]
-    assert placed(monkeypatch, asked) == replace(pair, target=replace(pair.target, keeps_costs=True))
+    assert placed(monkeypatch, asked) == unplaced(*asked)
 
 
-def test_whoever_compares_measures_what_calls_cost_anew(
-    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_what_calls_cost_is_kept_for_answers(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
-    assert placed(monkeypatch, files).target.keeps_costs
-    assert not placed(monkeypatch, files, keeps_costs=False).target.keeps_costs
+    invoke("run", "Hi", *files)
+    assert fake.opened[0].remembers_costs
 
 
 def test_reason_tells_when_and_how_much() -> None:
@@ -233,13 +240,13 @@ def test_reason_tells_when_and_how_much() -> None:
 def test_plan_is_asked_as_before_where_nothing_is_tuned(
     fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[argparse.Namespace] = []
+    seen: list[PairRequest] = []
 
-    def placed(args: argparse.Namespace, pair: PairOptions, *_tell: object, **_: object) -> PairOptions:
-        seen.append(args)
-        return pair
+    def placed(files: PairFiles, request: PairRequest, **_: object) -> OpenPlan:
+        seen.append(request)
+        return as_asked(files, request)
 
-    monkeypatch.setattr(placing, "placed", placed)
+    monkeypatch.setattr(opening, "placed", placed)
     invoke("run", "Hi", "--mode", "ssd")
-    assert [args.mode for args in seen] == ["ssd"]
+    assert [request.mode for request in seen] == ["ssd"]
     assert fake.opened[0].max_fan_out == 16

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 from collections.abc import Callable
@@ -9,8 +8,7 @@ from math import inf
 
 import pytest
 
-from localspec.app import placing
-from localspec.app.options import PairOptions
+from localspec.app import opening
 from localspec.benchmark import exactness
 from localspec.benchmark.exactness import (
     Difference,
@@ -25,6 +23,9 @@ from localspec.cli import verify
 from localspec.cli.shared.console import ProgressLine
 from localspec.errors import Cancelled
 from localspec.hardware.devices import Ask
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 
@@ -230,12 +231,12 @@ def test_the_models_are_placed_for_the_mode_that_needs_most(
     flags: tuple[str, ...],
     mode: str,
 ) -> None:
-    def placed(args: argparse.Namespace, pair: PairOptions, _tell: object, *, via: Ask) -> PairOptions:
-        modes.append((args.mode, via == fake.look))
-        return replace(pair, target=replace(pair.target, context=99))
+    def placed(files: PairFiles, request: PairRequest, *, via: Ask, **_how: object) -> OpenPlan:
+        modes.append((request.mode, via == fake.look))
+        return as_asked(files, replace(request, context=99))
 
-    modes: list[tuple[str, bool]] = []
-    monkeypatch.setattr(placing, "placed", placed)
+    modes: list[tuple[str | None, bool]] = []
+    monkeypatch.setattr(opening, "placed", placed)
     asked(Report((EQUAL,), ()))
     invoke("verify", "-m", "a.gguf", "-md", "b.gguf", *flags)
     assert modes == [(mode, True)]

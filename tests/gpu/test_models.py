@@ -13,6 +13,7 @@ import pytest
 
 from localspec.child_process import values_of
 from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, by_shares, estimate, exact, needs_of
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama.context import STOPPABLE_S, Context
 from localspec.llama.model import Model
@@ -66,14 +67,14 @@ def placed(
 
 @pytest.fixture(scope="module")
 def models(placed: Placed) -> Iterator[Worker]:
-    with Worker.open(placed.target, placed.draft) as worker:
+    with Worker.open(OpenPlan(placed.target, placed.draft)) as worker:
         yield worker
 
 
 @pytest.fixture(scope="module")
 def expected(demo_target: Path) -> str:
     """Return what the processor writes."""
-    with Worker.open(ModelOptions(demo_target, context=2048, devices=())) as worker:
+    with Worker.open(OpenPlan(ModelOptions(demo_target, context=2048, devices=()))) as worker:
         return text_of(list(worker.generate(greedy())))
 
 

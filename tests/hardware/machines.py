@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
+from localspec.hardware.memory.needs import CacheTypes
+from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.models.shape import LayerShape, ModelShape
+from localspec.types import Mode
 
 GIB = 2**30
 GB = 10**9
@@ -109,3 +112,38 @@ MIDDLE = model(4.2, 32)
 LARGE = model(18, 64, width=5120)
 HUGE = model(39, 80, width=8192)
 TINY = model(0.008, 2, width=320, vocabulary=4096, quant="BF16")
+
+
+def asking(
+    *,
+    context: int = 0,
+    cache: CacheTypes | None = None,
+    devices: tuple[str, ...] | None = None,
+    gpu_layers: int | None = None,
+    tensor_split: tuple[float, ...] = (),
+    threads: int | None = None,
+    draft_cache: CacheTypes | None = None,
+    draft_devices: tuple[str, ...] | None = None,
+    draft_gpu_layers: int | None = None,
+    draft_threads: int | None = None,
+    flash_attention: bool | None = None,
+    micro_batch: int | None = None,
+    max_fan_out: int = USUAL_FAN_OUT,
+    reserve: tuple[tuple[str, int], ...] = (),
+    mode: Mode | None = None,
+) -> PairRequest:
+    """Return what a person asks of a placement, whatever the models are."""
+    cache, draft_cache = cache or CacheTypes(), draft_cache or CacheTypes()
+    return PairRequest(
+        ModelRequest(None, devices, gpu_layers, threads, cache.keys, cache.values),
+        ModelRequest(
+            None, draft_devices, draft_gpu_layers, draft_threads, draft_cache.keys, draft_cache.values
+        ),
+        context=context,
+        tensor_split=tensor_split,
+        flash_attention=flash_attention,
+        micro_batch=micro_batch,
+        max_fan_out=max_fan_out,
+        reserve=reserve,
+        mode=mode,
+    )

@@ -10,9 +10,8 @@ from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, MemoryBudget, usual_reserve
 from localspec.hardware.memory.needs import DeviceNeed
-from localspec.hardware.placement.candidates import PlacementConstraints
 from localspec.hardware.placement.place import place
-from tests.hardware.machines import GIB, MIDDLE, apple, card, cpu, machine
+from tests.hardware.machines import GIB, MIDDLE, apple, asking, card, cpu, machine
 
 
 @pytest.mark.parametrize(
@@ -40,7 +39,7 @@ def test_a_reserve_larger_than_a_card_leaves_nothing_of_it_and_all_of_the_others
     where = machine((card(0, 8), 400), (card(1, 8), 400))
     budget = MemoryBudget(where, (("CUDA0", 100 * GIB),))
     assert budget.free["CUDA0"] == 0
-    found = place(where, MIDDLE, None, PlacementConstraints(reserve=(("0", 100 * GIB),)))
+    found = place(where, MIDDLE, None, asking(reserve=(("0", 100 * GIB),)))
     assert found.target.devices == ("CUDA1",)
 
 

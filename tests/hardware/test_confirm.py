@@ -11,11 +11,11 @@ from localspec.errors import EngineError, UserError
 from localspec.hardware.memory.budget import MemoryBudget
 from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, Needs, estimate
 from localspec.hardware.placement import place as place_module
-from localspec.hardware.placement.candidates import PlacementConstraints
 from localspec.hardware.placement.place import confirm, place
+from localspec.models.pair_request import USUAL_FAN_OUT
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
-from tests.hardware.machines import SMALL, card, cpu, machine, model
+from tests.hardware.machines import SMALL, asking, card, cpu, machine, model
 
 GIB = 1 << 30
 OPTIONS = (ModelOptions(Path("large.gguf")),)
@@ -29,7 +29,7 @@ class Llama:
         self.asked = 0
 
     def __call__(self, *_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-        assert max_fan_out == PlacementConstraints().max_fan_out
+        assert max_fan_out == USUAL_FAN_OUT
         self.asked += 1
         if self.gib is None:
             raise EngineError("llama.cpp cannot tell")
@@ -44,8 +44,8 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Check:
     def check(model_gib: float, card_gib: float, llama: Llama) -> None:
         monkeypatch.setattr(place_module, "exact", llama)
         shape, on = model(model_gib, layers=32), machine((card(0, card_gib), 600))
-        placement = place(on, shape, None, PlacementConstraints())
-        confirm(placement, (shape,), OPTIONS, on, PlacementConstraints())
+        placement = place(on, shape, None, asking())
+        confirm(placement, (shape,), OPTIONS, on, asking())
 
     return check
 
@@ -80,9 +80,7 @@ def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(
     draft: ModelShape | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
-    constraints = PlacementConstraints(
-        context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd"
-    )
+    constraints = asking(context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd")
     found = place(on, shape, draft, constraints)
     above = GIB // 2
 

@@ -19,6 +19,7 @@ from localspec.hardware.memory.needs import (
     exact,
     needs_of,
 )
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.llama.context import Context
 from localspec.llama.model import Model
@@ -70,7 +71,7 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
     draft = ModelOptions(path=demo_draft, devices=CPU)
     foretold = exact(target, draft, max_fan_out=8)
     with closing(Model.open(target)) as large, closing(Model.open(draft)) as small:
-        contexts = Contexts(large, small, 8, None)
+        contexts = Contexts(large, small, OpenPlan(large.options, small.options, max_fan_out=8))
         assert contexts.draft is not None
         taken = (needs_of(contexts.target), needs_of(contexts.draft))
     assert foretold == taken

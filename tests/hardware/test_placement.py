@@ -11,8 +11,9 @@ from localspec.hardware.device_info import Machine, RateFailure
 from localspec.hardware.memory import budget
 from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, estimate
 from localspec.hardware.placement import candidates
-from localspec.hardware.placement.candidates import Placement, PlacementConstraints
+from localspec.hardware.placement.candidates import Placement
 from localspec.hardware.placement.place import place
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import (
     HUGE,
@@ -21,6 +22,7 @@ from tests.hardware.machines import (
     SMALL,
     TINY,
     apple,
+    asking,
     card,
     cpu,
     machine,
@@ -34,9 +36,9 @@ def assignments(
     where: Machine,
     target: ModelShape,
     draft: ModelShape | None,
-    constraints: PlacementConstraints | None = None,
+    constraints: PairRequest | None = None,
 ) -> Placement:
-    return place(where, target, draft, constraints or PlacementConstraints())
+    return place(where, target, draft, constraints or asking())
 
 
 def told(placement: Placement, *words: str) -> bool:
@@ -156,7 +158,7 @@ def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
     found = assignments(where, target, None)
     assert found.target.context == 4096
     assert told(found, "the context is 4,096 tokens", "instead of")
-    asked = assignments(where, target, None, PlacementConstraints(context=8192))
+    asked = assignments(where, target, None, asking(context=8192))
     assert asked.target.context == 8192
     assert sum(asked.target.layers) < 32
 
@@ -175,7 +177,7 @@ def test_a_mixture_of_experts_gains_less() -> None:
 
     def gain(target: ModelShape) -> float:
         plain = assignments(where, target, None).tokens_per_s or 0
-        return (assignments(where, target, SMALL, PlacementConstraints(mode="ssd")).tokens_per_s or 0) / plain
+        return (assignments(where, target, SMALL, asking(mode="ssd")).tokens_per_s or 0) / plain
 
     experts = mixture(16, 48, 0.1)
     assert gain(experts) < 0.6 * gain(model(16, 48))
@@ -193,8 +195,7 @@ def test_a_draft_that_does_not_pay_sits_ready() -> None:
 def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
     here = machine((card(0, 24), 900), (card(1, 12), 360))
     unknown, poor, good = (
-        place(here, LARGE, replace(SMALL, acceptance=share), PlacementConstraints())
-        for share in (None, 0.1, 0.95)
+        place(here, LARGE, replace(SMALL, acceptance=share), asking()) for share in (None, 0.1, 0.95)
     )
     speeds = [found.tokens_per_s or 0.0 for found in (poor, unknown, good)]
     assert speeds[0] < speeds[1] < speeds[2]
@@ -217,7 +218,7 @@ def test_models_with_a_running_state_speculate(target: ModelShape, draft: ModelS
 
 def test_a_draft_without_room_stays_closed() -> None:
     where = machine(processor=cpu(8))
-    found = assignments(where, MIDDLE, model(4.1, 32), PlacementConstraints(context=4096))
+    found = assignments(where, MIDDLE, model(4.1, 32), asking(context=4096))
     assert found.draft is None
     assert told(found, "no device has room")
     assert any("does not fit: CPU has" in other.reason for other in found.rejected)
@@ -235,7 +236,7 @@ def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_me
     where = machine((card(0, 24), 900))
     failed = (RateFailure("CUDA0", "it took longer than 84 s"),)
     slow = replace(where, rates=where.rates[1:], failures=failed)
-    found = assignments(slow, SMALL, None, PlacementConstraints(devices=("CUDA0",), gpu_layers=99))
+    found = assignments(slow, SMALL, None, asking(devices=("CUDA0",), gpu_layers=99))
     why = "CUDA0's memory rate could not be measured (it took longer than 84 s): 50 GB/s"
     assert told(found, f"{why}, taken for no faster than the processor's")
     assert not told(found, "localspec devices")
@@ -246,14 +247,14 @@ def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_me
 def test_a_slow_card_that_is_named_holds_the_model_all_the_same() -> None:
     where = machine((card(0, 24), 1), (card(1, 24), 1))
     for names in (("CUDA0",), ("CUDA0", "CUDA1")):
-        assert assignments(where, SMALL, None, PlacementConstraints(devices=names)).target.devices
+        assert assignments(where, SMALL, None, asking(devices=names)).target.devices
     assert not assignments(where, SMALL, None).target.devices
 
 
 def test_a_slow_rate_is_told_with_its_decimal() -> None:
     where = machine((card(0, 24), 900))
     slow = replace(where, rates=where.rates[1:], devices=(replace(card(0, 24), theoretical_rate=1e9), cpu()))
-    constraints = PlacementConstraints(devices=("CUDA0",), gpu_layers=99)
+    constraints = asking(devices=("CUDA0",), gpu_layers=99)
     assert told(assignments(slow, SMALL, None, constraints), "not measured: 0.7 GB/s")
 
 
@@ -273,7 +274,7 @@ def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum(
     usual = assignments(where, LARGE, None)
     monkeypatch.setattr(candidates, "estimate", need)
     monkeypatch.setattr(budget, "estimate", need)
-    found = place(where, LARGE, None, PlacementConstraints())
+    found = place(where, LARGE, None, asking())
     assert 20 < sum(found.target.layers) < sum(usual.target.layers)
 
 

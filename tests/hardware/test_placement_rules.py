@@ -16,13 +16,13 @@ from localspec.hardware.memory.needs import LayerSplit
 from localspec.hardware.placement.candidates import (
     DeviceAssignment,
     Placement,
-    PlacementConstraints,
     PlacementSearch,
 )
 from localspec.hardware.placement.place import place
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types import Mode
-from tests.hardware.machines import GB, GIB, apple, beside, card, cpu, machine, mixture, model, remote
+from tests.hardware.machines import GB, GIB, apple, asking, beside, card, cpu, machine, mixture, model, remote
 
 SEEDS = range(60)
 
@@ -55,7 +55,7 @@ def placed(
     where: Machine, target: ModelShape, draft: ModelShape | None, context: int = 4096
 ) -> Placement | None:
     try:
-        return place(where, target, draft, PlacementConstraints(context=context))
+        return place(where, target, draft, asking(context=context))
     except UserError:
         return None
 
@@ -92,7 +92,7 @@ def test_every_layer_sits_somewhere_once(seed: int) -> None:
         assert min(assignment.layers, default=1) > 0
         weights = sum(need.weights for need in assignment.needs)
         assert weights == shape.weight_bytes
-    assert found == place(where, target, draft, PlacementConstraints(context=4096))
+    assert found == place(where, target, draft, asking(context=4096))
 
 
 def place_or_skip(where: Machine, target: ModelShape, draft: ModelShape | None) -> Placement:
@@ -141,16 +141,16 @@ def test_a_better_machine_is_never_slower(better: Callable[[Machine, Random], Ma
     assert (after.tokens_per_s or 0) * LEAST_GAIN * 1.001 >= (before.tokens_per_s or 0)
 
 
-def overridden(where: Machine, random: Random) -> PlacementConstraints:
+def overridden(where: Machine, random: Random) -> PairRequest:
     cards = [device.id for device in where.devices if device.kind != "cpu"]
     modes: list[Mode | None] = [None, None, "off", "ngram", "sd", "ssd"]
-    return PlacementConstraints(
+    return asking(
         context=random.choice([0, 512, 4096, 32768]),
         devices=random.choice([None, (), tuple(random.sample(cards, len(cards)))]),
         draft_devices=random.choice([None, (), tuple(cards[:1]), tuple(cards)]),
         gpu_layers=random.choice([None, None, 0, 1, 5, 99]),
         draft_gpu_layers=random.choice([None, None, 0, 1, 99]),
-        tensor_split=random.choice([None, None, (1.0,), (0.0, 1.0), (3.0, 1.0, 1.0)]),
+        tensor_split=random.choice([(), (), (1.0,), (0.0, 1.0), (3.0, 1.0, 1.0)]),
         threads=random.choice([None, 1, 4]),
         draft_threads=random.choice([None, 1, 3]),
         mode=random.choice(modes),
@@ -173,10 +173,10 @@ def test_any_flags_give_a_plan_or_a_plain_refusal(seed: int) -> None:
 
 
 def check_flags(
-    found: Placement, constraints: PlacementConstraints, target: ModelShape, draft: ModelShape | None
+    found: Placement, constraints: PairRequest, target: ModelShape, draft: ModelShape | None
 ) -> None:
-    if constraints.gpu_layers:
-        assert sum(found.target.layers) <= min(constraints.gpu_layers - 1, len(target.layers))
+    if constraints.target.gpu_layers:
+        assert sum(found.target.layers) <= min(constraints.target.gpu_layers - 1, len(target.layers))
     if constraints.mode in {"sd", "ssd"} and draft is not None:
         assert found.mode == constraints.mode
     if constraints.mode in {"off", "ngram"}:
@@ -201,16 +201,16 @@ def test_what_needs_another_machine_goes_there_and_its_draft_stays_here(link: fl
     there = MemoryRate("RPC0", 900 * GB, link)
     where = machine((card(0, 4), 800), processor=cpu(6))
     where = replace(where, devices=(remote(48, trip_s), *where.devices), rates=(there, *where.rates))
-    found = place(where, model(24, 48), model(0.5, 24, width=1024), PlacementConstraints(context=4096))
+    found = place(where, model(24, 48), model(0.5, 24, width=1024), asking(context=4096))
     assert "RPC0" in found.target.devices
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
-    small = place(where, model(1.5, 28), None, PlacementConstraints(context=4096))
+    small = place(where, model(1.5, 28), None, asking(context=4096))
     assert small.target.devices == ("CUDA0",)  # the way there would take longer than it saves
 
 
 WIDE = model(24, 48, vocabulary=152_000)
-USUAL = PlacementConstraints(context=4096)
+USUAL = asking(context=4096)
 
 
 @pytest.mark.parametrize("draft", [None, model(0.5, 24, width=1024)])
@@ -261,7 +261,7 @@ def test_a_processor_that_is_there_is_not_taken_for_a_card() -> None:
         where = replace(where, rates=(there, *where.rates[1:]))
         speeds = {}
         for mode in ("off", "sd"):
-            asked = replace(USUAL, devices=("RPC0",), mode=mode)
+            asked = asking(context=4096, devices=("RPC0",), mode=mode)
             speeds[mode] = place(where, WIDE, model(0.5, 24, width=1024), asked).tokens_per_s or 0.0
         return speeds["sd"] / speeds["off"]
 
@@ -274,7 +274,7 @@ def test_a_slower_way_is_never_a_faster_plan() -> None:
         there = MemoryRate("RPC0", 900 * GB, link)
         where = machine(processor=cpu(6))
         where = replace(where, devices=(remote(48, trip_s), *where.devices), rates=(there, *where.rates))
-        found = place(where, model(24, 48), None, PlacementConstraints(context=4096))
+        found = place(where, model(24, 48), None, asking(context=4096))
         assert found.tokens_per_s is not None
         speeds.append(found.tokens_per_s)
     assert speeds == sorted(speeds, reverse=True)

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import CacheTypes, LayerSplit
-from localspec.hardware.placement.candidates import PlacementConstraints, PlacementSearch
-from tests.hardware.machines import MIDDLE, SMALL, card, cpu, machine
+from localspec.hardware.placement.candidates import PlacementSearch
+from tests.hardware.machines import MIDDLE, SMALL, asking, card, cpu, machine
 
 ON_CARD, HERE = LayerSplit(("CUDA0",), (28,)), LayerSplit()
 
 
 def search(where: Machine | None = None, **wished: object) -> PlacementSearch:
-    constraints = PlacementConstraints(**wished)  # type: ignore[arg-type]
+    constraints = asking(**wished)  # type: ignore[arg-type]
     return PlacementSearch(where or machine((card(0, 24), 900)), (MIDDLE, SMALL), constraints)
 
 
 def test_the_draft_has_room_for_its_branches() -> None:
     found = search(max_fan_out=5)
-    assert found.request(SMALL, ON_CARD, 4096).sequences == 6
-    assert found.request(MIDDLE, HERE, 4096).sequences == 1
+    assert found.memory_request(SMALL, ON_CARD, 4096).sequences == 6
+    assert found.memory_request(MIDDLE, HERE, 4096).sequences == 1
 
 
 def test_a_draft_on_the_processor_does_without_flash_attention_where_it_can() -> None:
-    assert search().request(SMALL, HERE, 4096).flash_attention is False
-    assert search().request(SMALL, ON_CARD, 4096).flash_attention is None
-    assert search().request(MIDDLE, HERE, 4096).flash_attention is None
+    assert search().memory_request(SMALL, HERE, 4096).flash_attention is False
+    assert search().memory_request(SMALL, ON_CARD, 4096).flash_attention is None
+    assert search().memory_request(MIDDLE, HERE, 4096).flash_attention is None
     narrow = search(draft_cache=CacheTypes("f16", "q8_0"))  # which nothing else can read
-    assert narrow.request(SMALL, HERE, 4096).flash_attention is None
-    assert search(flash_attention=True).request(SMALL, HERE, 4096).flash_attention is True
+    assert narrow.memory_request(SMALL, HERE, 4096).flash_attention is None
+    assert search(flash_attention=True).memory_request(SMALL, HERE, 4096).flash_attention is True
 
 
 def test_models_on_one_core_take_turns() -> None:

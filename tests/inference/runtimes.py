@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.demo import prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -33,7 +34,7 @@ LONG_STORY = " ".join(item.prompt for item in prompts())  # about a thousand tok
 def open_pair(target: Path, draft: Path) -> Iterator[Runtime]:
     """Open the pair with room for a long text; the target gives the same bits at every batch width."""
     options = ModelOptions(target, context=2048, micro_batch=32, threads=1)
-    with Runtime.open(options, replace(options, path=draft)) as opened:
+    with Runtime.open(OpenPlan(options, replace(options, path=draft))) as opened:
         yield opened
 
 

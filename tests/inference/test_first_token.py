@@ -13,6 +13,7 @@ import pytest
 
 from localspec.decoding.measure import measure
 from localspec.decoding.policy import UNKNOWN_ROUNDS, assumed_costs
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
@@ -156,7 +157,7 @@ def test_a_confidence_that_was_asked_for_needs_no_costs() -> None:
 
 def test_the_process_of_the_models_measures_while_nobody_asks(demo_target: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target, context=256, threads=1)
-    with Worker.open(options, replace(options, path=demo_draft), max_fan_out=4) as worker:
+    with Worker.open(OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4)) as worker:
         request = replace(greedy(EngineSettings(mode="sd"), max_tokens=5), steps_down=True)
         first = [event for event in worker.generate(request) if isinstance(event, TextDelta)]
         assert "until it is measured" in worker.known_settings()[1]

@@ -15,16 +15,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.app.options import ModelChoice
+from localspec.app.opener import ChatModels, OpeningWatch
 from localspec.app.recommendation import LocalTarget
 from localspec.app.screen import ScreenRequest
 from localspec.app.tuning import Stop, TuneChoice
 from localspec.cli import main as command_line
 from localspec.cli import screen
 from localspec.errors import Cancelled, LocalSpecError, ServerLost, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import remote
 from localspec.inference.remote import RemoteModels, run_there
 from localspec.inference.runtime import Runtime
+from localspec.models.pair_request import ModelChoice
 from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
 from tests.inference.runtimes import text_of
 
@@ -200,7 +202,7 @@ def servers() -> list[psutil.Process]:
 
 def test_answers_are_those_of_this_machine(models: RemoteModels, demo_target: Path) -> None:
     request = Request((Message("user", "Hi!"),), Sampling(0.0), EngineSettings(mode="off"), 24)
-    with Runtime.open(ModelOptions(demo_target, context=512)) as here:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=512))) as here:
         assert text_of([*models.generate(request)]) == text_of([*here.generate(request)])
     assert models.target.context == 512
 
@@ -289,26 +291,27 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
     words = ["-m", str(demo_target), "-c", "300", "--host", "tower"]
     assert screen.main(words, show) == 0
     (request,) = asked
-    models = request.open_models(None, lambda _fraction: True, lambda _line: None)
-    assert (models.target.context, request.host) == (300, "tower")
-    assert request.choices is not None
-    rows = [row for row in request.choices(()) if isinstance(row, LocalTarget)]
+    there = ChatModels(request.opener, request.profiles)
+    models = there.open(None, OpeningWatch()).models
+    assert (models.target.context, there.opener.place) == (300, "tower")
+    rows = [row for row in there.choices(()) if isinstance(row, LocalTarget)]
     included = next(row for row in rows if row.model.path.name == demo_target.name)
     assert included.drafts
-    assert request.knowledge("coding") is None  # nothing is tuned
+    assert there.tuned_for("coding") is None  # nothing is tuned
     with pytest.raises(UserError, match="on another machine"):
-        request.check_tuning()
+        there.check_tuning()
     with pytest.raises(UserError, match="on another machine"):
-        list(request.tune(TuneChoice(()), Stop(), lambda _line: None))
+        list(there.tune(TuneChoice(()), Stop(), lambda _line: None))
     models.close()
     choice = ModelChoice(included.model.path, None)
-    with closing(request.open_models(choice, lambda _fraction: True, lambda _line: None)) as others:
+    with closing(there.open(choice, OpeningWatch()).models) as others:
         assert (others.target.path, others.draft) == (included.model.path, None)
         assert servers()
-    assert request.go_home is not None
-    request.go_home()
-    request.check_tuning()
-    with closing(request.open_models(None, lambda _fraction: True, lambda _line: None)) as here:
+    there.go_home()
+    assert there.opener.place == ""
+    assert there.opener.at_home() is None
+    there.check_tuning()
+    with closing(there.open(None, OpeningWatch()).models) as here:
         assert here.target.context == 300
         assert not servers()
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from localspec.errors import Cancelled, ContextFullError, ModelFileError, PairingError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.vocabulary import Vocabulary
 from localspec.types import (
@@ -47,7 +48,7 @@ def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 @pytest.fixture(scope="module")
 def alone(demo_target: Path) -> Iterator[Runtime]:
     """The target without a draft model, and with little room."""
-    with Runtime.open(ModelOptions(demo_target, context=96, threads=1)) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96, threads=1))) as opened:
         yield opened
 
 
@@ -323,7 +324,7 @@ def test_settings_are_chosen_with_a_reason(runtime: Runtime, alone: Runtime) -> 
 def test_a_draft_model_of_another_family_is_refused(demo_target: Path, tmp_path: Path, extra: int) -> None:
     other = tiny.llama(tmp_path / "other.gguf", extra=extra)
     with pytest.raises(PairingError) as caught:
-        Runtime.open(ModelOptions(demo_target), ModelOptions(other))
+        Runtime.open(OpenPlan(ModelOptions(demo_target), ModelOptions(other)))
     assert caught.value.message
     assert "family" in caught.value.hint
 
@@ -331,7 +332,7 @@ def test_a_draft_model_of_another_family_is_refused(demo_target: Path, tmp_path:
 def test_vocabularies_that_differ_in_one_token_are_refused(tmp_path: Path) -> None:
     one, other = tiny.llama(tmp_path / "one.gguf"), tiny.llama(tmp_path / "other.gguf", change=100)
     with pytest.raises(PairingError, match="token 100"):
-        Runtime.open(ModelOptions(one), ModelOptions(other))
+        Runtime.open(OpenPlan(ModelOptions(one), ModelOptions(other)))
 
 
 def test_loading_reports_progress_and_can_be_cancelled(demo_target: Path, demo_draft: Path) -> None:
@@ -342,13 +343,15 @@ def test_loading_reports_progress_and_can_be_cancelled(demo_target: Path, demo_d
         return fraction < 0.6
 
     with pytest.raises(Cancelled):
-        Runtime.open(ModelOptions(demo_target), ModelOptions(demo_draft), on_progress=until_the_second)
+        Runtime.open(
+            OpenPlan(ModelOptions(demo_target), ModelOptions(demo_draft)), on_progress=until_the_second
+        )
     assert heard == sorted(heard)
     assert 0.0 <= heard[0] < 0.5 < heard[-1] <= 1.0
 
 
 def test_a_missing_file_and_a_tiny_context_are_refused(demo_target: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
-        Runtime.open(ModelOptions(demo_target), ModelOptions(tmp_path / "none.gguf"))
+        Runtime.open(OpenPlan(ModelOptions(demo_target), ModelOptions(tmp_path / "none.gguf")))
     with pytest.raises(UserError, match="too small"):
-        Runtime.open(ModelOptions(demo_target, context=8))
+        Runtime.open(OpenPlan(ModelOptions(demo_target, context=8)))

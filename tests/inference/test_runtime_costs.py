@@ -16,6 +16,7 @@ from localspec.decoding.measure import measure, time_calls
 from localspec.decoding.measurements import CostRequest
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference import runtime as runtime_module
 from localspec.inference.contexts import COMPARED, Contexts
@@ -55,8 +56,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.fixture
 def open_pair(demo_target: Path, demo_draft: Path) -> Open:
-    target = ModelOptions(demo_target, context=256, threads=1, keeps_costs=True)
-    return partial(Runtime.open, target, replace(target, path=demo_draft), max_fan_out=4)
+    target = ModelOptions(demo_target, context=256, threads=1)
+    draft = replace(target, path=demo_draft)
+    return partial(Runtime.open, OpenPlan(target, draft, max_fan_out=4, remembers_costs=True))
 
 
 def test_costs_are_measured_by_the_first_program_alone(open_pair: Open, measured: list[bool]) -> None:
@@ -74,19 +76,20 @@ def test_costs_are_measured_by_the_first_program_alone(open_pair: Open, measured
 def test_another_way_of_opening_the_pair_is_measured_anew(
     open_pair: Open, measured: list[bool], demo_target: Path, demo_draft: Path
 ) -> None:
-    two = ModelOptions(demo_target, context=256, threads=2, keeps_costs=True)
-    draft = ModelOptions(demo_draft, flash_attention=False)
+    one = ModelOptions(demo_target, context=256, threads=1)
+    two, draft = replace(one, threads=2), ModelOptions(demo_draft, flash_attention=False)
     ways = (
-        open_pair,
-        partial(open_pair, max_fan_out=2),
-        partial(open_pair, draft_threads=2),
-        partial(Runtime.open, two, draft),
-        partial(Runtime.open, two, replace(draft, flash_attention=True)),
+        OpenPlan(one, replace(one, path=demo_draft), max_fan_out=2),
+        OpenPlan(two, replace(draft, threads=2)),
+        OpenPlan(two, draft),
+        OpenPlan(two, replace(draft, flash_attention=True)),
     )
-    for open_so in ways:
-        with open_so() as runtime:
+    with open_pair() as runtime:
+        answer(runtime, greedy(FORCED, max_tokens=2))
+    for plan in ways:
+        with Runtime.open(replace(plan, remembers_costs=True)) as runtime:
             answer(runtime, greedy(FORCED, max_tokens=2))
-    assert len(measured) == len(ways)
+    assert len(measured) == 1 + len(ways)
 
 
 def test_nothing_is_kept_or_looked_up_unless_that_is_asked_for(
@@ -94,7 +97,7 @@ def test_nothing_is_kept_or_looked_up_unless_that_is_asked_for(
 ) -> None:
     options = ModelOptions(demo_target, context=256, threads=1)
     for _ in range(2):
-        with Runtime.open(options, replace(options, path=demo_draft), max_fan_out=4) as runtime:
+        with Runtime.open(OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4)) as runtime:
             runtime.choose_settings()
     assert measured == [False, True] * 2
     assert not (data_dir() / "costs").exists()

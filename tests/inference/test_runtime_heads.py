@@ -15,6 +15,7 @@ import pytest
 import localspec
 from localspec.decoding.model import Rows
 from localspec.errors import EngineError, PairingError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.heads import HeadContext
 from localspec.types import (
@@ -137,7 +138,7 @@ def test_the_public_api_finds_a_head_in_the_targets_file(made_hybrid: Path) -> N
 
 def test_a_head_of_another_target_opens_nothing(made_hybrid: Path, made_eagle3: Path) -> None:
     with pytest.raises(PairingError, match="reads layers 1, 3, 5 of its target, which has 4"):
-        Runtime.open(ModelOptions(made_hybrid), ModelOptions(made_eagle3))
+        Runtime.open(OpenPlan(ModelOptions(made_hybrid), ModelOptions(made_eagle3)))
 
 
 def test_heads_follow_a_grammar(runtime: Runtime) -> None:

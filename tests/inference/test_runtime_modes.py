@@ -11,6 +11,7 @@ import pytest
 
 from localspec.errors import Cancelled
 from localspec.hardware.memory.needs import uses_processor
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
 from localspec.types import EngineSettings, Mode, ModelOptions
@@ -31,7 +32,7 @@ def test_a_pair_can_do_all_unless_the_draft_cannot_branch(
 def test_models_with_a_running_state_are_a_pair(tmp_path: Path, mode: Mode) -> None:
     target, draft = tiny.recurrent(tmp_path / "target.gguf"), tiny.recurrent(tmp_path / "draft.gguf")
     options = ModelOptions(target, threads=1, flash_attention=False)
-    with Runtime.open(options, replace(options, path=draft)) as runtime:
+    with Runtime.open(OpenPlan(options, replace(options, path=draft))) as runtime:
         assert runtime.modes == MODES
         assert "(mamba) keeps a running state" in "".join(runtime.notes)
         expected = answer(runtime, greedy(prompt="abc abc abc", max_tokens=24))[0]
@@ -42,7 +43,7 @@ def test_models_with_a_running_state_are_a_pair(tmp_path: Path, mode: Mode) -> N
 
 
 def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:
-    with Runtime.open(ModelOptions(demo_target, context=96, threads=1)) as alone:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96, threads=1))) as alone:
         alone.cancel()
         assert len(list(alone.score([5, 6, 7]))) == 3
         with alone._contexts.at_work():
@@ -52,7 +53,7 @@ def test_a_cancel_of_nothing_stops_nothing(demo_target: Path) -> None:
 
 def test_a_cancel_reaches_both_models_at_work(demo_target: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target, context=96, threads=1)
-    with Runtime.open(options, replace(options, path=demo_draft)) as pair:
+    with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as pair:
         for model in (pair._contexts.target, pair._contexts.draft):
             assert model is not None
             with pair._contexts.at_work():
@@ -75,13 +76,13 @@ def test_the_processor_computes_what_is_not_offloaded(
 
 
 def test_a_target_alone_does_without_drafts(demo_target: Path) -> None:
-    with Runtime.open(ModelOptions(demo_target, context=96, threads=1)) as alone:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96, threads=1))) as alone:
         assert alone.modes == ("off", "ngram")
 
 
 def test_small_batches_are_no_hindrance(demo_target_q8: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target_q8, context=256, batch=4, micro_batch=4, threads=1)
-    with Runtime.open(options, replace(options, path=demo_draft)) as runtime:
+    with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as runtime:
         assert runtime.choose_settings()[0].mode in MODES
         settings = [EngineSettings(mode=mode, min_confidence=0.0, fallback="ngram") for mode in MODES]
         assert len({answer(runtime, greedy(each))[0] for each in settings}) == 1

@@ -12,6 +12,7 @@ import pytest
 from localspec.decoding.loop import Decoder
 from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.decoding.model import Rows
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -84,7 +85,7 @@ def test_the_rate_counts_every_second_of_plain_decoding(
 
 
 def test_nothing_is_measured_without_an_answer_or_without_room(demo_target: Path, tmp_path: Path) -> None:
-    with Runtime.open(ModelOptions(demo_target, context=64, threads=1)) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=64, threads=1))) as opened:
         assert opened.measure_plain() is None
         anything = Sampling(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0)
         assert len(list(opened.generate_tokens(Request("the sea", anything, OFF, 3, seed=1)))) > 1
@@ -94,7 +95,7 @@ def test_nothing_is_measured_without_an_answer_or_without_room(demo_target: Path
         events = list(opened.generate(Request("the sea", anything, OFF, seed=1)))
         assert end_of(events).reason == "context"
         assert opened.measure_plain() is None
-    with Runtime.open(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf"))) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf")))) as opened:
         answer(opened, greedy(prompt="abc", max_tokens=4))
         assert opened.measure_plain() is not None
         answer(opened, greedy(prompt="abc", max_tokens=4))  # it has come back

@@ -14,6 +14,7 @@ from localspec.decoding.measure import measure
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import LatencyModel
 from localspec.errors import Cancelled, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.types import (
@@ -182,5 +183,8 @@ def test_a_cancel_while_costs_are_measured(
 def test_a_refused_conversation_is_an_error_of_the_user(tmp_path: Path) -> None:
     refusing = "{% for m in messages %}{{ raise_exception('no ' ~ m.role) }}{% endfor %}"
     path = tiny.llama(tmp_path / "refusing.gguf", template=refusing)
-    with Runtime.open(ModelOptions(path, context=64)) as opened, pytest.raises(UserError, match="no user"):
+    with (
+        Runtime.open(OpenPlan(ModelOptions(path, context=64))) as opened,
+        pytest.raises(UserError, match="no user"),
+    ):
         list(opened.generate(greedy(prompt=(*QUESTION, Message("assistant", "So")))))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -26,10 +27,10 @@ def given(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Threads]]:
     return found
 
 
-def answer(target: Path, draft: Path, mode: Mode, draft_threads: int | None = None) -> None:
+def answer(target: Path, draft: Path, mode: Mode, draft_threads: int = 0) -> None:
     """Decode a few tokens as on a machine with eight cores."""
     options = ModelOptions(target, context=96, threads=8)
-    with Runtime.open(options, ModelOptions(draft, context=96), draft_threads=draft_threads) as runtime:
+    with Runtime.open(OpenPlan(options, ModelOptions(draft, context=96, threads=draft_threads))) as runtime:
         greedy = Sampling(temperature=0.0)
         list(runtime.generate(Request((Message("user", "Hi"),), greedy, EngineSettings(mode=mode), 4)))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from localspec.decoding.measurements import CostRequest, TraceSegment
 from localspec.decoding.sampling import distribution, probability, top_candidates
 from localspec.errors import Cancelled, ContextFullError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
@@ -70,7 +71,7 @@ def test_a_trace_agrees_with_the_scores_of_both_models(
             found = [probability(p, token) for token in segment.draft_ids[place].tolist()]
             assert segment.target_of_draft[place] == pytest.approx(found, rel=1e-3, abs=1e-6)
     options = ModelOptions(demo_draft, context=2048, flash_attention=False, threads=1)
-    with Runtime.open(options) as draft:
+    with Runtime.open(OpenPlan(options)) as draft:
         for end, row in enumerate(draft.score(text[:-1]), start=1):
             if end >= first:
                 ids, logits = top_candidates(row[None], 8)
@@ -156,7 +157,7 @@ def test_branches_that_are_impossible_are_not_measured(
 
 
 def test_a_depth_beyond_the_context_is_cut(demo_target: Path) -> None:
-    with Runtime.open(ModelOptions(demo_target, context=96, threads=1)) as alone:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96, threads=1))) as alone:
         found = alone.measure_costs(replace(WISH, depth=5000, together=True))
         assert (found.depth, found.together, found.step) == (80, False, ())
         segment = trace(alone, Request("the sea", PLAIN, OFF, seed=1))
@@ -164,7 +165,7 @@ def test_a_depth_beyond_the_context_is_cut(demo_target: Path) -> None:
 
 
 def test_a_model_with_a_running_state_is_traced_and_measured(tmp_path: Path) -> None:
-    with Runtime.open(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf"))) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf")))) as opened:
         assert len(trace(opened, greedy(prompt="abc", max_tokens=5)).tokens)
         assert {1, 2, 16} <= dict(opened.measure_costs(WISH).verify).keys()
 

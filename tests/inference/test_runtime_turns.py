@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from localspec.demo import prompts
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -137,7 +138,7 @@ def test_a_later_turn_reads_only_what_is_new(runtime: Runtime, mode: Mode) -> No
 
 def test_what_is_cached_is_what_is_not_read(demo_target_q8: Path, demo_draft: Path) -> None:
     """Measuring costs, once for each way of working, may empty the cache: the summary must know."""
-    with Runtime.open(ModelOptions(demo_target_q8), ModelOptions(demo_draft)) as fresh:
+    with Runtime.open(OpenPlan(ModelOptions(demo_target_q8), ModelOptions(demo_draft))) as fresh:
         for mode in MODES:
             events = list(fresh.generate(greedy(EngineSettings(mode=mode), LONG_STORY[:3500], 3)))
             read = [event.total for event in events if isinstance(event, PromptProgress)]
@@ -151,7 +152,7 @@ def test_a_long_conversation_leaks_neither_memory_nor_threads(demo_target: Path,
     process = psutil.Process()
     options = ModelOptions(demo_target, context=1024)
     after_ten: tuple[int, int] | None = None
-    with Runtime.open(options, replace(options, path=demo_draft)) as opened:
+    with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as opened:
         messages: list[Message] = []
         for turn in range(30):
             settings = EngineSettings(mode=MODES[turn % 4], min_confidence=0.2)

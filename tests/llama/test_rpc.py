@@ -26,6 +26,7 @@ from localspec.errors import Cancelled, ServerLost, UserError
 from localspec.hardware import devices
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
@@ -230,10 +231,10 @@ def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     split = replace(at_home, gpu_layers=4)  # of its six, and what follows them
     found: list[dict[str, str]] = []
     for pair in ((there[0], draft), (target, there[1]), there, (at_home, draft), (split, draft)):
-        with Worker.open(*pair, draft_threads=1) as models:
+        with Worker.open(OpenPlan(*pair)) as models:
             found.append(texts(models))
     monkeypatch.delenv(rpc.VARIABLE)
-    with Worker.open(target, draft, draft_threads=1) as models:
+    with Worker.open(OpenPlan(target, draft)) as models:
         here = texts(models)
     assert [len(each) for each in found] == [4, 4, 3, 4, 4]  # nobody drafts ahead beside a target on one line
     assert all(each == {key: here[key] for key in each} for each in found)
@@ -249,7 +250,7 @@ def test_with_the_output_at_home_no_row_of_logits_comes_over_the_line(
     shape, per_token = read_shape(demo_target), {}
     for at_home in (False, True):
         options = ModelOptions(demo_target, 512, layers, ("RPC0",), threads=1, output_at_home=at_home)
-        with Worker.open(options) as models:
+        with Worker.open(OpenPlan(options)) as models:
             before = line.carried["down"]
             *_, finished = models.generate(request(PROMPTS[0], SETTINGS[0]))
             assert isinstance(finished, Finished)
@@ -274,13 +275,13 @@ def test_memory_is_reckoned_where_the_output_is(demo_target: Path) -> None:
 def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_target: Path) -> None:
     options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
     port = int(servers.partition(":")[2])
-    with Worker.open(options) as models:
+    with Worker.open(OpenPlan(options)) as models:
         used = (each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port)
         psutil.Process(next(each.pid for each in used if each.pid)).kill()
         with pytest.raises(ServerLost, match="the machine that computes for us is gone"):
             text(models, "Hello, who are you?", SETTINGS[0])
     wait_for(servers)
-    with Worker.open(options) as models:  # it was started again
+    with Worker.open(OpenPlan(options)) as models:  # it was started again
         assert text(models, "Hello, who are you?", SETTINGS[0])
 
 
@@ -301,7 +302,7 @@ def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_com
     servers: str, demo_target: Path
 ) -> None:
     options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
-    with Worker.open(options) as models:
+    with Worker.open(OpenPlan(options)) as models:
         events, texts = models.generate(ENDLESS), list[str]()
         texts += [event.text for event in islice(events, 20) if isinstance(event, TextDelta)]
         with asleep(servers):
@@ -312,7 +313,7 @@ def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_com
             assert time.monotonic() - began_s < 10.0  # it would be a minute
         assert texts
     wait_for(servers)
-    with Worker.open(options) as models:
+    with Worker.open(OpenPlan(options)) as models:
         assert text(models, "Hello, who are you?", SETTINGS[0])
 
 
@@ -353,7 +354,7 @@ def test_a_server_that_falls_asleep_while_models_open_there_is_given_up(
             return True
 
         with pytest.raises(ServerLost, match=rf"^{slow} has not answered for \d s$"):
-            Worker.open(options, on_progress=on_progress)
+            Worker.open(OpenPlan(options), on_progress=on_progress)
     assert seen[0] < 1.0
 
 
@@ -369,7 +370,7 @@ def test_opening_at_a_server_that_sleeps_stops_at_once(servers: str, demo_target
             return not stopped
 
         with pytest.raises(Cancelled):
-            Worker.open(options, on_progress=on_progress)
+            Worker.open(OpenPlan(options), on_progress=on_progress)
         assert time.monotonic() - stopped[0] < 3.0
 
 
@@ -413,7 +414,7 @@ def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
 
 
 def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
-    with Worker.open(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",))):
+    with Worker.open(OpenPlan(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",)))):
         with pytest.raises(UserError, match="serves somebody else"):
             peek(endpoints(servers)[0], 0.3)
         with pytest.raises(UserError, match="serves somebody else"):
@@ -424,7 +425,9 @@ def test_what_else_could_be_opened_is_told_while_this_program_uses_the_server(
     servers: str, demo_target: Path
 ) -> None:
     known_machine(may_measure=False)  # as opening does
-    with Worker.open(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",))) as models:
+    with Worker.open(
+        OpenPlan(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",)))
+    ) as models:
         assert models.target.servers == (servers,)
         machine, _, _ = surroundings((models.target,))
     assert "RPC0" in [device.id for device in machine.devices]

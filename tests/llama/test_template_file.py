@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama.model import Model
 from localspec.llama.template.template_file import LARGEST, read_template, usable_template
@@ -110,11 +111,11 @@ def test_it_reaches_the_process_of_the_models_and_is_read_when_they_open(
     options = ModelOptions(tiny_llama, context=128, threads=1, chat_template=path)
     for source, prompt in ((OWN, "(user: Hello!)"), (OWN.replace("(", "["), "[user: Hello!)")):
         path.write_text(source, encoding="utf-8")
-        with Worker.open(options) as worker:
+        with Worker.open(OpenPlan(options)) as worker:
             path.unlink()
             assert worker.render(Request(HELLO)) == prompt
     with pytest.raises(UserError, match="cannot be read: No such file"):
-        Worker.open(options)
+        Worker.open(OpenPlan(options))
 
 
 def test_sizes_are_measured_without_it(tmp_path: Path, tiny_llama: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from localspec.errors import PairingError
 from localspec.gguf import Header, Scalar, Tensor
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.models.heads import check_head, head_for, head_kind, head_part, own_head, unsupported_draft
 from localspec.models.shape import read_draft_shape, read_shape
@@ -181,7 +182,7 @@ def test_a_file_that_claims_a_head_that_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(PairingError, match="its file lacks it"):
         head_for(ModelOptions(claiming), ModelOptions(claiming))
     assert head_for(ModelOptions(claiming), None) is None
-    with Runtime.open(ModelOptions(claiming, gpu_layers=0)) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(claiming, gpu_layers=0))) as opened:
         assert "speaks of an MTP head, but its file lacks it" in opened.notes[0]
         assert opened.target.parameters > 0
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app.options import local_file
 from localspec.errors import UserError
 from localspec.models import caches
 from localspec.models.local import LocalModel, find_models, named
+from localspec.models.pair_files import local_file
 from localspec.models.removal import plan_removal
 from tests.models.disk import PROJECTOR, files_below, model_bytes, put
 

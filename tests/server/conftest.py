@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import ModelOptions
 from tests.server.running import Served, serving
@@ -17,7 +18,7 @@ def served(demo_target: Path, demo_draft: Path) -> Iterator[Served]:
     options = ModelOptions(demo_target, context=1024, threads=1)
 
     def open_models() -> Runtime:
-        return Runtime.open(options, ModelOptions(demo_draft, context=1024, threads=1))
+        return Runtime.open(OpenPlan(options, ModelOptions(demo_draft, context=1024, threads=1)))
 
     with serving(open_models) as running:
         yield running

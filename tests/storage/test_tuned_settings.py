@@ -51,7 +51,7 @@ def options(path: Path, content: bytes) -> ModelOptions:
 
 
 def identity(target: ModelOptions, draft: ModelOptions | None, machine: MachineFacts = MACHINE) -> Identity:
-    return identify(target, draft, None, machine)
+    return identify(target, draft, machine)
 
 
 def tuned_file() -> Path:

@@ -13,13 +13,13 @@ from textual import events
 from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
-from localspec.app.options import ModelChoice
 from localspec.app.recommendation import choices
 from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec_tui.app import LocalSpecApp

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from localspec import smollm2
-from localspec.app.options import ModelChoice
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from textual.widgets import OptionList
 
-from localspec.app.options import ModelChoice
 from localspec.app.recommendation import LocalTarget, choices
 from localspec.chat.export import chat_text
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
 from localspec.models import caches
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec_tui.screens.models import ModelsScreen

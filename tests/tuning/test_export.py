@@ -33,7 +33,7 @@ TARGET = ModelOptions(
 DRAFT = ModelOptions(Path("/models/small.gguf"), devices=(), kv_type_v="q4_0")
 SSD = EngineSettings(mode="ssd", draft_length=6, draft_temperature=1.25, saguaro_c=0.7, fan_out_budget=12)
 SD = EngineSettings(mode="sd", draft_length=4, acceptance="match", min_confidence=0.35)
-CODING = Exported("my coding", SSD, TARGET, DRAFT, draft_threads=2)
+CODING = Exported("my coding", SSD, TARGET, replace(DRAFT, threads=2))
 EVERY = [
     CODING,
     replace(CODING, settings=SD),

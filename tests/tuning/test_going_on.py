@@ -41,7 +41,9 @@ def closed_after_the_first_task(plan: TunePlan) -> TaskResult:
 def test_what_was_done_under_another_placement_is_not_taken_for_done(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", "writing")
     closed_after_the_first_task(plan)
-    elsewhere = replace(plan, target=replace(plan.target, threads=2), resume=True)
+    elsewhere = replace(
+        plan, pair=replace(plan.pair, target=replace(plan.pair.target, threads=2)), resume=True
+    )
     assert tuned_settings.recall(identity(elsewhere), "coding").settings is None
     found = results(run_of(elsewhere).events())
     assert [result.task for result in found] == ["coding", "writing"]
@@ -169,7 +171,8 @@ def test_a_depth_that_is_skipped_is_not_waited_for(tmp_path: Path, monkeypatch: 
 
 
 def test_without_a_draft_model_there_is_less_to_measure(tmp_path: Path) -> None:
-    plan = replace(planned(tmp_path), draft=None)
+    plan = planned(tmp_path)
+    plan = replace(plan, pair=replace(plan.pair, draft=None))
     events = run_of(plan, FakeModels(draft=None)).events()
     told = [each for each in events if isinstance(each, StageProgress) and each.stage == "costs"]
     assert [(each.done, each.steps) for each in told] == [(1, 3), (2, 3), (3, 3)]

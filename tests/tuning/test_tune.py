@@ -16,6 +16,7 @@ import pytest
 from localspec.decoding.measurements import TraceSegment
 from localspec.errors import EngineDied, UserError
 from localspec.gguf import STATE_DRAFT
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.profiles import Profile, TuningPrompts, profiles
@@ -65,8 +66,7 @@ def planned(folder: Path, *tasks: str, resume: bool = False, quick: bool = True)
             file.write_bytes(file.name.encode())
     known = profiles(folder / "profiles")
     return TunePlan(
-        ModelOptions(files[0]),
-        ModelOptions(files[1]),
+        OpenPlan(ModelOptions(files[0]), ModelOptions(files[1]), max_fan_out=24),
         tuple(short(known.named(task)) for task in tasks or ("coding",)),
         trials=8,
         quick=quick,
@@ -84,7 +84,7 @@ def run_of(plan: TunePlan, models: FakeModels | None = None) -> TuningRun:
 
 
 def identity(plan: TunePlan) -> Identity:
-    return identify(plan.target, plan.draft, None, MACHINE)
+    return identify(plan.pair.target, plan.pair.draft, MACHINE)
 
 
 def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
@@ -253,8 +253,8 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
 
     monkeypatch.setattr(tuning_run, "search", searching)
     plan = planned(tmp_path)
-    for target in (plan.target, ModelOptions(made_hybrid)):
-        list(run_of(replace(plan, target=target)).events())
+    for target in (plan.pair.target, ModelOptions(made_hybrid)):
+        list(run_of(replace(plan, pair=replace(plan.pair, target=target))).events())
     assert [space.max_draft_length for space in searched] == [LONGEST_DRAFT, STATE_DRAFT]
 
 

@@ -28,13 +28,14 @@ from textual.screen import Screen
 from textual.theme import Theme
 from textual.widgets import Input, TextArea
 
-from localspec.app.options import ModelChoice
+from localspec.app.opener import ChatModels, OpeningWatch
 from localspec.app.screen import ScreenRequest
 from localspec.chat.commands import COMMANDS, Command
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.inference.worker.wire import LogLine
+from localspec.models.pair_request import ModelChoice
 from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
@@ -231,28 +232,32 @@ def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     log: deque[LogLine] = deque(maxlen=KEPT)
     with Store(paths.chats_file()) as store:
+        models = ChatModels(request.opener, request.profiles)
         session = ChatSession(
             store,
             request.profiles.good,
             request.session,
             request.profile,
             start="last" if request.resumes else "new",
-            experience=request.knowledge,
+            experience=models.tuned_for,
         )
 
         def opener(choice: ModelChoice | None) -> Opener:
-            return lambda on_progress: request.open_models(choice, on_progress, log.append)
+            return lambda on_progress: models.open(choice, OpeningWatch(on_progress, log.append)).models
 
         loader = ModelLoader(opener(None))
         app = LocalSpecApp(session, loader, request.config, Path.cwd(), log)
         try:
             app.chat_screen.looks_for_better = request.opens_default_pair
-            app.chat_screen.opener, app.chat_screen.choices = opener, request.choices
-            app.chat_screen.host = request.host
-            app.chat_screen.pane.go_home = request.go_home
-            app.chat_screen.tuner = lambda choice, stop: request.tune(choice, stop, log.append)
-            app.chat_screen.run_was_stopped = request.was_stopped
-            app.chat_screen.check_tuning = request.check_tuning
+            app.chat_screen.opener = opener
+            if models.opener.offers_choices:
+                app.chat_screen.choices = models.choices
+            app.chat_screen.host = models.opener.place
+            if models.opener.at_home() is not None:
+                app.chat_screen.pane.go_home = models.go_home
+            app.chat_screen.tuner = lambda choice, stop: models.tune(choice, stop, log.append)
+            app.chat_screen.run_was_stopped = models.run_was_stopped
+            app.chat_screen.check_tuning = models.check_tuning
             for problem in request.profiles.problems:
                 log.append(LogLine(logging.WARNING, "profiles", str(problem)))
             code = app.run() or 0

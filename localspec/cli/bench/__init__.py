@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from localspec.app.options import PairOptions, pair_options, sampling_given
+from localspec.app.opening import with_config
 from localspec.benchmark.harness import Anchor, Contender, Run, Turn, interleave, plain_anchor
 from localspec.chat.answer_settings import SessionRequest
 from localspec.cli.bench.contenders import (
@@ -25,7 +25,8 @@ from localspec.cli.bench.contenders import (
     servers,
 )
 from localspec.cli.shared import opening
-from localspec.cli.shared.arguments import set_up_logging
+from localspec.cli.shared.answer_request import sampling_given
+from localspec.cli.shared.arguments import pair_request, set_up_logging
 from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
@@ -36,6 +37,7 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.errors import Cancelled, EngineError, LocalSpecError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.storage.paths import write_atomically
 
 
@@ -43,14 +45,14 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     prompts = prompts_of(args)
-    args.draft_length = max(args.lengths, default=None)
-    pair = pair_options(args)
-    request = request_of(args, prompts, pair)
+    asked_pair = with_config(replace(pair_request(args), draft_length=max(args.lengths, default=None)))
+    files = opening.find_files(asked_pair)
+    request = request_of(args, prompts, files)
     set_up_logging(verbose=args.verbose)
     with opening.start_worker(verbose=args.verbose) as models, ExitStack() as processes:
-        pair, tuned = placed_pair(args, request, pair, models.look)
+        pair, tuned = placed_pair(request, asked_pair, files, models, explain=args.explain)
         opening.load(models, pair)
-        opening.tell_notes(models, pair)
+        opening.tell_notes(models, pair, asked_pair)
         if args.explain:
             asked = SessionRequest(sampling=sampling_given(args))
             say(asked.explained_sampling(None, models.target.recommended))
@@ -143,7 +145,7 @@ def measure(
     return measured
 
 
-def _conclude(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> int:
+def _conclude(measured: Measured, request: BenchRequest, pair: OpenPlan, kind: str, command: str) -> int:
     """Print what there is, also of a run that ended early; return the exit code."""
     failure, comparable = measured.failure, True
     if not measured.runs and failure is None:
@@ -158,7 +160,7 @@ def _conclude(measured: Measured, request: BenchRequest, pair: PairOptions, kind
     return SUCCESS if comparable else FAILURE
 
 
-def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: str, command: str) -> bool:
+def _print(measured: Measured, request: BenchRequest, pair: OpenPlan, kind: str, command: str) -> bool:
     """Print a table, and draw it where that was asked for; return whether contenders can be compared."""
     from localspec.benchmark.figures import table
     from localspec.cli.bench import output
@@ -184,7 +186,7 @@ def _print(measured: Measured, request: BenchRequest, pair: PairOptions, kind: s
     return found.comparable
 
 
-def machine_words(pair: PairOptions) -> str:
+def machine_words(pair: OpenPlan) -> str:
     """Return the processor, how much of it is used, the cards and the system, in a line."""
     from localspec.hardware.machine import facts_of, known_machine
     from localspec.llama.cores import physical_cores

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
 from localspec import demo
-from localspec.app import placing
-from localspec.app.options import PairOptions, sampling_given, speculation_given
-from localspec.app.tuned_pair import KnownPair
+from localspec.app.opening import plan_to_open
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts, spread
 from localspec.chat.answer_settings import DRAFT_MODES, PairKnowledge
+from localspec.cli.shared.answer_request import sampling_given, speculation_given
 from localspec.cli.shared.arguments import (
     MAX_DRAFT_LENGTH,
     Parser,
@@ -30,15 +29,17 @@ from localspec.cli.shared.arguments import (
     whole,
 )
 from localspec.cli.shared.console import leaving_in_order, say
-from localspec.cli.shared.opening import note
+from localspec.cli.shared.opening import check_explained, note, place
 from localspec.errors import UserError
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from localspec.models.recommended import recommended_for
 from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import Speculation, files_in, shipped_files
 from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
-    from localspec.hardware.devices import Ask
+    from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.inference.worker.client import Worker
 
 TUNED = "tuned"
@@ -169,15 +170,14 @@ def parser() -> Parser:
         result.add_argument_group("speculation", "the same for all modes of ours").add_argument
     )
     add_model_flags(result)
-    result.set_defaults(mode="auto", draft_length=None)  # what other verbs have flags for
     return result
 
 
-def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], pair: PairOptions) -> BenchRequest:
+def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], files: PairFiles) -> BenchRequest:
     """Return what the arguments ask for of a pair; raises UserError."""
-    has_draft = pair.draft is not None
+    has_draft = files.draft is not None
     usual = (mode for mode in MODES if has_draft or mode not in DRAFT_MODES)
-    recommended = recommended_for(pair.target.path)
+    recommended = recommended_for(files.target)
     request = BenchRequest(
         modes=args.modes or tuple(usual),
         asked_modes=args.modes is not None,
@@ -227,22 +227,23 @@ def _prompts_named(name: str) -> Iterator[Prompt]:
 
 
 def placed_pair(
-    args: argparse.Namespace, request: BenchRequest, pair: PairOptions, via: Ask
-) -> tuple[PairOptions, Mapping[str, EngineSettings]]:
+    bench: BenchRequest, request: PairRequest, files: PairFiles, models: Worker, *, explain: bool
+) -> tuple[OpenPlan, Mapping[str, EngineSettings]]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
 
     Raises UserError where it fits nowhere, or was not tuned.
     """
-    if not request.drafts:
-        pair = replace(pair, draft=None)  # nobody would ask it
-    if TUNED in request.modes:  # the settings hold for this placement alone
-        known = KnownPair(args, via=via)
-        pair = known.place(pair, say, keeps_costs=False)
-        return pair, tuned_settings(known.experience, request.prompts)
-    used = {COMBINED.get(mode, mode) for mode in request.modes}
-    needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), request.modes[-1])
-    args = argparse.Namespace(**vars(args) | {"mode": needs_most})
-    return placing.placed(args, pair, say, via=via), {}
+    if not bench.drafts:
+        files = replace(files, draft=None)  # nobody would ask it
+    if TUNED in bench.modes:  # the settings hold for this placement alone
+        check_explained(request, explain=explain)
+        tell = say if explain else None
+        known = plan_to_open(request, files, via=models.look, tell=tell, explain=explain)
+        return known.plan, tuned_settings(known.tuned_for, bench.prompts)
+    used = {COMBINED.get(mode, mode) for mode in bench.modes}
+    needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), bench.modes[-1])
+    request = replace(request, mode=cast("Mode", needs_most))
+    return place(request, files, models, explain=explain), {}
 
 
 def tuned_settings(experience: PairKnowledge, prompts: Sequence[Prompt]) -> dict[str, EngineSettings]:
@@ -314,7 +315,7 @@ def own(models: Worker, request: BenchRequest, tuned: Mapping[str, EngineSetting
 
 
 def servers(
-    request: BenchRequest, pair: PairOptions, models: Worker, open_until: ExitStack
+    request: BenchRequest, pair: OpenPlan, models: Worker, open_until: ExitStack
 ) -> Iterator[Contender]:
     """Start llama.cpp's servers, as wide as our contexts, and yield them; raises UserError if one fails."""
     if request.server is None:
@@ -326,8 +327,7 @@ def servers(
     yield open_until.enter_context(closing(LlamaServer(SERVER, request.server, target)))
     if pair.draft is None or models.draft is None:
         return
-    threads = pair.draft_threads or pair.draft.threads
-    draft = replace(pair.draft, context=models.draft.context, threads=threads)
+    draft = replace(pair.draft, context=models.draft.context)
     for length in (None, *request.lengths):
         name = f"{SERVER} draft" if length is None else f"{SERVER} draft K={length}"
         server = LlamaServer(name, request.server, target, draft, length)

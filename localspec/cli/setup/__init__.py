@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import get_args
 
 from localspec import units
-from localspec.app import placing
 from localspec.app.fetching import files_of
-from localspec.app.options import with_moved
-from localspec.app.recommendation import Ranked
+from localspec.app.opening import with_moved
+from localspec.app.recommendation import Ranked, find_target
 from localspec.cli import recommend
-from localspec.cli.pair import find_target
 from localspec.cli.setup.steps import Answer, Reply, Step, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, StatusLine, ask, is_terminal, print_json, say
@@ -24,11 +22,12 @@ from localspec.errors import PairingError, UnavailableError, UnreachableError, U
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import context_size
-from localspec.hardware.placement.candidates import Placement, PlacementConstraints
-from localspec.hardware.placement.place import place
+from localspec.hardware.placement.candidates import Placement
+from localspec.hardware.placement.place import lines, place
 from localspec.models.catalogue import shipped
 from localspec.models.default_pair import default_pair, nameable, on_this_computer
 from localspec.models.names import parse
+from localspec.models.pair_request import PairRequest
 from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
 from localspec.storage.config import Edit, models_table, prepare, read_config
@@ -213,9 +212,9 @@ class Work:
         draft_shape = None if draft is None else read_shape(draft)
         shape = read_shape(target)
         self._kept_context = self._context_kept(shape.training_context)
-        wanted = PlacementConstraints(context=self._kept_context or 0)
+        wanted = PairRequest(context=self._kept_context)
         self._placement = place(self._seen(), shape, draft_shape, wanted)
-        for line in placing.lines(self._placement, explain=False):
+        for line in lines(self._placement, explain=False):
             say(textwrap.fill(line, recommend.WIDTH, subsequent_indent="    "))
 
     def _show_edit(self) -> None:

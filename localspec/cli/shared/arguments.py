@@ -10,12 +10,11 @@ from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, Self, TypeVar, get_args
 
-from localspec.app.options import MODES, USUAL_BATCH
-from localspec.cli.shared.opening import check, fetch
 from localspec.errors import UserError
 from localspec.models.names import parse
+from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.safe_text import safe_line
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.paths import expanded
@@ -27,6 +26,7 @@ from localspec.types import (
     Fallback,
     FanOutShape,
     KvType,
+    Mode,
     Sampling,
     SplitMode,
     TemplateVariables,
@@ -39,6 +39,7 @@ SERVER_PORT = 8080  # llama-server's
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # of `serve`, and of what attaches to it
 MAX_DRAFT_LENGTH = 256
 MAX_FAN_OUT = 64
+MODES = ("auto", *get_args(Mode))  # that one can ask for
 _SAMPLING = Sampling()
 _SETTINGS = EngineSettings()
 _DRAFT_KINDS = ("draft-simple", "draft-mtp", "draft-eagle3")  # llama.cpp's
@@ -111,9 +112,9 @@ def device_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def on_off_auto(text: str) -> bool | None:
+def on_off_auto(text: str) -> bool | Literal["auto"]:
     """Read a switch that may decide for itself."""
-    values = {"on": True, "off": False, "auto": None}
+    values: dict[str, bool | Literal["auto"]] = {"on": True, "off": False, "auto": "auto"}
     if text not in values:
         raise argparse.ArgumentTypeError(f"`{text}` is not one of on, off, auto")
     return values[text]
@@ -193,9 +194,8 @@ def with_command(
 
 
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
-    """Add what opens a target and a draft model, and where they sit, under the names of `ModelOptions`."""
+    """Add what opens a target and a draft model, and where they sit, as `pair_request` reads it."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those included)")
-    parser.set_defaults(fetch=fetch, check=check)  # of models on the hub, and from it
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
     add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
@@ -217,15 +217,15 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "tokens computed at once"),
     ):
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
-    switch = partial(add, type=on_off_auto, default=argparse.SUPPRESS, metavar="on|off|auto")
+    switch = partial(add, type=on_off_auto, metavar="on|off|auto")
     switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
-    for short, flag, name, kind, about in (
-        ("-ctk", "--cache-type-k", "kv_type_k", "f16", "type of the K cache"),
-        ("-ctv", "--cache-type-v", "kv_type_v", "f16", "type of the V cache"),
-        ("-ctkd", "--cache-type-k-draft", "draft_kv_type_k", None, "the same for the draft model"),
-        ("-ctvd", "--cache-type-v-draft", "draft_kv_type_v", None, "the same for the draft model"),
+    for short, flag, name, about in (
+        ("-ctk", "--cache-type-k", "kv_type_k", "type of the K cache"),
+        ("-ctv", "--cache-type-v", "kv_type_v", "type of the V cache"),
+        ("-ctkd", "--cache-type-k-draft", "draft_kv_type_k", "the same for the draft model"),
+        ("-ctvd", "--cache-type-v-draft", "draft_kv_type_v", "the same for the draft model"),
     ):
-        add(short, flag, dest=name, choices=get_args(KvType), default=kind, metavar="TYPE", help=about)
+        add(short, flag, dest=name, choices=get_args(KvType), metavar="TYPE", help=about)
     about = "read model files into memory instead of mapping them"
     add("--no-mmap", dest="mmap", action="store_false", help=about)
     _add_device_flags(parser)
@@ -237,9 +237,56 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         add("--no-fit", action="store_true", help=about)
 
 
+def pair_request(args: argparse.Namespace) -> PairRequest:
+    """Return what the flags ask of a pair; verbs without flags of speculation leave that open."""
+    mode = getattr(args, "mode", None)
+    return PairRequest(
+        target=ModelRequest(
+            name=args.model,
+            devices=args.devices,
+            gpu_layers=args.gpu_layers,
+            threads=args.threads,
+            kv_type_k=args.kv_type_k,
+            kv_type_v=args.kv_type_v,
+        ),
+        draft=ModelRequest(
+            name=args.model_draft,
+            devices=args.draft_devices,
+            gpu_layers=args.draft_gpu_layers,
+            threads=args.draft_threads,
+            kv_type_k=args.draft_kv_type_k,
+            kv_type_v=args.draft_kv_type_v,
+        ),
+        file=args.hf_file,
+        draft_kind=getattr(args, "spec_type", None),
+        chat_template=args.chat_template,
+        mode=None if mode == MODES[0] else mode,
+        draft_length=getattr(args, "draft_length", None),
+        max_fan_out=max(USUAL_FAN_OUT, getattr(args, "fan_out", None) or 0),
+        context=args.context,
+        split_mode=args.split_mode,
+        main_gpu=args.main_gpu,
+        tensor_split=args.tensor_split,
+        flash_attention=args.flash_attention,
+        batch=args.batch,
+        micro_batch=args.micro_batch,
+        mmap=args.mmap,
+        reserve=_reserve(args.reserve),
+        plans=not getattr(args, "no_fit", False),
+    )
+
+
+def _reserve(text: str | None) -> tuple[tuple[str, int], ...]:
+    if text is None:
+        return ()
+    from localspec.hardware.memory.budget import parse_reserve  # 20 ms that few need
+
+    return parse_reserve(text)
+
+
 def _add_device_flags(parser: Parser) -> None:
     add = parser.add_argument_group("devices").add_argument
-    layers = partial(add, type=gpu_layers, default=argparse.SUPPRESS, metavar="N|auto|all")
+    layers = partial(add, type=gpu_layers, metavar="N|auto|all")
     layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
     names = ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl")
     layers(*names, dest="draft_gpu_layers", help="layers of the draft")
@@ -336,7 +383,7 @@ def add_speculation_flags(parser: Parser) -> None:
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, help="decoding mode; auto takes what pays here (auto)")
     about = "the mode in llama.cpp's words: none, draft-simple, draft-mtp, draft-eagle3, ngram-simple"
-    add("--spec-type", action=_SpecType, metavar="TYPES", default=argparse.SUPPRESS, help=about)
+    add("--spec-type", action=_SpecType, metavar="TYPES", help=about)
     length = partial(add, type=whole(1, MAX_DRAFT_LENGTH), dest="draft_length")
     about = f"most tokens in a draft ({s.draft_length})"
     length("--draft-length", "--spec-draft-n-max", metavar="N", help=about)

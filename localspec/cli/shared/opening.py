@@ -1,24 +1,78 @@
-"""Open the models that the arguments name, in a process of their own: what ends that ends nothing else."""
+"""Open the models that a request names, in a process of their own: what ends that ends nothing else."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.options import PairOptions
+from localspec.app import opening
+from localspec.app.opening import OpenedPair
 from localspec.cli.shared.console import StatusLine, on_interrupt, say
+from localspec.errors import UserError
 from localspec.models.names import Reference
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Ask
+    from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
     from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
+
+
+class TerminalSource:
+    """Models from the hub, with progress on standard error."""
+
+    def download(self, reference: Reference) -> Path:
+        """Download a model and return its file; raises UserError."""
+        return fetch(reference)
+
+    def check(self, files: Sequence[Path]) -> None:
+        """Check files before they are first used; raises UserError."""
+        check(files)
+
+
+TERMINAL = TerminalSource()
+
+
+def find_files(request: PairRequest) -> PairFiles:
+    """Return the files that a request means, fetched and checked in view of the person; raises UserError."""
+    return opening.find_files(request, TERMINAL)
+
+
+def place(request: PairRequest, files: PairFiles, worker: Worker, *, explain: bool) -> OpenPlan:
+    """Return where models sit for what is asked, whatever was tuned; raises UserError."""
+    check_explained(request, explain=explain)
+    return opening.placed(files, request, via=worker.look, tell=say if explain else None, explain=explain)
+
+
+def check_explained(request: PairRequest, *, explain: bool) -> None:
+    """Raise UserError where a plan is to be explained and none is made."""
+    if explain and not request.plans:
+        raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
+
+
+@contextmanager
+def opened(
+    request: PairRequest, files: PairFiles, *, verbose: bool, explain: bool
+) -> Iterator[OpenedPair[Worker]]:
+    """Open models as was found best for them, until the context ends; raises UserError and EngineError."""
+    with start_worker(verbose=verbose) as worker:
+        check_explained(request, explain=explain)
+        tell = say if explain else None
+        planned = opening.plan_to_open(request, files, via=worker.look, tell=tell, explain=explain)
+        plan = replace(planned.plan, remembers_costs=True)
+        load(worker, plan)
+        tell_notes(worker, plan, request)
+        yield OpenedPair(worker, planned.tuned_for, request)
 
 
 def start_worker(*, verbose: bool) -> Worker:
@@ -35,23 +89,17 @@ def _log(line: LogLine) -> None:
     logging.getLogger(name).log(line.level, "%s", line.text)
 
 
-def load(worker: Worker, options: PairOptions) -> None:
+def load(worker: Worker, plan: OpenPlan) -> None:
     """Open the models, with progress on a terminal; Ctrl+C raises Cancelled."""
     started, wanted = time.monotonic(), [True]
 
     def on_progress(fraction: float) -> bool:
         if time.monotonic() - started > _QUIET_S:
-            status.update(f"loading {options.target.path.name}: {fraction:.0%}")
+            status.update(f"loading {plan.target.path.name}: {fraction:.0%}")
         return wanted[0]
 
     with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
-        worker.load(
-            options.target,
-            options.draft,
-            max_fan_out=options.max_fan_out,
-            draft_threads=options.draft_threads,
-            on_progress=on_progress,
-        )
+        worker.load(plan, on_progress=on_progress)
     if not wanted[0]:  # asked too late for the loader to notice
         raise KeyboardInterrupt
 
@@ -84,11 +132,11 @@ def check(files: Sequence[Path]) -> None:
         verify(files, status.share_of(f"checking {files[0].name}"))
 
 
-def tell_notes(worker: Worker, options: PairOptions) -> None:
+def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
-    for text in (*options.notes, *worker.notes):
+    for text in (*plan.notes, *worker.notes):
         note(text)
-    if options.asked_for_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
+    if request.wants_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from localspec import units
-from localspec.app.options import reads_standard_input
 from localspec.chat.messages import Attachment
 from localspec.cli.shared import opening
+from localspec.cli.shared.answer_request import reads_standard_input
 from localspec.cli.shared.piped import is_piped, read_aloud
 from localspec.cli.shared.question import tell_unread, with_files
 from localspec.errors import UserError

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import get_args
 
-from localspec.app.options import PairOptions
-from localspec.app.tuned_pair import settled
+from localspec.app.opening import with_config
 from localspec.app.tuning import (
     USUAL_TASKS,
     Stop,
     TuneChoice,
-    budget,
-    placed_pair,
     plan_of,
+    plan_to_tune,
     profiles_of,
     run,
     stopped_profiles,
 )
-from localspec.cli.shared.arguments import Parser, add_model_flags, set_up_logging, verb_parser, whole
+from localspec.cli.shared.arguments import (
+    Parser,
+    add_model_flags,
+    pair_request,
+    set_up_logging,
+    verb_parser,
+    whole,
+)
 from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
@@ -32,7 +38,9 @@ from localspec.cli.shared.console import (
     results_width,
     say,
 )
+from localspec.cli.shared.opening import TERMINAL
 from localspec.errors import Cancelled, UserError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.storage import paths
 from localspec.storage.profiles import profiles
 from localspec.tuning.events import (
@@ -62,6 +70,8 @@ from localspec.tuning.words import (
 from localspec.types import TaskType
 from localspec.units import duration
 
+_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
 
 
@@ -88,6 +98,20 @@ def parser() -> Parser:
     return result
 
 
+def budget(text: str) -> float:
+    """Read a length of time such as 90s, 3m, 1h30m, 1h30, or seconds."""
+    found = _TIME.fullmatch(text.strip().replace(" ", ""))
+    if found is None or not any(found.groups()):
+        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
+    hours, minutes, seconds = (int(group or 0) for group in found.groups())
+    if found[1] and not found[2] and found[0][-1].isdigit():  # people say 1h30 for 1h30m
+        minutes, seconds = seconds, 0
+    total_s = 3600 * hours + 60 * minutes + seconds
+    if not _SHORTEST_S <= total_s <= _LONGEST_S:
+        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
+    return float(total_s)
+
+
 def _add_kept_flags(result: Parser) -> None:
     add = result.add_argument_group("what was found (instead of tuning)").add_argument
     add("--show", action="store_true", help="list the settings that are kept, and which are out of date")
@@ -109,7 +133,8 @@ def main(argv: Sequence[str]) -> int:
     for problem in found.problems:
         say(f"note: {problem}")
     chosen = profiles_of(found, args.task, args.profile)
-    pair = placed_pair(args, say)
+    request = with_config(pair_request(args))
+    pair = plan_to_tune(request, TERMINAL, say if args.explain else None)
     stopped = stopped_profiles(found, pair) if args.resume else ()
     if args.resume and not stopped:
         say("note: no run for these models was stopped, so there is nothing to resume: this is a new one")
@@ -117,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
         chosen = stopped
     choice = TuneChoice(args.task, args.quick, args.resume, args.budget, args.trials)
     again = shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
-    return _tune(plan_of(pair, chosen, choice, settled(args)), pair, args, again)
+    return _tune(plan_of(pair, chosen, choice, request.fixed), args, again)
 
 
 def _look_back(args: argparse.Namespace) -> int:
@@ -144,9 +169,10 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("-y/--yes answers a question that only --reset asks", "leave it out")
 
 
-def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: str) -> int:
+def _tune(plan: TunePlan, args: argparse.Namespace, again: str) -> int:
     """Tune with a view of it, and print what came of it; also of a run that was stopped."""
     stop, shown = Stop(), TuneView([profile.task for profile in plan.profiles])
+    pair = plan.pair
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
     say(f"tuning {pair.target.path.stem}{draft} for {', '.join(profile.name for profile in plan.profiles)}")
 
@@ -158,7 +184,7 @@ def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: st
     is_stopped = False
     with shown, on_interrupt(stopping):
         try:
-            for event in run(plan, pair, stop):
+            for event in run(plan, stop):
                 shown.take(event)
         except (Cancelled, KeyboardInterrupt):
             is_stopped = True
@@ -169,7 +195,7 @@ def _tune(plan: TunePlan, pair: PairOptions, args: argparse.Namespace, again: st
 
 
 def _print_results(
-    progress: TuneProgress, pair: PairOptions, args: argparse.Namespace, *, is_stopped: bool
+    progress: TuneProgress, pair: OpenPlan, args: argparse.Namespace, *, is_stopped: bool
 ) -> None:
     value = {
         "complete": not is_stopped,

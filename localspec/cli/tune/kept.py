@@ -12,8 +12,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, get_args
 
-from localspec.app.tuned_pair import as_tuned
-from localspec.app.tuning import TuneChoice, identity_of, placed_pair, plan_of, profiles_of, profiles_of_run
+from localspec.app.opening import as_tuned, identity_of, with_config
+from localspec.app.tuning import TuneChoice, plan_of, plan_to_tune, profiles_of, profiles_of_run
+from localspec.cli.shared.arguments import pair_request
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
@@ -24,6 +25,7 @@ from localspec.cli.shared.console import (
     results_width,
     say,
 )
+from localspec.cli.shared.opening import TERMINAL
 from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.pair_identity import Identity, ModelFacts, changes, fingerprint
@@ -35,6 +37,7 @@ from localspec.types import TaskType
 from localspec.units import ago, columns, counted
 
 if TYPE_CHECKING:
+    from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.tuning.export import ExportForm
 
 
@@ -122,15 +125,19 @@ def _as_it_is(model: ModelFacts) -> ModelFacts:
 def _present(args: argparse.Namespace) -> Identity | None:
     """Return what would hold for models opened now; None where they cannot be."""
     try:
-        return identity_of(placed_pair(args))
+        return identity_of(_plan(args))
     except LocalSpecError as error:
         say(f"note: what is out of date is not known: {error}")
         return None
 
 
+def _plan(args: argparse.Namespace) -> OpenPlan:
+    return plan_to_tune(with_config(pair_request(args)), TERMINAL)
+
+
 def reset(args: argparse.Namespace) -> int:
     """Forget the settings of the models that the arguments name; ask before."""
-    identity = identity_of(placed_pair(args))
+    identity = identity_of(_plan(args))
     chosen = tasks_of(args)
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
     if not args.yes and not is_terminal(sys.stdin):
@@ -158,7 +165,7 @@ def report(args: argparse.Namespace) -> int:
     path = paths.expanded(args.report).absolute()
     if path.suffix != ".html":  # nothing else is written over
         raise UserError(f"the page is HTML, and `{args.report}` does not end in .html", "name another file")
-    pair, chosen = placed_pair(args), tasks_of(args)
+    pair, chosen = _plan(args), tasks_of(args)
     identity = identity_of(pair)
     name, folder = pair_name(identity), RunFolder(identity.pair)
     state = folder.state.read() or RunState(0)
@@ -185,9 +192,9 @@ def export_settings(args: argparse.Namespace) -> int:
     """Print the settings of tasks, of all that are tuned without any; raises UserError without settings."""
     from localspec.tuning.export import Exported, export
 
-    pair = placed_pair(args)
+    pair = _plan(args)
     identity, tasks = identity_of(pair), tasks_of(args)
-    opened, name = as_tuned(pair, identity, args), pair_name(identity)
+    opened, name = as_tuned(pair, identity, pair_request(args)), pair_name(identity)
     found, missing = dict[TaskType, str](), []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)
@@ -197,7 +204,7 @@ def export_settings(args: argparse.Namespace) -> int:
         for change in recalled.stale:
             say(f"note: {task}: out of date: {change}")
         title = f"{name.replace(' ', '')}-{task}"
-        given = Exported(title, recalled.tuned.settings, opened.target, opened.draft, opened.draft_threads)
+        given = Exported(title, recalled.tuned.settings, opened.target, opened.draft)
         found[task] = export(args.export, given)
     if not found or (tasks and missing):
         for_tasks = f" for {', '.join(missing)}" if tasks else ""

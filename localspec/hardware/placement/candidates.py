@@ -1,4 +1,4 @@
-"""What is asked of a placement, and which are worth a look: who sits where, what it needs, how fast it is.
+"""Which placements are worth a look: who sits where, what it needs, how fast it is.
 
 A pass reads weights at the rate of the memory that they lie in. The figures below are assumptions that
 measured costs replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
@@ -7,7 +7,7 @@ measured costs replace once the models are open; the rules are those of `localsp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate, pairwise
 from math import inf
@@ -37,33 +37,9 @@ from localspec.hardware.memory.needs import (
     draft_flash_attention,
     estimate,
 )
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types import Mode
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementConstraints:
-    """What a person asks of a placement; None leaves the choice to it.
-
-    `context` 0 takes the usual one, or less where that fits better. `reserve` is kept free on a device.
-    The fields from `devices` on override parts of the plan, with the meaning of `ModelOptions`.
-    """
-
-    context: int = 0
-    cache: CacheTypes = field(default_factory=CacheTypes)
-    draft_cache: CacheTypes = field(default_factory=CacheTypes)
-    flash_attention: bool | None = None
-    micro_batch: int = 512
-    max_fan_out: int = 16
-    reserve: tuple[tuple[str, int], ...] = ()
-    devices: tuple[str, ...] | None = None
-    gpu_layers: int | None = None
-    tensor_split: tuple[float, ...] | None = None
-    threads: int | None = None
-    draft_devices: tuple[str, ...] | None = None
-    draft_gpu_layers: int | None = None
-    draft_threads: int | None = None
-    mode: Mode | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +137,18 @@ class PlacementSearch:
         self,
         machine: Machine,
         models: tuple[ModelShape, ModelShape | None],
-        constraints: PlacementConstraints,
+        request: PairRequest,
     ) -> None:
         self.target, self.draft = models
-        self.contexts = _contexts(self.target, constraints.context)
+        self.contexts = _contexts(self.target, request.context or 0)
         self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
-        self.constraints = constraints
+        self.request = request
         self.rates = Rates(machine)
-        self.budget = MemoryBudget(machine, constraints.reserve)
+        self.budget = MemoryBudget(machine, request.reserve)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)
         self._passes = Passes(self.target, self.rates, self.cores)
         self._draft_passes = Passes(self.draft, self.rates, self.cores) if self.draft else None
-        for names in (constraints.devices or (), constraints.draft_devices or ()):
+        for names in (request.target.devices or (), request.draft.devices or ()):
             self._check(names)
 
     def _check(self, names: tuple[str, ...]) -> None:
@@ -223,7 +199,7 @@ class PlacementSearch:
 
     def _may_draft(self, target: LayerSplit, draft: LayerSplit | None) -> bool:
         """Tell whether the draft can sit so: a head does where its target's last layer is."""
-        asked = (self.constraints.draft_devices, self.constraints.draft_gpu_layers)
+        asked = (self.request.draft.devices, self.request.draft.gpu_layers)
         if self.draft is None or draft is None or not self.draft.is_head or asked != (None, None):
             return True
         return draft.devices[-1:] == target.devices[-1:]
@@ -245,35 +221,35 @@ class PlacementSearch:
             slack=min((left[name] / max(1, self.budget.free[name]) for name in used), default=1.0),
         )
 
-    def request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
+    def memory_request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
         """Return what one of the two models asks of memory with the wanted cache."""
-        constraints = self.constraints
-        flash, batch = constraints.flash_attention, constraints.micro_batch
+        asked = self.request
+        flash, batch = asked.flash, asked.micro_batch_size
         if shape is not self.draft:
-            return MemoryRequest(split, context, constraints.cache, flash, batch)
-        held, here = constraints.draft_cache, self.uses_processor(shape, split)
+            return MemoryRequest(split, context, CacheTypes(*asked.target.kv_types), flash, batch)
+        held, here = CacheTypes(*asked.draft.kv_types), self.uses_processor(shape, split)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS))
         flash = draft_flash_attention(flash, held.values, on_processor=here)
-        return MemoryRequest(split, context, held, flash, batch, shape.branches(constraints.max_fan_out) + 1)
+        return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
-        return estimate(shape, self.request(shape, split, context))
+        return estimate(shape, self.memory_request(shape, split, context))
 
     def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
         if not self.budget.cards:
             return None
         card = self.budget.cards[0]
         whole = LayerSplit((card,), (len(shape.layers),))
-        return LayerSizes(shape, self.request(shape, whole, context), card)
+        return LayerSizes(shape, self.memory_request(shape, whole, context), card)
 
     # --- where models could sit
 
     def _draft_splits(self, context: int) -> list[LayerSplit | None]:
-        shape, constraints = self.draft, self.constraints
-        if shape is None or constraints.mode in {"off", "ngram"}:
+        shape, request = self.draft, self.request
+        if shape is None or request.mode in {"off", "ngram"}:
             return [None]
-        given, asked, layers = constraints.draft_devices, constraints.draft_gpu_layers, len(shape.layers)
+        given, asked, layers = request.draft.devices, request.draft.gpu_layers, len(shape.layers)
         names = tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
         if asked == 0 or (given is not None and not names):
             return [LayerSplit()]
@@ -284,20 +260,20 @@ class PlacementSearch:
         found: list[LayerSplit | None] = [LayerSplit((name,), (most,)) for name in names]
         if given is None and (asked is None or not names):
             found.append(LayerSplit())
-            if constraints.mode is None:
+            if request.mode is None:
                 found.append(None)
         return found
 
     def _target_splits(
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
     ) -> Iterator[LayerSplit]:
-        constraints, layers = self.constraints, len(self.target.layers)
+        request, layers = self.request, len(self.target.layers)
         names = self._cards
-        if sizes is None or not names or constraints.gpu_layers == 0:
+        if sizes is None or not names or request.target.gpu_layers == 0:
             yield LayerSplit()
             return
-        asked = constraints.gpu_layers
-        shares = (*(constraints.tensor_split or ()), *(0.0 for _ in names))[: len(names)]
+        asked = request.target.gpu_layers
+        shares = (*request.tensor_split, *(0.0 for _ in names))[: len(names)]
         if any(shares):
             yield by_shares(names, shares, layers + 1 if asked is None else asked, layers)
             return
@@ -310,13 +286,13 @@ class PlacementSearch:
                 yield self._filled(sizes, order, taken, most, context, at_home=True)
         left = self.budget.left(taken)
         yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
-        if asked is None and constraints.devices is None:
+        if asked is None and request.target.devices is None:
             yield LayerSplit()
 
     @property
     def _cards(self) -> tuple[str, ...]:
         """Return the devices that the target may take beside the processor."""
-        given = self.constraints.devices
+        given = self.request.target.devices
         return tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
 
     def _with_outputs(self, splits: Iterable[LayerSplit]) -> Iterator[LayerSplit]:
@@ -327,7 +303,7 @@ class PlacementSearch:
                 continue
             yield replace(split, output_at_home=True)
             layers = dict(zip(split.devices, split.layers, strict=True))
-            for card in self._cards if self.constraints.tensor_split is None else ():
+            for card in self._cards if not self.request.tensor_split else ():
                 if not self.is_remote(card):  # the last one has the output
                     count = layers.get(card, 0)
                     others = {name: number for name, number in layers.items() if name != card}
@@ -397,8 +373,8 @@ class PlacementSearch:
         shared = {*draft.devices} & {*target.devices}  # see `Contexts`
         waits = is_head or any(map(self.is_remote, shared))
         speeds = tuple(ranked([plain, waiting] if waits else [plain, waiting, ahead]))
-        if self.constraints.mode in {"sd", "ssd"}:
-            wanted = "sd" if waits else self.constraints.mode
+        if self.request.mode in {"sd", "ssd"}:
+            wanted = "sd" if waits else self.request.mode
             asked = next(speed for speed in speeds if speed.mode == wanted)
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
@@ -411,15 +387,16 @@ class PlacementSearch:
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return who gets how many cores; a model on cards needs one to feed them."""
-        constraints, wanted = self.constraints, self.constraints.threads or self.cores
+        asked, asked_draft = self.request.target.threads or 0, self.request.draft.threads or None
+        wanted = asked or self.cores
         target_works = self.uses_processor(self.target, target)
         draft_works = self.uses_processor(self.draft, draft)
         if target_works and draft_works:
-            together = shared_cores(wanted, constraints.draft_threads, evenly=target.output_at_home)
-            alone = (wanted, constraints.draft_threads or wanted)
+            together = shared_cores(wanted, asked_draft, evenly=target.output_at_home)
+            alone = (wanted, asked_draft or wanted)
             return Threads(alone, together, take_turns=sum(together) > self.cores)
-        for_target = wanted if target_works else constraints.threads or 1
-        for_draft = constraints.draft_threads or (max(1, self.cores - 1) if draft_works else 1)
+        for_target = wanted if target_works else asked or 1
+        for_draft = asked_draft or (max(1, self.cores - 1) if draft_works else 1)
         return Threads((for_target, for_draft), (for_target, for_draft))
 
 

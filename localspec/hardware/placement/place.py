@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
 from localspec.errors import EngineError, UserError
@@ -18,15 +19,16 @@ from localspec.hardware.placement.candidates import (
     DeviceAssignment,
     Placement,
     PlacementCandidate,
-    PlacementConstraints,
     PlacementSearch,
 )
+from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types import ModelOptions
-from localspec.units import MODE_NAMES, bandwidth, memory, rate, size
+from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
 _OUTPUT = "the output layer"
+_FEW = 3  # alternatives, where nobody asks for all
 CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
 
 
@@ -34,13 +36,13 @@ def place(
     machine: Machine,
     target: ModelShape,
     draft: ModelShape | None,
-    constraints: PlacementConstraints,
+    request: PairRequest,
 ) -> Placement:
-    """Return the fastest placement that fits and keeps the constraints, with reasons.
+    """Return the fastest placement that fits and is as asked, with reasons.
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
-    search = PlacementSearch(machine, (target, draft), constraints)
+    search = PlacementSearch(machine, (target, draft), request)
     chosen = search.chosen()
     if chosen is None:
         raise _refusal(search)
@@ -106,10 +108,10 @@ def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[A
 def _refusal(search: PlacementSearch) -> UserError:
     """Return the error for models that fit nowhere: the numbers and three ways out."""
     nearest = search.nearest()
-    models = [(search.target, search.request(search.target, nearest.target, nearest.context))]
+    models = [(search.target, search.memory_request(search.target, nearest.target, nearest.context))]
     ways = []
     if search.draft is not None and nearest.draft is not None:
-        models.append((search.draft, search.request(search.draft, nearest.draft, nearest.context)))
+        models.append((search.draft, search.memory_request(search.draft, nearest.draft, nearest.context)))
         ways.append("leave the draft model out")
     ways += ["close programs that hold memory", "keep less free (--reserve)", "choose a smaller model"]
     worked_out = ways_out(tuple(models), search.budget)
@@ -125,34 +127,31 @@ def confirm(
     shapes: tuple[ModelShape, ...],
     options: tuple[ModelOptions, ...],
     machine: Machine,
-    constraints: PlacementConstraints,
+    request: PairRequest,
 ) -> None:
     """Raise `UserError` if models that the plan holds for fitting do not; `options` open them as planned.
 
     Where the plan leaves room enough, or llama.cpp cannot tell, the plan's own figures stand.
     """
     assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
-    budget = MemoryBudget(machine, constraints.reserve)
+    budget = MemoryBudget(machine, request.reserve)
     planned = [need for assignment in assignments for need in assignment.needs]
     left = budget.left(planned)
     if all(left[need.device] >= CLOSE * budget.free[need.device] for need in planned):
         return
     try:
-        needs = exact(*options, max_fan_out=constraints.max_fan_out)
+        needs = exact(*options, max_fan_out=request.max_fan_out)
     except EngineError:
         return
-    requests = zip(shapes, assignments, (constraints.cache, constraints.draft_cache), strict=False)
-    models = tuple((shape, _request(assignment, cache, constraints)) for shape, assignment, cache in requests)
-    check_fit(chain(*needs), machine, constraints.reserve, models)
+    sides = zip(shapes, assignments, (request.target, request.draft), strict=False)
+    models = tuple((shape, _memory(assignment, side, request)) for shape, assignment, side in sides)
+    check_fit(chain(*needs), machine, request.reserve, models)
 
 
-def _request(
-    assignment: DeviceAssignment, cache: CacheTypes, constraints: PlacementConstraints
-) -> MemoryRequest:
+def _memory(assignment: DeviceAssignment, side: ModelRequest, request: PairRequest) -> MemoryRequest:
     split = LayerSplit(assignment.devices, assignment.layers, assignment.output_at_home)
-    return MemoryRequest(
-        split, assignment.context, cache, constraints.flash_attention, constraints.micro_batch
-    )
+    cache = CacheTypes(*side.kv_types)
+    return MemoryRequest(split, assignment.context, cache, request.flash, request.micro_batch_size)
 
 
 def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:
@@ -236,8 +235,8 @@ def _draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | N
 
 
 def _why_closed(search: PlacementSearch) -> str:
-    if search.constraints.mode in {"off", "ngram"}:
-        return f"mode {search.constraints.mode} does not ask it"
+    if search.request.mode in {"off", "ngram"}:
+        return f"mode {search.request.mode} does not ask it"
     return "no device has room for it"
 
 
@@ -255,7 +254,7 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
         return f"{draft} sits on {where}, so that it works while the target verifies: SSD"
     if mode == "off":
         return f"{draft} sits on {where}, ready in case measured costs speak for it"
-    if search.budget.cards and not split.devices and search.constraints.draft_devices is None:
+    if search.budget.cards and not split.devices and search.request.draft.devices is None:
         return f"{draft} sits on {where}: the cards' memory is worth more to the target"
     if draft_at.isdisjoint(target_at):
         return f"{draft} sits on {where}; they take turns, because drafting ahead would not hide enough"
@@ -310,3 +309,26 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
         way_out = "" if trouble else " (`localspec devices` measures it)"
         reasons.append(f"{name}'s memory rate {lack}: {bandwidth(known.read)}, {source}{way_out}")
     return reasons
+
+
+def lines(placement: Placement, *, explain: bool, template: Path | None = None) -> list[str]:
+    """Return a plan in words, with the best of what was not taken, or all of it to `explain`.
+
+    `template` is the file with a chat template that is used instead of the target's own.
+    """
+    found = [f"plan: {long_mode(placement.mode)}{_about(placement.tokens_per_s)}"]
+    found += [f"  {reason[0].upper()}{reason[1:]}." for reason in placement.reasons]
+    if template is not None:
+        found.append(f"  Chats follow the template {template}, not the one in the model's file.")
+    shown = placement.rejected if explain else placement.rejected[:_FEW]
+    if shown:
+        found.append("not taken:")
+    found += [f"  {other.description}{_about(other.tokens_per_s)}: {other.reason}" for other in shown]
+    more = len(placement.rejected) - len(shown)
+    if more:
+        found.append(f"  and {more} more, which --explain lists")
+    return found
+
+
+def _about(tokens_per_s: float | None) -> str:
+    return "" if tokens_per_s is None else f", about {rate(tokens_per_s)} tokens/s"

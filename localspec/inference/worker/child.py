@@ -317,11 +317,11 @@ class Service:
             job.heard_s = time.monotonic()
             return not job.cancelled
 
-        headers, *models = job.call.arguments
+        headers, plan = job.call.arguments
         known.update(headers)
         largest = max((tensor.bytes for header in known.values() for tensor in header.tensors), default=0)
         job.patience_s = _SILENCE_S + largest / _SLOWEST
-        self._runtime = runtime = Runtime.open(*models, on_progress=on_progress, **job.call.options)
+        self._runtime = runtime = Runtime.open(plan, on_progress=on_progress)
         threading.Thread(target=self._watch, args=(runtime,), name="localspec-watch", daemon=True).start()
         return runtime.target, runtime.draft, runtime.notes, runtime.modes
 

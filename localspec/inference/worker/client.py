@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import replace
 from functools import wraps
 from itertools import takewhile
 from queue import Empty, SimpleQueue
@@ -30,6 +31,7 @@ from localspec.errors import (
     ModelFileError,
     ServerLost,
 )
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels, QuickChooser, SharedModels, TunableModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
@@ -48,7 +50,7 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
-from localspec.types import GenerationEvent, Mode, ModelInfo, ModelOptions, Paused
+from localspec.types import GenerationEvent, Mode, ModelInfo, Paused
 from localspec.types import Request as GenerationRequest
 
 if TYPE_CHECKING:
@@ -106,49 +108,37 @@ class Worker(AbstractContextManager["Worker"]):
     @classmethod
     def open(
         cls,
-        target: ModelOptions,
-        draft: ModelOptions | None = None,
+        plan: OpenPlan,
         *,
-        max_fan_out: int = 16,
-        draft_threads: int | None = None,
         on_progress: Callable[[float], bool] | None = None,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> Worker:
-        """Open the models; `on_progress(fraction)` is asked again and again, and returns False to stop.
+        """Open the models of a plan; `on_progress(fraction)` is asked again and again.
 
-        It is called in this thread, `on_log` in one of its own. Raises what `load` raises.
+        It returns False to stop, and is called in this thread; `on_log` is called in one of its own. Raises
+        what `load` raises.
         """
         worker = cls(on_log)
-        worker.load(
-            target, draft, max_fan_out=max_fan_out, draft_threads=draft_threads, on_progress=on_progress
-        )
+        worker.load(plan, on_progress=on_progress)
         return worker
 
-    def load(
-        self,
-        target: ModelOptions,
-        draft: ModelOptions | None = None,
-        *,
-        max_fan_out: int = 16,
-        draft_threads: int | None = None,
-        on_progress: Callable[[float], bool] | None = None,
-    ) -> None:
+    def load(self, plan: OpenPlan, *, on_progress: Callable[[float], bool] | None = None) -> None:
         """Open the models in the process that is there, as `open` does; a failure ends it.
 
         Raises `Cancelled` when stopped, `EngineDied`, and what `Runtime.open` raises.
         """
         from localspec.gguf import known  # which a plan has read
 
-        sizes = {"max_fan_out": max_fan_out, "draft_threads": draft_threads}
         try:
             with self._or_killed():
                 headers = known.copy()  # other threads may read one meanwhile
-                pending = self._process.call("open", headers, target, draft, **sizes)
+                # The process opens the models where it is told to, and need not know the planner.
+                pending = self._process.call("open", headers, replace(plan, placement=None))
                 opened = cast(Opened, _watched(pending, on_progress))
         except ServerLost:
             raise
         except EngineDied as died:
-            files = " with ".join(str(options.path) for options in (target, draft) if options is not None)
+            files = " with ".join(str(options.path) for options in (plan.target, plan.draft) if options)
             if _ASSERTION not in str(died):
                 raise EngineDied(f"{files} could not be opened: {died}") from None
             raise ModelFileError(

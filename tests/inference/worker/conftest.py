@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.types import ModelOptions
@@ -23,14 +24,14 @@ def pair_options(target: Path, draft: Path) -> tuple[ModelOptions, ModelOptions]
 
 @pytest.fixture(scope="module")
 def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
-    with Runtime.open(*pair_options(demo_target_q8, demo_draft)) as opened:
+    with Runtime.open(OpenPlan(*pair_options(demo_target_q8, demo_draft))) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def worker(demo_target_q8: Path, demo_draft: Path) -> Iterator[Worker]:
     """For tests that leave it alive."""
-    with Worker.open(*pair_options(demo_target_q8, demo_draft)) as opened:
+    with Worker.open(OpenPlan(*pair_options(demo_target_q8, demo_draft))) as opened:
         yield opened
 
 
@@ -39,4 +40,4 @@ def open_worker(demo_target_q8: Path) -> Iterator[Open]:
     """Opens workers on the bundled target, for tests that do not."""
     with ExitStack() as stack:
         options = ModelOptions(demo_target_q8, context=2048, micro_batch=32, threads=1)
-        yield lambda: stack.enter_context(Worker.open(options))
+        yield lambda: stack.enter_context(Worker.open(OpenPlan(options)))

@@ -21,6 +21,7 @@ ENDLESS = Request("the sea", _ANYTHING, EngineSettings(mode="off"), None, seed=1
 PRELUDE = """
 import os, resource, signal, sys
 from localspec.types import *
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from tests.inference.runtimes import greedy
 from tests.inference.worker.processes import ENDLESS

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineDied, ModelFileError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker, explain
 from localspec.inference.worker.wire import LogLine
 from localspec.types import ModelOptions, TextDelta
@@ -70,7 +71,7 @@ def test_a_death_while_loading(demo_target: Path) -> None:
         return True
 
     with pytest.raises(EngineDied, match="SIGKILL"):
-        Worker.open(ModelOptions(demo_target), on_progress=kill)
+        Worker.open(OpenPlan(ModelOptions(demo_target)), on_progress=kill)
     assert children() <= before
 
 
@@ -82,7 +83,7 @@ def test_an_assertion_of_llama_cpp_is_the_reason_given(
     model = tiny.llama(tmp_path / "twice.gguf")
     lines = list[LogLine]()
     with pytest.raises(ModelFileError, match="GGML_ASSERT") as caught:
-        Worker.open(ModelOptions(model), on_log=lines.append)
+        Worker.open(OpenPlan(ModelOptions(model)), on_log=lines.append)
     assert caught.value.message.startswith(f"{model} cannot be opened: ")
     assert " llama-vocab.cpp:" in caught.value.message
     assert any("GGML_ASSERT" in line.text for line in lines)
@@ -110,7 +111,7 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
     monkeypatch.syspath_prepend(tmp_path)
     model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
     with pytest.raises(EngineDied, match="exit code 1: MemoryError: no room for an answer"):
-        Worker.open(model, on_progress=patience())
+        Worker.open(OpenPlan(model), on_progress=patience())
     assert capfd.readouterr() == ("", "")
 
 

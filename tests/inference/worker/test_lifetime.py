@@ -14,6 +14,7 @@ import pytest
 
 from localspec import gguf
 from localspec.errors import EngineDied, EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker import client
 from localspec.inference.worker.client import Worker
 from localspec.types import Message, ModelOptions
@@ -32,7 +33,7 @@ from tests.llama import tiny
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="processes are watched by pidfd")
 
 ANSWERING = """
-worker = Worker.open(options)
+worker = Worker.open(OpenPlan(options))
 answer = worker.generate(ENDLESS)
 next(answer)
 print(worker.pid, flush=True)
@@ -54,7 +55,7 @@ from localspec.inference.worker import start_early
 from tests.inference.worker.processes import children
 start_early(tells_log=False)
 early = children()
-with Worker.open(options) as worker, Worker.open(options) as other:
+with Worker.open(OpenPlan(options)) as worker, Worker.open(OpenPlan(options)) as other:
     print(early == {worker.pid}, other.pid in early)
 """
     assert run_script(code, demo_target) == "True False\n"
@@ -76,7 +77,7 @@ def test_the_engine_does_not_read_a_header_again_that_its_parent_has_read(tmp_pa
     model = tiny.llama(tmp_path / "model.gguf")
     header = gguf.read_header(model)
     header.values["general.name"] = "As the parent has read it"
-    with Worker.open(ModelOptions(model, threads=1)) as worker:
+    with Worker.open(OpenPlan(ModelOptions(model, threads=1))) as worker:
         assert worker.target.name == "As the parent has read it"
 
 
@@ -93,7 +94,7 @@ def test_a_forgotten_worker_ends_with_its_program(demo_target: Path) -> None:
 
 
 def test_a_lost_worker_is_closed(demo_target: Path) -> None:
-    worker = Worker.open(ModelOptions(demo_target, threads=1))
+    worker = Worker.open(OpenPlan(ModelOptions(demo_target, threads=1)))
     pid = worker.pid
     del worker
     assert ends(pid)
@@ -103,7 +104,7 @@ def test_an_interrupt_in_the_terminal_does_not_end_the_engine(demo_target: Path)
     code = """
 heard = []
 signal.signal(signal.SIGINT, lambda *_: heard.append("interrupt"))
-with Worker.open(options) as worker:
+with Worker.open(OpenPlan(options)) as worker:
     answer = worker.generate(greedy(max_tokens=40))
     next(answer)
     os.killpg(0, signal.SIGINT)
@@ -128,7 +129,7 @@ from localspec.errors import UserError
 from dataclasses import replace
 resource.setrlimit(resource.RLIMIT_AS, (2**31, resource.RLIM_INFINITY))
 try:
-    Worker.open(replace(options, context=2**22))
+    Worker.open(OpenPlan(replace(options, context=2**22)))
 except UserError as error:
     print(error.message)
 """
@@ -141,7 +142,7 @@ def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
     us = psutil.Process()
     before = us.num_fds(), threading.active_count(), children()
     for _ in range(10):
-        with Worker.open(model, on_log=lambda line: None) as worker:
+        with Worker.open(OpenPlan(model), on_log=lambda line: None) as worker:
             assert worker.target.context
         assert (us.num_fds(), threading.active_count(), children()) == before
 

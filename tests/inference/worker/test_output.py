@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.child import LogSender, Outbox
 from localspec.inference.worker.client import Output, Worker
 from localspec.inference.worker.wire import LogLine, Told
@@ -48,7 +49,7 @@ def test_nothing_reaches_the_terminal(
     (tmp_path / "sitecustomize.py").write_text(NOISY, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     lines = list[LogLine]()
-    with Worker.open(model, on_log=lines.append) as worker:
+    with Worker.open(OpenPlan(model), on_log=lines.append) as worker:
         assert end_of(list(worker.generate(greedy(prompt="abc", max_tokens=3)))).summary.tokens <= 3
     assert capfd.readouterr() == ("", "")
     printed = [line.text for line in lines if line.name == "output"]
@@ -60,7 +61,7 @@ def test_nothing_reaches_the_terminal(
 def test_logs_arrive_line_by_line_with_level_and_name(model: ModelOptions) -> None:
     lines = list[LogLine]()
     nonsense: tuple[Message, ...] = (42,)  # type: ignore[assignment]
-    with Worker.open(model, on_log=lines.append) as worker, pytest.raises(EngineError):
+    with Worker.open(OpenPlan(model), on_log=lines.append) as worker, pytest.raises(EngineError):
         worker.count_tokens(nonsense)
     native = [line for line in lines if line.name == "localspec.llama.cpp"]
     assert {logging.DEBUG, logging.INFO} <= {line.level for line in native}
@@ -78,7 +79,7 @@ def test_a_listener_that_dawdles_or_fails_holds_nothing_up(model: ModelOptions) 
         heard.append(line.text)
         raise ValueError("a mistake of the listener")
 
-    with Worker.open(model, on_log=dawdle) as worker:
+    with Worker.open(OpenPlan(model), on_log=dawdle) as worker:
         assert end_of(list(worker.generate(greedy(prompt="abc", max_tokens=3)))).summary.rounds > 0
         assert heard == []
         may_go_on.set()
@@ -118,7 +119,7 @@ def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
 
 
 def test_nobody_need_listen(model: ModelOptions, capfd: pytest.CaptureFixture[str]) -> None:
-    with Worker.open(model) as worker:
+    with Worker.open(OpenPlan(model)) as worker:
         assert worker.target.name
     assert capfd.readouterr() == ("", "")
 
@@ -128,5 +129,5 @@ def test_what_is_printed_without_an_end_of_line_hides_nothing(
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.stdout.write('no end')", "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with Worker.open(model, on_progress=patience()) as worker:
+    with Worker.open(OpenPlan(model), on_progress=patience()) as worker:
         assert worker.target.name

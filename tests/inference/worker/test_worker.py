@@ -19,6 +19,7 @@ from localspec.errors import (
     PairingError,
     UserError,
 )
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels, SharedModels, TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
@@ -266,17 +267,17 @@ def test_errors_keep_their_type_their_words_and_their_hint(worker: Worker, runti
 def test_models_that_cannot_be_opened_say_why(demo_target: Path, tmp_path: Path) -> None:
     before = children()
     with pytest.raises(ModelFileError, match="there is no file") as missing:
-        Worker.open(ModelOptions(tmp_path / "none.gguf"))
+        Worker.open(OpenPlan(ModelOptions(tmp_path / "none.gguf")))
     assert missing.value.hint
     other = tiny.llama(tmp_path / "other.gguf")
     with pytest.raises(PairingError):
-        Worker.open(ModelOptions(demo_target), ModelOptions(other))
+        Worker.open(OpenPlan(ModelOptions(demo_target), ModelOptions(other)))
     assert children() <= before
 
 
 def test_a_context_beyond_the_memory_is_refused_in_words(demo_target: Path) -> None:
     with pytest.raises(UserError, match="context"):
-        Worker.open(ModelOptions(demo_target, context=2**30))
+        Worker.open(OpenPlan(ModelOptions(demo_target, context=2**30)))
 
 
 def test_what_nobody_expects_is_an_error_and_no_end(worker: Worker) -> None:
@@ -298,7 +299,9 @@ def test_loading_tells_its_progress_and_can_be_stopped(demo_target: Path, demo_d
         return fraction < 0.6
 
     with pytest.raises(Cancelled):
-        Worker.open(ModelOptions(demo_target), ModelOptions(demo_draft), on_progress=until_the_second)
+        Worker.open(
+            OpenPlan(ModelOptions(demo_target), ModelOptions(demo_draft)), on_progress=until_the_second
+        )
     assert heard == sorted(heard)
     assert 0.0 <= heard[0] < 0.5 < heard[-1] <= 1.0
     assert children() <= before
@@ -312,7 +315,7 @@ def test_loading_can_be_stopped_before_the_first_news(demo_target: Path) -> None
         return False
 
     with pytest.raises(Cancelled):
-        Worker.open(ModelOptions(demo_target), on_progress=stop)
+        Worker.open(OpenPlan(ModelOptions(demo_target)), on_progress=stop)
     assert asked == [0.0]
     assert children() <= before
 

@@ -18,11 +18,11 @@ from textual.worker import get_current_worker
 
 from localspec import units
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
-from localspec.app.options import ModelChoice
 from localspec.app.recommendation import LocalTarget, Partner, Ranked
 from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.candidates import Placement
+from localspec.models.pair_request import ModelChoice
 from localspec.types import ModelInfo
 from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow

@@ -19,7 +19,6 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
-from localspec.app.options import ModelChoice
 from localspec.chat import commands
 from localspec.chat.answer_settings import DRAFT_MODES
 from localspec.chat.commands import Command
@@ -29,6 +28,7 @@ from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import introduction, name_of
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.types import Mode
 from localspec_tui.keys import KeyFooter, key_of

@@ -1,0 +1,246 @@
+"""From a request to a pair of models with its plan, its tuned settings, and the process that opens it.
+
+A pair that was tuned is placed as it was for that: the settings hold for no other placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.errors import ModelFileError, UserError
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
+from localspec.inference.interface import OpenModels
+from localspec.models.default_pair import moved
+from localspec.models.pair_files import ModelSource, PairFiles, find_pair, read_chat_template
+from localspec.models.pair_request import ModelChoice, PairRequest
+from localspec.storage.config import Config, check_models, read_config
+from localspec.storage.pair_identity import Identity, MachineFacts, changes, identify
+from localspec.storage.paths import config_dir
+from localspec.storage.tuned_settings import (
+    Kept,
+    LoadOptions,
+    TunedTask,
+    everything,
+    recall,
+    recall_workplace,
+    same_pair,
+)
+from localspec.types import ModelOptions, TaskType
+from localspec.units import ago
+
+if TYPE_CHECKING:
+    from localspec.hardware.devices import Ask
+    from localspec.hardware.placement.candidates import Placement
+    from localspec.inference.worker.client import Worker
+    from localspec.inference.worker.wire import LogLine
+
+M_co = TypeVar("M_co", bound=OpenModels, covariant=True)
+TUNED_FAN_OUT = 24  # outcomes to prepare, of the settings that a tuning tries
+Tell = Callable[[str], None]
+"""Shows a line to the person who opens the models."""
+
+
+def with_config(request: PairRequest) -> PairRequest:
+    """Return a request in which config.toml says what it leaves open; raises UserError.
+
+    Its context holds for its own models alone.
+    """
+    path = config_dir() / "config.toml"
+    config = with_moved(read_config(path))
+    if request.is_named:
+        return request
+    request = with_context(request, config)
+    if config.target is None:
+        return request
+    check_models(path, config)
+    draft = None if config.draft is None else str(config.draft)
+    return replace(
+        request,
+        target=replace(request.target, name=str(config.target)),
+        draft=replace(request.draft, name=draft),
+    )
+
+
+def with_context(request: PairRequest, config: Config) -> PairRequest:
+    """Return a request with the context of config.toml where it leaves that open."""
+    return request if request.context is not None else replace(request, context=config.context)
+
+
+def with_choice(request: PairRequest, choice: ModelChoice, *, keeps_template: bool = False) -> PairRequest:
+    """Return a request for models that were chosen, with what else config.toml and it say."""
+    config = read_config(config_dir() / "config.toml")
+    return with_context(request, config).choosing(choice, keeps_template=keeps_template)
+
+
+def with_moved(config: Config) -> Config:
+    """Return a configuration in which model files of packages are where these are installed now."""
+    return replace(config, target=moved(config.target), draft=moved(config.draft))
+
+
+def template_of(model: Path) -> Path | None:
+    """Return the chat template that config.toml names for a model; None for the one in the model's file."""
+    return read_config(config_dir() / "config.toml").template_of(model)
+
+
+def find_files(request: PairRequest, source: ModelSource) -> PairFiles:
+    """Return the files that a request means, with the chat template of config.toml; raises UserError."""
+    files = find_pair(request, source)
+    if files.chat_template is not None:
+        return files
+    return replace(files, chat_template=read_chat_template(template_of(files.target)))
+
+
+def placed(
+    files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
+) -> OpenPlan:
+    """Return where models sit on this machine; `tell` of the plan, of all of it to `explain`.
+
+    `via` asks for the devices in the process that opens the models, None in one of its own. Raises UserError.
+    """
+    from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
+    from localspec.hardware.placement.plan import plan_pair  # 0.1 s
+
+    if not request.plans:
+        return as_asked(files, request)
+    plan = plan_pair(files, request, known_machine(may_measure=False, via=via))
+    _tell_plan(plan, tell, explain=explain)
+    return plan
+
+
+def _tell_plan(plan: OpenPlan, tell: Tell | None, *, explain: bool) -> None:
+    from localspec.hardware.placement.place import lines
+
+    if tell is not None and plan.placement is not None:
+        for line in lines(plan.placement, explain=explain, template=plan.target.chat_template):
+            tell(line)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPair:
+    """A pair that is about to be opened, and what tuned settings hold for; `trouble` is with their file."""
+
+    request: PairRequest
+    plan: OpenPlan
+    identity: Identity | None = None
+    trouble: str = ""
+
+    def tuned_for(self, task: TaskType) -> TunedChoice | None:
+        """Return what was tuned for a task; what holds for other files, places or devices is not used."""
+        if self.trouble:
+            return TunedChoice(None, "", self.trouble)
+        if self.identity is None:
+            return None
+        recalled = recall(self.identity, task)
+        tuned, notice = recalled.tuned, ""
+        if tuned is None:
+            return None
+        if recalled.stale:
+            notice = f"tuned settings for {task}: {recalled.stale[0]}; run `localspec tune --task {task}`"
+            if not _only_programs_changed(tuned, self.identity):
+                return TunedChoice(None, "", notice)
+        return TunedChoice(tuned.settings, reason(tuned, datetime.now(UTC)), notice, tuned)
+
+
+def plan_to_open(
+    request: PairRequest, files: PairFiles, *, via: Ask | None, tell: Tell | None, explain: bool = False
+) -> PlannedPair:
+    """Return the pair where it sits, opened as was found best where it was tuned; the rest as `placed`."""
+    if request.mode == "off":  # no settings would be looked up
+        return PlannedPair(request, placed(files, request, via=via, tell=tell, explain=explain))
+    kept, trouble = everything()
+    if request.mode == "ngram" or not kept or not _is_tuned(files, request, kept):
+        plan = placed(files, request, via=via, tell=tell, explain=explain)
+        return PlannedPair(request, plan, trouble=trouble)
+    wide = replace(request, mode=None, max_fan_out=max(request.max_fan_out, TUNED_FAN_OUT))
+    plan = placed_with_draft(files, wide, via=via, tell=tell, explain=explain)
+    identity = identity_of(plan, via=via)
+    return PlannedPair(request, as_tuned(plan, identity, request), identity, trouble)
+
+
+def placed_with_draft(
+    files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
+) -> OpenPlan:
+    """Return where models sit, the draft model even where it is not expected to pay, if there is room."""
+    plan = placed(files, request, via=via, tell=None)
+    if files.draft is not None and plan.draft is None:
+        with suppress(UserError):  # there is no room for both
+            plan = placed(files, replace(request, mode="sd"), via=via, tell=None)
+    _tell_plan(plan, tell, explain=explain)
+    return plan
+
+
+def identity_of(plan: OpenPlan, *, via: Ask | None = None) -> Identity:
+    """Return what settings tuned with a pair on this machine hold for; `via` as in `placed`.
+
+    The plan is the one before tuned options change it.
+    """
+    from localspec.hardware.machine import facts_of, known_machine
+
+    machine = facts_of(known_machine(may_measure=False, via=via))
+    return identify(plan.target, plan.draft, machine)
+
+
+def as_tuned(plan: OpenPlan, identity: Identity, request: PairRequest) -> OpenPlan:
+    """Return a plan with the options that were found best, where the request settles nothing else."""
+    usual = LoadOptions()
+    found = recall_workplace(identity) or usual
+    return plan.opened_with(replace(found, **{name: getattr(usual, name) for name in request.fixed}))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPair(Generic[M_co]):
+    """Models that are open, what was tuned for them, and what they came from, None on another machine."""
+
+    models: M_co
+    tuned_for: PairKnowledge
+    request: PairRequest | None
+
+
+def open_in_worker(
+    plan: OpenPlan,
+    on_progress: Callable[[float], bool] | None = None,
+    on_log: Callable[[LogLine], None] | None = None,
+) -> Worker:
+    """Open a planned pair in a process of its own."""
+    from localspec.inference.worker.client import Worker
+
+    return Worker.open(plan, on_progress=on_progress, on_log=on_log)
+
+
+def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:
+    """Open two files where a placement puts them."""
+    from localspec.hardware.placement.plan import placed_as
+
+    return open_in_worker(placed_as(placement, OpenPlan(ModelOptions(target), ModelOptions(draft))))
+
+
+def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[Kept]) -> bool:
+    """Tell whether there are settings for these models, wherever they may have sat."""
+    plan = as_asked(files, request)
+    try:
+        now = identify(plan.target, plan.draft, MachineFacts("", 0))  # on whatever machine
+    except ModelFileError:  # whoever opens it has more to say
+        return False
+    return any(same_pair(known.identity, now) for known in kept)
+
+
+def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
+    """Tell whether a driver or llama.cpp is all that is new since the tuning."""
+    driver, version = now.machine.driver, now.machine.llama_cpp
+    then = [kept.identity for kept in everything()[0] if kept.tuned == tuned]
+    as_now = (replace(each, machine=replace(each.machine, driver=driver, llama_cpp=version)) for each in then)
+    return any(not changes(each, now) for each in as_now)
+
+
+def reason(tuned: TunedTask, now: datetime) -> str:
+    """Return when settings were tuned and what they gain, in a line."""
+    if tuned.settings.mode == "off":
+        return f"tuned {ago(tuned.measured_at, now)}: {tuned.reason}"
+    interval = f"{tuned.gain_low:.1f}-{tuned.gain_high:.1f}"
+    return f"tuned {ago(tuned.measured_at, now)}: {tuned.gain:.1f}x plain ({interval})"

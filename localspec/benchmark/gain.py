@@ -1,0 +1,85 @@
+"""What a draft model brings: answers with it against answers without it, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
+from localspec.demo import prompts
+from localspec.errors import EngineError
+from localspec.inference.interface import OpenModels
+from localspec.types import EngineSettings, Message, Mode, Request, Sampling
+
+PROMPTS = 6
+TOKENS = 96
+FEWEST = 8
+"""An answer of fewer tokens says nothing about speed."""
+SEEDS = 4000  # far from those that a person gives
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a draft model brings, as measured: speed with it over speed without, and its 95% interval."""
+
+    mode: Mode
+    plain: float
+    together: float
+    ratio: float
+    low: float
+    high: float
+    acceptance: float | None
+    answers: int
+
+    @property
+    def is_gain(self) -> bool:
+        """Tell whether the draft makes answers faster beyond doubt."""
+        return self.low > 1.0
+
+    def __str__(self) -> str:
+        """Return the verdict for people."""
+        figures = f"{self.together:.1f} against {self.plain:.1f} tokens/s without it"
+        interval = f"x{self.ratio:.2f}, 95% between {self.low:.2f} and {self.high:.2f}"
+        if self.is_gain:
+            return f"faster: {figures} ({interval})"
+        if self.high < 1.0:
+            return f"no gain, it slows answers down: {figures} ({interval})"
+        return f"no gain that could be told from chance: {figures} ({interval})"
+
+
+def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
+    """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
+    chosen, _ = models.choose_settings(EngineSettings())
+    if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
+        chosen = replace(chosen, mode="sd")
+    ways = [OwnContender(each.mode, models, each) for each in (replace(chosen, mode="off"), chosen)]
+    sampling = models.target.recommended.sampling.over(Sampling())
+    bundled = prompts()  # of all tasks, of which some are taken, spread evenly
+    questions = [
+        Question("dialogue", Request((Message("user", found.prompt),), sampling, chosen, max_tokens=TOKENS))
+        for found in bundled[:: max(1, len(bundled) // PROMPTS)][:PROMPTS]
+    ]
+    harness, pairs = Harness(questions), list[tuple[Run, Run]]()
+    for way in ways:
+        harness.warm_up(way, 0)
+    for number in range(len(questions)):
+        turns = in_turn(ways, [number], number)  # drift of the machine hits both alike
+        runs = {way.name: harness.run(way, prompt, 0, SEEDS + number) for way, prompt in turns}
+        plain, together = runs["off"], runs[chosen.mode]
+        if min(plain.summary.tokens, together.summary.tokens) >= FEWEST:
+            pairs.append((plain, together))
+        on_progress((number + 1) / len(questions))
+    if len(pairs) < 2:
+        raise EngineError("the answers were too short to measure anything")
+    return _gain(chosen.mode, *zip(*pairs, strict=True))
+
+
+def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
+    from localspec.benchmark import statistics  # numpy: 0.1 s
+
+    slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
+    ratio, drafted = statistics.speedup(fast, slow), sum(run.summary.drafted for run in together)
+    assert ratio is not None
+    acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None
+    speeds = statistics.rate(slow).value, statistics.rate(fast).value
+    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, acceptance, len(plain))

@@ -1,0 +1,84 @@
+"""How a pair of models is to be opened, and why it sits so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.types import ModelOptions
+
+if TYPE_CHECKING:
+    from localspec.hardware.placement.candidates import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPlan:
+    """The options that open a target and at most one draft model.
+
+    Threads of 0 let the runtime share the processor out. Without a `placement` llama.cpp places the models.
+    `notes` say what a person should know. What calls cost is kept, and not measured at every start, where it
+    `remembers_costs`.
+    """
+
+    target: ModelOptions
+    draft: ModelOptions | None = None
+    max_fan_out: int = USUAL_FAN_OUT
+    placement: Placement | None = None
+    notes: tuple[str, ...] = ()
+    remembers_costs: bool = False
+
+    def opened_with(self, found: LoadOptions) -> OpenPlan:
+        """Return the plan with the options that a tuning found; what they leave as usual stays as planned."""
+        usual, target, draft = LoadOptions(), self.target, self.draft
+        target = replace(target, threads=found.threads or target.threads)
+        if found.micro_batch != usual.micro_batch:
+            target = _as_wide(target, found.micro_batch)
+            draft = draft and _as_wide(draft, found.micro_batch)
+        if draft is None:
+            return replace(self, target=target)
+        draft = replace(draft, threads=found.draft_threads or draft.threads)
+        if found.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
+            draft = replace(draft, flash_attention=found.draft_flash_attention)
+        if found.draft_kv_type != usual.draft_kv_type:
+            draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
+        if found.draft_on_cpu:
+            draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
+        return replace(self, target=target, draft=draft)
+
+
+def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
+    """Return a plan that leaves to llama.cpp where the models sit, as far as nobody asked for a place."""
+    target = replace(
+        _options(files.target, request.target, request),
+        tensor_split=request.tensor_split,
+        split_mode=request.split_mode,
+        main_gpu=request.main_gpu,
+        chat_template=files.chat_template,
+    )
+    draft = None if files.draft is None else _options(files.draft, request.draft, request)
+    return OpenPlan(target, draft, request.max_fan_out, notes=files.notes)
+
+
+def _options(path: Path, asked: ModelRequest, request: PairRequest) -> ModelOptions:
+    kv_type_k, kv_type_v = asked.kv_types
+    return ModelOptions(
+        path,
+        context=request.context or 0,
+        gpu_layers=asked.gpu_layers,
+        devices=asked.devices,
+        kv_type_k=kv_type_k,
+        kv_type_v=kv_type_v,
+        flash_attention=request.flash,
+        batch=request.batch_size,
+        micro_batch=request.micro_batch_size,
+        threads=asked.threads or 0,
+        mmap=request.mmap,
+    )
+
+
+def _as_wide(options: ModelOptions, micro_batch: int) -> ModelOptions:
+    return replace(options, micro_batch=micro_batch, batch=max(options.batch, micro_batch))

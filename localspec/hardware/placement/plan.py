@@ -1,0 +1,92 @@
+"""From the files of a pair and what is asked of it to a plan: the seam to whatever decides who sits where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from localspec.errors import ModelFileError, UserError
+from localspec.hardware.device_info import Machine
+from localspec.hardware.placement.candidates import DeviceAssignment, Placement
+from localspec.hardware.placement.open_plan import OpenPlan, as_asked
+from localspec.hardware.placement.place import confirm, place
+from localspec.llama.backends import rows_refused
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
+from localspec.models.shape import ModelShape, read_draft_shape, read_shape
+from localspec.types import ModelOptions
+
+
+def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenPlan:
+    """Return where the models should sit on a machine; raises UserError if they fit nowhere."""
+    target = _shape(files.target, request)
+    draft = None if files.draft is None else _shape(files.target, request, files.draft)
+    request = on_machine(request, machine)
+    placement = place(machine, target, draft, request)
+    plan = placed_as(placement, as_asked(files, request))
+    alone = draft is None or draft.is_head or plan.draft is None  # a head takes next to nothing
+    shapes = (target,) if draft is None or alone else (target, draft)
+    options = (plan.target,) if plan.draft is None or alone else (plan.target, plan.draft)
+    confirm(placement, shapes, options, machine, request)
+    return plan
+
+
+def _shape(path: Path, request: PairRequest, draft: Path | None = None) -> ModelShape:
+    """Return the shape of a target, or of what drafts for it."""
+    try:
+        return read_shape(path) if draft is None else read_draft_shape(path, draft)
+    except ModelFileError as error:
+        if request.target.name:
+            raise
+        hint = f"{error.hint}; `localspec setup` chooses what opens without -m"
+        raise ModelFileError(error.message, hint) from None
+
+
+def on_machine(request: PairRequest, machine: Machine) -> PairRequest:
+    """Return a request with the devices that its split leaves to the target; without a split, the main one.
+
+    Raises UserError for a split that these devices cannot do.
+    """
+    if request.split_mode == "layer":
+        return request
+    asked = request.target
+    cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
+    names = cards if asked.devices is None else asked.devices
+    unable = [each.id for each in machine.devices if each.id in {*names} & {*cards} and not each.splits_rows]
+    if request.split_mode == "row" and asked.gpu_layers != 0 and unable:
+        raise rows_refused(unable[0])
+    if request.split_mode == "row" or not names:
+        return request
+    if request.main_gpu >= len(names):
+        raise UserError(f"-mg {request.main_gpu} names no device", f"there are {len(names)}, counted from 0")
+    return replace(request, target=replace(asked, devices=(names[request.main_gpu],)))
+
+
+def placed_as(placement: Placement, plan: OpenPlan) -> OpenPlan:
+    """Return a plan that opens the models where a placement puts them."""
+    target, draft = placement.target, placement.draft
+    options = _assigned(plan.target, target)
+    if target.devices:
+        options = replace(options, threads=target.threads)
+    plan = replace(plan, target=options, placement=placement)
+    if draft is None or plan.draft is None:
+        return replace(plan, draft=None)
+    beside = _assigned(plan.draft, draft)
+    if draft.devices or draft.threads != target.threads:  # else the runtime shares the processor out
+        beside = replace(beside, threads=draft.threads)
+    return replace(plan, draft=beside)
+
+
+def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptions:
+    options = replace(
+        options,
+        context=assignment.context,
+        devices=assignment.devices,
+        output_at_home=assignment.output_at_home,
+    )
+    if not assignment.devices:
+        return replace(options, gpu_layers=0, tensor_split=())
+    # llama.cpp counts the weights after the last layer, which the last device holds, as a layer
+    shares = (*assignment.layers[:-1], assignment.layers[-1] + 1)
+    split = tuple(map(float, shares)) if len(shares) > 1 else ()
+    return replace(options, gpu_layers=sum(shares), tensor_split=split, main_gpu=0)

@@ -1,0 +1,144 @@
+"""What a person asks of a pair of models, whichever face they asked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from localspec.models.names import Reference
+from localspec.types import KvType, Mode, SplitMode
+
+DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
+"""What drafts, in llama.cpp's words: a model, or a head of one kind."""
+USUAL_BATCH = 2048
+USUAL_MICRO_BATCH = 512
+USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """Models on disk that a person chose; the target's own file as draft stands for the head in it."""
+
+    target: Path
+    draft: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What is asked of one model; None leaves it to the plan.
+
+    `name` is a path, a name that `localspec models` lists, or a model on the hub. `threads` 0: all cores.
+    The other fields are those of `ModelOptions`.
+    """
+
+    name: str | Reference | None = None
+    devices: tuple[str, ...] | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    kv_type_k: KvType | None = None
+    kv_type_v: KvType | None = None
+
+    @property
+    def kv_types(self) -> tuple[KvType, KvType]:
+        """Return the types of the K and the V cache."""
+        return self.kv_type_k or "f16", self.kv_type_v or "f16"
+
+
+@dataclass(frozen=True, slots=True)
+class PairRequest:
+    """Which models to open, and what is settled of how; None leaves it to config.toml and to the plan.
+
+    `file` names one of the target's repository. `own_head` False leaves a head in the target's file unused.
+    `mode` None: whatever is fastest. `context` 0: as the model was trained. `flash_attention` "auto": as
+    llama.cpp chooses, whatever was tuned. `reserve` are bytes to keep free on devices. Without `plans`
+    llama.cpp places the models, whether they fit or not.
+    """
+
+    target: ModelRequest = ModelRequest()
+    draft: ModelRequest = ModelRequest()
+    file: str | None = None
+    draft_kind: DraftKind | None = None
+    own_head: bool = True
+    chat_template: Path | None = None
+    mode: Mode | None = None
+    draft_length: int | None = None
+    max_fan_out: int = USUAL_FAN_OUT
+    context: int | None = None
+    split_mode: SplitMode = "layer"
+    main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
+    flash_attention: bool | Literal["auto"] | None = None
+    batch: int | None = None
+    micro_batch: int | None = None
+    mmap: bool = True
+    reserve: tuple[tuple[str, int], ...] = ()
+    plans: bool = True
+
+    def choosing(self, choice: ModelChoice, *, keeps_template: bool = False) -> PairRequest:
+        """Return the request for models that were chosen; without a draft it asks for nothing that takes one.
+
+        The chat template stays only if the request `keeps_template`: it was meant for another model.
+        """
+        target = replace(self.target, name=str(choice.target))
+        draft, mode = replace(self.draft, name=None if choice.draft is None else str(choice.draft)), self.mode
+        if choice.draft is None:
+            draft, mode = ModelRequest(), None
+        return replace(
+            self,
+            target=target,
+            draft=draft,
+            mode=mode,
+            file=None,
+            draft_kind=None,
+            own_head=choice.draft is not None,
+            chat_template=self.chat_template if keeps_template else None,
+        )
+
+    def without_remote_devices(self) -> PairRequest:
+        """Return the request with the choice of devices left open where it names another machine's."""
+
+        def here(model: ModelRequest) -> ModelRequest:
+            is_remote = any(device.startswith("RPC") for device in model.devices or ())
+            return replace(model, devices=None) if is_remote else model
+
+        return replace(self, target=here(self.target), draft=here(self.draft))
+
+    @property
+    def is_named(self) -> bool:
+        """Tell whether models are named."""
+        return bool(self.target.name or self.draft.name)
+
+    @property
+    def wants_gpu(self) -> bool:
+        """Tell whether layers are asked onto a graphics card."""
+        return bool(self.target.gpu_layers or self.draft.gpu_layers)
+
+    @property
+    def flash(self) -> bool | None:
+        """Return whether flash attention is used, None where llama.cpp chooses."""
+        return None if self.flash_attention == "auto" else self.flash_attention
+
+    @property
+    def batch_size(self) -> int:
+        """Return how many tokens a batch holds."""
+        return self.batch or USUAL_BATCH
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Return how many tokens are computed at once."""
+        return self.micro_batch or min(USUAL_MICRO_BATCH, self.batch_size)
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """Return which fields of `LoadOptions` are settled, so that what was tuned does not change them."""
+        draft = self.draft
+        given = {
+            "threads": self.target.threads is not None,
+            "draft_threads": draft.threads is not None,
+            "micro_batch": (self.batch, self.micro_batch) != (None, None),
+            "draft_flash_attention": self.flash_attention is not None,
+            "draft_kv_type": (draft.kv_type_k, draft.kv_type_v) != (None, None),
+            "draft_on_cpu": (draft.devices, draft.gpu_layers) != (None, None),
+        }
+        return tuple(name for name, is_given in given.items() if is_given)
