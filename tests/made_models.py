@@ -16,13 +16,14 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.demo import bundled_pair, training
-from localspec.demo.training.gguf_writing import add_tensor, copy_tokenizer, finish
+import training
+from localspec.demo import bundled_pair
 from localspec.llama.context import Context
 from localspec.llama.heads import HiddenStates
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.types import ModelOptions
+from training.gguf_writing import add_tensor, copy_tokenizer, finish
 
 Floats = NDArray[np.float64]
 

@@ -72,15 +72,13 @@ def test_wheel_holds_nothing_but_the_packages(contents: dict[str, int]) -> None:
 
 
 def test_wheel_holds_every_module_and_profile(contents: dict[str, int]) -> None:
-    kit = ROOT / "localspec" / "demo" / "training"
-    modules = [path for path in (ROOT / "localspec").rglob("*.py") if not path.is_relative_to(kit)]
-    expected = {path.relative_to(ROOT).as_posix() for path in modules}
+    expected = {path.relative_to(ROOT).as_posix() for path in (ROOT / "localspec").rglob("*.py")}
     expected |= {p.relative_to(ROOT / "tui").as_posix() for p in (ROOT / "tui").rglob("*.py")}
     expected |= {f"localspec/_profiles/{path.name}" for path in (ROOT / "profiles").glob("*.toml")}
     expected |= {"localspec/py.typed", "localspec_tui/py.typed", "localspec_tui/app.tcss"}
     kinds = ("*.j2", "*.css", "*.sql", "*.toml", "cli/*.txt")
     data = [path for kind in kinds for path in (ROOT / "localspec").rglob(kind)]
-    expected |= {path.relative_to(ROOT).as_posix() for path in data if not path.is_relative_to(kit)}
+    expected |= {path.relative_to(ROOT).as_posix() for path in data}
     assert expected - set(contents) == set()
 
 
@@ -142,7 +140,7 @@ def test_sdist_has_the_training_kit_without_its_text(tmp_path: Path) -> None:
     sdist = build("sdist", tmp_path)
     with tarfile.open(sdist) as archive:
         names = archive.getnames()
-    assert any(name.endswith("localspec/demo/training/train.py") for name in names)
+    assert any(name.endswith("/training/train.py") for name in names)
     assert [name for name in names if name.endswith(".xz")] == []
     assert sdist.stat().st_size < MAX_SDIST_BYTES
 

@@ -338,7 +338,8 @@ class _Walk:
             revision = "" if newest in (None, root.name) else f"@{root.name[:SHORT_COMMIT]}"
             yield from _Named(root, kind, self._headers, repository, revision).models(names)
         for path in sorted((folder / "blobs").glob("*")):
-            if path.name.endswith(PARTIAL_ENDINGS):
+            is_own_file = path.is_file() and not path.is_symlink()  # no download leaves a link or a folder
+            if path.name.endswith(PARTIAL_ENDINGS) and is_own_file:
                 text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
                 name = f"{repository}{UNFINISHED}"
                 yield LocalModel(name, path, (path,), 0, kind, problem=text), repository

@@ -41,7 +41,7 @@ def plan_removal(model: LocalModel) -> Removal:
             f"`ollama rm {model.name}` deletes it",
         )
     caches = [place for place in known_places() if place.is_cache]
-    root = next((place.path for place in caches if model.path.is_relative_to(place.path)), None)
+    root = next((place.path for place in caches if place.path in model.path.parents), None)
     if root is None:
         raise UserError(
             f"{model.name} is not in a cache: it is never deleted from here",

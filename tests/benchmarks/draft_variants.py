@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.measurements import TraceSegment
-from localspec.demo.training.gguf_writing import add_tensor, finish
-from localspec.demo.training.plain_text import write_plain_text
-from localspec.demo.training.teacher_text import TeacherText
+from training.gguf_writing import add_tensor, finish
+from training.plain_text import write_plain_text
+from training.teacher_text import TeacherText
 
 EMBEDDING, VOCABULARY = "token_embd.weight", "llama.vocab_size"
 TOKENS, TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.draft_vocabulary PROMPTS DATA -m target.gguf ... -md draft.gguf
 
 DATA holds what tells frequent tokens, none of it measured: the target's own answers to other requests (see
-localspec.demo.training.answers) and ordinary text. Input that a smaller draft has no token for is left as it
+training.answers) and ordinary text. Input that a smaller draft has no token for is left as it
 is where outputs are masked ("masked"); a file that was cut reads the most similar token ("as a file").
 """
 
@@ -34,14 +34,14 @@ from localspec.decoding.measurements import (
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.decoding.speed_model import BRANCHES, predict
-from localspec.demo.training.measure_sets import SETS, read_set
-from localspec.demo.training.scorer import Scorer
-from localspec.demo.training.speculation import Floats, softmax
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types import EngineSettings, Message, Mode, ModelOptions, Sampling
 from tests.benchmarks.draft_variants import EMBEDDING, Ids, Variant, by_frequency, stand_ins, write
+from training.measure_sets import SETS, read_set
+from training.scorer import Scorer
+from training.speculation import Floats, softmax
 
 DEPTH, SIZES, BUDGET_S = 200, (1, 2, 3, 4, 5, 9), 0.15
 LENGTHS: Mapping[Mode, Sequence[int]] = {"off": (1,), "sd": (1, 2, 4), "ssd": (2, 4)}

@@ -25,8 +25,6 @@ import gguf
 import numpy as np
 
 from localspec.demo import bundled_pair, prompts
-from localspec.demo.training.gguf_writing import add_tensor, finish
-from localspec.demo.training.inflate import Matrix, copy_metadata
 from localspec.inference.runtime import Runtime
 from localspec.types import (
     EngineSettings,
@@ -40,6 +38,8 @@ from localspec.types import (
     Sampling,
     Summary,
 )
+from training.gguf_writing import add_tensor, finish
+from training.inflate import Matrix, copy_metadata
 
 MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 GREEDY_MS = {8192: 0.5, 152_000: 1.5}  # the targets

@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import lzma
 from collections import Counter
-from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from localspec import demo
 from localspec.demo import DemoTask, prompts
-
-CORPUS = Path(demo.__file__).parent / "training" / "corpus"
+from training.documents import PACKED
 
 
 def test_every_task_has_equally_many_prompts() -> None:
@@ -22,5 +19,5 @@ def test_every_task_has_equally_many_prompts() -> None:
 
 @pytest.mark.parametrize("name", ["corpus.txt.xz", "corpus-heldout.txt.xz"])
 def test_the_pair_has_not_seen_them(name: str) -> None:
-    text = lzma.decompress((CORPUS / name).read_bytes()).decode()
+    text = lzma.decompress((PACKED / name).read_bytes()).decode()
     assert [item.prompt for item in prompts() if item.prompt in text] == []

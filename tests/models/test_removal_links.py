@@ -206,6 +206,9 @@ LINKED = [("file", "library/whole/w-Q4_0.gguf", "1"), ("link", f"{STUDIO}/anna/a
 @example([("up", f"{STUDIO}/anna/a", ".."), ("file", f"{STUDIO}/anna/b/b-00001-of-00002.gguf", "1")])
 @example([("link", f"{STUDIO}/bob/c.gguf", f"{STUDIO}/x.gguf"),
           ("link", f"{STUDIO}/x.gguf", "disk/x-Q4_0.gguf"), ("file", "disk/x-Q4_0.gguf", "1")])  # fmt: skip
+@example([("link", f"{A}/snapshots", f"{A}/blobs"), *IN_HUB,
+          ("up", f"{A}/blobs/{BLOBS[0]}.incomplete", ".")])  # fmt: skip
+@example([*IN_HUB, ("link", LOOSE, f"{A}/snapshots/{NEW}/a-Q4_0.gguf")])
 def test_nothing_outside_the_caches_is_touched(steps: list[Step]) -> None:
     with home() as (outermost, root):
         build(outermost, root, steps)
