@@ -286,7 +286,7 @@ def _member(allowed: Mapping[object, object], value: object) -> object:
         return allowed[value]
     except (KeyError, TypeError):  # the latter of a list or an object
         words = tuple(word for word in allowed if isinstance(word, str))
-        error = _misfit(f"one of {', '.join(words)}", value)
+        error = _misfit(f"one of {', '.join(words)}" if len(words) > 1 else words[0], value)
         error.choices = words
         raise error from None
 

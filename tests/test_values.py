@@ -118,6 +118,7 @@ class Everything:
     text: tuple[Named, ...] | str = ""
     switches: tuple[tuple[str, bool | int | float | str], ...] = ()
     logarithm: Annotated[float, Range(-inf, inf)] = 0.0
+    only: Literal["a"] = "a"
 
 
 FULL = Everything(
@@ -152,6 +153,7 @@ def test_what_is_written_is_read_again_with_its_types(value: Everything) -> None
         ({"line": 1}, "line is not a text"),
         ({"colour": "green"}, "colour is not one of red, blue"),
         ({"colour": {}}, "colour is not one of red, blue"),
+        ({"only": "b"}, "only is not a"),
         ({"data": "?"}, "data is not a text in base64"),
         ({"data": [1]}, "data is not a text in base64"),
         ({"place": 1}, "place is not a text"),
