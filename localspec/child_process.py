@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
-from typing import IO, ParamSpec, TypeVar
+from typing import IO, Generic, Literal, ParamSpec, TypeVar, cast
 
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 
@@ -24,11 +27,136 @@ _GREETING = b"localspec: values follow\n"  # of a child, after whatever else Pyt
 _CODE = "from localspec.child_process import main; main()"
 _SECRETS = {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}  # no business of native code that reads foreign files
 _DEATH_S = 2.0  # from the end of a pipe to the end of its process
+_LOOK_S = 0.01  # between two looks at a child's memory
+_HEAD = struct.Struct("<BQ")  # of a marked text: its mark, and its bytes
 
 if sys.platform == "win32":
     _FLAGS = subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW
 else:
     _FLAGS = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a child may take until its next message: seconds, bytes of memory, bytes of the message.
+
+    None is no limit.
+    """
+
+    seconds: float | None = None
+    memory: int | None = None
+    length: int | None = None
+
+
+NONE = Limits()
+Codec = Callable[[IO[bytes], int | None], _Value]
+"""What reads a message of at most so many bytes; whatever it raises says that no message comes any more."""
+
+
+class ChildEndedError(Exception):
+    """A child ended before its message; `how` names the signal or the exit code."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(how)
+        self.how = how
+
+
+class ChildOverLimitError(Exception):
+    """A child took more than one of its limits, and was ended."""
+
+    def __init__(self, limit: Literal["seconds", "memory"]) -> None:
+        super().__init__(limit)
+        self.limit = limit
+
+
+class Child(Generic[_Value]):
+    """A Python of its own that takes pickled messages, and answers with messages that a codec reads.
+
+    It ends with this program at the latest.
+    """
+
+    def __init__(
+        self, code: str, what: str, reads: Codec[_Value], stderr: int | IO[bytes] = subprocess.DEVNULL
+    ) -> None:
+        """Start it; raises EngineError that names `what` cannot be started."""
+        self._process, self._reads, self._is_greeted = start_python(code, stderr, what), reads, False
+        self._end = weakref.finalize(self, _end, self._process)
+        self.pid = self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Tell whether nothing can be asked of it any more."""
+        return self._process.poll() is not None
+
+    def greet(self, limits: Limits = NONE) -> None:
+        """Wait until it is ready for messages; raises what `receive` raises."""
+        if not self._is_greeted:
+            with self._within(limits):
+                self._read_greeting()
+
+    def ask(self, message: object, limits: Limits = NONE) -> _Value:
+        """Send a message, and return the first that answers it; raises what `receive` raises."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        data = pickle.dumps(message)
+        with self._within(limits):
+            with suppress(OSError):  # that it has ended is noticed below
+                self._process.stdin.write(data)
+                self._process.stdin.flush()
+            self._read_greeting()
+            return self._reads(self._process.stdout, limits.length)
+
+    def receive(self, limits: Limits = NONE) -> _Value:
+        """Return its next message; raises ChildEndedError and ChildOverLimitError, and it has ended then."""
+        assert self._process.stdout is not None
+        with self._within(limits):
+            return self._reads(self._process.stdout, limits.length)
+
+    def end(self) -> None:
+        """End it at once; a second call does nothing."""
+        self._end()
+
+    def _read_greeting(self) -> None:
+        assert self._process.stdout is not None
+        if not self._is_greeted:
+            self._is_greeted = not [*printed_before(self._process.stdout)]
+
+    @contextmanager
+    def _within(self, limits: Limits) -> Iterator[None]:
+        try:
+            with _watched(self._process, limits):
+                yield
+        except ChildOverLimitError:
+            self.end()
+            raise
+        except Exception:  # noqa: BLE001 - a message cut off in the middle fails in many ways
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_DEATH_S)
+            self.end()
+            raise ChildEndedError(exit_words(self._process.returncode or 0)) from None
+        except BaseException:
+            self.end()  # nobody is left to read its message
+            raise
+
+
+def pickled(stream: IO[bytes], _length: int | None) -> object:
+    """Read a pickled message: of a child alone that runs no foreign code."""
+    return pickle.load(stream)
+
+
+def marked_text(stream: IO[bytes], length: int | None) -> tuple[int, str]:
+    """Read a number and a text, as `write_marked_text` writes them; safe whoever wrote them."""
+    mark, size = _HEAD.unpack(stream.read(_HEAD.size))
+    text = stream.read(size if length is None else min(size, length))
+    if len(text) < size:
+        raise EOFError
+    return mark, text.decode("utf-8", "replace")
+
+
+def write_marked_text(stream: IO[bytes], mark: int, text: bytes) -> None:
+    """Write a number and a text in UTF-8."""
+    stream.write(_HEAD.pack(mark, len(text)) + text)
+    stream.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +177,21 @@ def values_of(
     import tempfile  # 3 ms
 
     with tempfile.TemporaryFile() as printed:
-        process = start_python(_CODE, printed, "the probing process")
+        child = Child(_CODE, "the probing process", pickled, printed)
         ends = time.monotonic() + timeout_s
-        deadline = threading.Timer(timeout_s, process.kill)
-        deadline.daemon = True
-        deadline.start()
         try:
-            yield from _received(process, pickle.dumps((task, arguments, options)))
-        except EngineDied as died:
-            late = time.monotonic() >= ends
-            reason = f"it took longer than {timeout_s:g} s" if late else _reason(process, printed)
-            raise EngineDied(f"{died}: {reason}") from None
+            value = child.ask((task, arguments, options), Limits(timeout_s))
+            while not isinstance(value, _End):
+                yield cast(_Value, value)
+                value = child.receive(Limits(ends - time.monotonic()))
+        except ChildOverLimitError:
+            raise EngineDied(f"the probing process ended: it took longer than {timeout_s:g} s") from None
+        except ChildEndedError as ended:
+            raise EngineDied(f"the probing process ended: {_last_words(printed, ended.how)}") from None
         finally:
-            deadline.cancel()
-            process.kill()
-            process.communicate()
+            child.end()
+        if value.error is not None:
+            raise value.error
 
 
 def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Popen[bytes]:
@@ -88,21 +216,50 @@ def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Po
         raise EngineError(f"{what} cannot be started: {error.strerror or error}") from error
 
 
-def _received(process: subprocess.Popen[bytes], work: bytes) -> Iterator[_Value]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with suppress(OSError):  # a child that has died already is noticed below
-        process.stdin.write(work)
-        process.stdin.flush()
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
+
+
+@contextmanager
+def _watched(process: subprocess.Popen[bytes], limits: Limits) -> Iterator[None]:
+    """End a process that takes too long or too much meanwhile, and raise ChildOverLimitError."""
+    over, excess = threading.Event(), list[ChildOverLimitError]()
+    ends = inf if limits.seconds is None else time.monotonic() + limits.seconds
+
+    def pause_s() -> float | None:
+        if limits.memory is not None:
+            return _LOOK_S
+        return None if limits.seconds is None else max(ends - time.monotonic(), 0)
+
+    def watch() -> None:
+        while not over.wait(pause_s()):
+            if time.monotonic() >= ends:
+                excess.append(ChildOverLimitError("seconds"))
+            elif limits.memory is not None and _resident(process) > limits.memory:
+                excess.append(ChildOverLimitError("memory"))
+            if excess:
+                process.kill()
+                break
+
+    watcher = threading.Thread(target=watch, name="localspec-child", daemon=True)
+    watcher.start()
     try:
-        for _ in printed_before(process.stdout):
-            continue
-        while not isinstance(value := pickle.load(process.stdout), _End):
-            yield value
-    except Exception:  # noqa: BLE001 - a value cut off in the middle fails in many ways, all of them the end
-        raise EngineDied("the probing process ended") from None
-    if value.error is not None:
-        raise value.error
+        yield
+    finally:
+        over.set()
+        watcher.join()
+        if excess:
+            raise excess[0]
+
+
+def _resident(process: subprocess.Popen[bytes]) -> int:
+    import psutil  # which the process itself has no use for
+
+    with suppress(psutil.Error):
+        resident: int = psutil.Process(process.pid).memory_info().rss
+        return resident
+    return 0
 
 
 def printed_before(stream: IO[bytes]) -> Iterator[bytes]:
@@ -113,12 +270,9 @@ def printed_before(stream: IO[bytes]) -> Iterator[bytes]:
         yield line
 
 
-def _reason(process: subprocess.Popen[bytes], printed: IO[bytes]) -> str:
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_DEATH_S)
+def _last_words(printed: IO[bytes], how: str) -> str:
     printed.seek(0)
     lines = [line.strip() for line in printed.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    how = exit_words(process.returncode or 0)
     return f"{lines[-1]} ({how})" if lines else how
 
 

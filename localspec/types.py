@@ -5,10 +5,13 @@ Sizes are in bytes, times in seconds (`_s`), token ids plain `int`.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from localspec.values import Range
 
 if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported by `--help`
     import numpy as np
@@ -26,7 +29,25 @@ _COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
 FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
 SEEDS = (-(2**63), 2**63 - 1)
 """The least and the largest seed: 64 bits with a sign, as other programs have it."""
-Seed = Annotated[int, SEEDS]
+Seed = Annotated[int, Range(*SEEDS)]
+MaxTokens = Annotated[int, Range(1, 2**31 - 1)]
+TopLogprobs = Annotated[int, Range(0, 64)]
+Logprob = Annotated[float, Range(-inf, inf)]
+
+Temperature = Annotated[float, Range(0, 100)]
+TopK = Annotated[int, Range(0, 1_000_000)]
+TopP = Annotated[float, Range(0, 1)]
+MinP = Annotated[float, Range(0, 1)]
+RepetitionPenalty = Annotated[float, Range(0.01, 10)]
+PresencePenalty = Annotated[float, Range(-10, 10)]
+FrequencyPenalty = Annotated[float, Range(-10, 10)]
+PenaltyWindow = Annotated[int, Range(0, 1_000_000)]
+
+DraftLength = Annotated[int, Range(1, 256)]
+FanOutBudget = Annotated[int, Range(1, 64)]
+DraftTemperature = Annotated[float, Range(0, 10)]
+SaguaroC = Annotated[float, Range(0, 1)]
+MinConfidence = Annotated[float, Range(0, 1)]
 Token = tuple[int, bytes]
 """A token and the bytes that it stands for."""
 
@@ -99,14 +120,14 @@ class Sampling:
     penalties look at the last `penalty_window` tokens of the answer, and at none of the question.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    penalty_window: int = 64
+    temperature: Temperature = 0.8
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    repetition_penalty: RepetitionPenalty = 1.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+    penalty_window: PenaltyWindow = 64
 
     @property
     def is_greedy(self) -> bool:
@@ -114,18 +135,22 @@ class Sampling:
         return self.temperature < _COLDEST
 
 
+SAMPLING = tuple(field.name for field in fields(Sampling))
+"""The names of what can be chosen about sampling."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingChoice:
     """The fields of `Sampling` that somebody settles; None leaves one open."""
 
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    penalty_window: int | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    penalty_window: PenaltyWindow | None = None
 
     @property
     def settled(self) -> dict[str, Any]:
@@ -161,13 +186,13 @@ class EngineSettings:
     """
 
     mode: Mode = "ssd"
-    draft_length: int = 12
-    fan_out_budget: int = 16
+    draft_length: DraftLength = 12
+    fan_out_budget: FanOutBudget = 16
     fan_out_shape: FanOutShape = "best-first"
-    draft_temperature: float = 1.0
-    saguaro_c: float = 1.0
+    draft_temperature: DraftTemperature = 1.0
+    saguaro_c: SaguaroC = 1.0
     acceptance: Acceptance = "rejection"
-    min_confidence: float | None = None
+    min_confidence: MinConfidence | None = None
     fallback: Fallback = "just-in-time"
 
 
@@ -285,8 +310,8 @@ class TokenScore:
 
     token: int
     data: bytes  # what it adds to the text; one of a character's several bytes, perhaps
-    logprob: float
-    top: tuple[tuple[int, bytes, float], ...] = ()
+    logprob: Logprob
+    top: tuple[tuple[int, bytes, Logprob], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +421,7 @@ class Request:
     prompt: tuple[Message, ...] | str
     sampling: Sampling = field(default_factory=Sampling)
     settings: EngineSettings = field(default_factory=EngineSettings)
-    max_tokens: int | None = None
+    max_tokens: MaxTokens | None = None
     stop: tuple[str, ...] = ()
     seed: Seed | None = None
     template_variables: TemplateVariables = ()
@@ -407,7 +432,7 @@ class Request:
     reuses_cache: bool = True
     grammar: Grammar | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
-    top_logprobs: int | None = None
+    top_logprobs: TopLogprobs | None = None
     ignores_circles: bool = False
 
 

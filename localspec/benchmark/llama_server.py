@@ -38,9 +38,9 @@ from localspec.child_process import exit_words, start_python
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.cores import physical_cores
 from localspec.models.heads import kind_of_draft
-from localspec.storage.json_file import checked
 from localspec.storage.paths import expanded
 from localspec.types import ModelOptions, Request, Summary
+from localspec.values import read
 
 Flag = tuple[str, str]
 
@@ -387,7 +387,7 @@ def ask(port: int, body: bytes) -> Summary:
 def _timings(said: bytes) -> Timings:
     """Return what the last event tells; raises what it complains of."""
     try:
-        event = checked(_Event, json.loads(said), "the last event")
+        event = read(_Event, json.loads(said), "the last event")
     except ValueError:
         event = _Event()
     if event.timings is not None:

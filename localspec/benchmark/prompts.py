@@ -10,9 +10,9 @@ from pathlib import Path
 
 from localspec.benchmark.harness import Prompt
 from localspec.errors import UserError
-from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profile
+from localspec.values import read
 
 _ALL = "all"  # what tables call all tasks together
 _EXAMPLE = 'a line looks like {"prompt": "..."}'
@@ -72,7 +72,7 @@ def spread(prompts: Sequence[Prompt], most: int) -> tuple[Prompt, ...]:
 
 def _prompt(line: bytes, place: str, file: str) -> Prompt:
     try:
-        asked = checked(_Line, json.loads(line), "the prompt")
+        asked = read(_Line, json.loads(line), "the prompt")
         text = asked.prompt or asked.question or next(iter(asked.turns or ()), "")
         text.encode("utf-8")
     except UnicodeDecodeError:

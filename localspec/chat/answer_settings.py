@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 from localspec.chat.messages import ChatSettings
 from localspec.inference.interface import Choice, OpenModels, QuickChooser
 from localspec.models.recommended import said_by, suited
-from localspec.storage.profiles import DEFAULT_PROFILE, SAMPLING_RANGES, Profile, Speculation
-from localspec.types import EngineSettings, Mode, Recommendation, Request, Sampling, TaskType
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
+from localspec.types import (
+    SAMPLING,
+    EngineSettings,
+    Mode,
+    Recommendation,
+    Request,
+    Sampling,
+    TaskType,
+)
 
 if TYPE_CHECKING:
     from localspec.chat.routing import Route
@@ -111,7 +119,7 @@ class SessionRequest:
         given = own.settled
         before = AUTO if self.is_auto else self.speculation.mode
         mode, thinking = given.pop("mode", before), given.pop("thinking", None)
-        sampling = {name: given.pop(name) for name in SAMPLING_RANGES if name in given}
+        sampling = {name: given.pop(name) for name in SAMPLING if name in given}
         variables = () if thinking is None else ((THINKING, thinking),)
         variables = (*self.answer.template_variables, *variables)
         return replace(

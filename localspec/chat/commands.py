@@ -21,10 +21,9 @@ from typing import Literal, cast, get_args
 from localspec.chat.attachments import Completion, complete_path, read_attachment, reference_at_end
 from localspec.chat.thinking import without_thinking
 from localspec.errors import UserError
-from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import SAMPLING_RANGES
-from localspec.types import Mode, TaskType
+from localspec.types import Mode, Sampling, TaskType
+from localspec.values import range_of, read
 
 Kind = Literal["mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file"]
 """What an argument may be completed from."""
@@ -80,8 +79,8 @@ class CommandSpec:
         return f"/{self.name} {self.argument_hint}".rstrip()
 
 
-COMMANDS = checked(tuple[CommandSpec, ...], _DATA["commands"], "commands")
-OF_LINES = checked(tuple[CommandSpec, ...], _DATA["of_lines"], "of_lines")
+COMMANDS = read(tuple[CommandSpec, ...], _DATA["commands"], "commands")
+OF_LINES = read(tuple[CommandSpec, ...], _DATA["of_lines"], "of_lines")
 """What only a chat line by line has."""
 
 
@@ -152,7 +151,7 @@ def read_modes(argument: str) -> tuple[Mode, ...]:
 
 def read_temperature(argument: str) -> float:
     """Return the temperature that an argument is; raises UserError."""
-    low, high = SAMPLING_RANGES["temperature"]
+    low, high = range_of(Sampling, "temperature")
     try:
         value = float(argument)
     except ValueError:

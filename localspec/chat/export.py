@@ -19,8 +19,8 @@ from localspec.chat.thinking import code_blocks, fenced, split
 from localspec.chat.tree import Tree
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
-from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.text_file import decode_text
+from localspec.values import InvalidValueError, read
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -172,7 +172,7 @@ def _skip_space(text: str, place: int) -> int:
 def _explained(error: Exception, where: str) -> UserError:
     if isinstance(error, UserError):
         return UserError(f"{where}{error.message}", error.hint)
-    if isinstance(error, UnexpectedError):
+    if isinstance(error, InvalidValueError):
         return UserError(f"{where}not a chat that can be imported: {error}", _READABLE)
     words = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return UserError(f"{where}not JSON: {words}", _READABLE)
@@ -180,17 +180,17 @@ def _explained(error: Exception, where: str) -> UserError:
 
 def _parsed(value: object) -> WholeChat:
     if not isinstance(value, Mapping) or value.get("format") != FORMAT:
-        raise UnexpectedError(f'"format" is not "{FORMAT}"')
-    schema = checked(int, value.get("schema"), "schema")
+        raise InvalidValueError(f'"format" is not "{FORMAT}"')
+    schema = read(int, value.get("schema"), "schema")
     if schema > SCHEMA:
         raise UserError(f"the file was written by a newer LocalSpec (schema {schema})", "update LocalSpec")
     if schema != SCHEMA:
-        raise UnexpectedError(f"schema is {schema}, not {SCHEMA}")
+        raise InvalidValueError(f"schema is {schema}, not {SCHEMA}")
     listed = value.get("messages")
     if not isinstance(listed, list):
-        raise UnexpectedError("messages is not a list")
+        raise InvalidValueError("messages is not a list")
     if len(listed) > MAX_MESSAGES:
-        raise UnexpectedError(f"there are {len(listed)} messages, more than {MAX_MESSAGES}")
+        raise InvalidValueError(f"there are {len(listed)} messages, more than {MAX_MESSAGES}")
     messages: dict[int, StoredMessage] = {}
     records: dict[int, AnswerRecord] = {}
     for i, item in enumerate(listed):
@@ -205,12 +205,12 @@ def _parsed(value: object) -> WholeChat:
 
 
 def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
-    chat = checked(ChatInfo, _without_own_numbers(value, "id", "messages", draft=""), "chat")
+    chat = read(ChatInfo, _without_own_numbers(value, "id", "messages", draft=""), "chat")
     _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
     _check_time(chat.created, "chat.created")
     _check_time(chat.updated, "chat.updated")
     if chat.leaf is not None and chat.leaf not in messages:
-        raise UnexpectedError(f"chat.leaf: there is no message {chat.leaf}")
+        raise InvalidValueError(f"chat.leaf: there is no message {chat.leaf}")
     return replace(chat, messages=len(messages))
 
 
@@ -220,11 +220,11 @@ def _without_own_numbers(value: object, *names: str, **others: object) -> object
 
 
 def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) -> StoredMessage:
-    found = checked(StoredMessage, _without_own_numbers(value, "chat"), where)
+    found = read(StoredMessage, _without_own_numbers(value, "chat"), where)
     if found.id in earlier:
-        raise UnexpectedError(f"{where}.id: there are two messages {found.id}")
+        raise InvalidValueError(f"{where}.id: there are two messages {found.id}")
     if found.parent is not None and found.parent not in earlier:
-        raise UnexpectedError(f"{where}.parent: there is no message {found.parent} before this one")
+        raise InvalidValueError(f"{where}.parent: there is no message {found.parent} before this one")
     _check_time(found.created, f"{where}.created")
     _check_texts(where, [found.content, *(part for a in found.attachments for part in (a.name, a.text))])
     return replace(found, state="stopped") if found.state == "writing" else found
@@ -238,9 +238,9 @@ def _tagged(message: StoredMessage) -> StoredMessage:
 
 def _check_texts(where: str, texts: Sequence[str]) -> None:
     if max(map(len, texts)) > MAX_CHARACTERS:
-        raise UnexpectedError(f"{where} holds a text of more than {MAX_CHARACTERS} characters")
+        raise InvalidValueError(f"{where} holds a text of more than {MAX_CHARACTERS} characters")
 
 
 def _check_time(value: float, where: str) -> None:
     if not 0 <= value < _YEAR_9999:
-        raise UnexpectedError(f"{where} is no moment that a calendar holds")
+        raise InvalidValueError(f"{where} is no moment that a calendar holds")

@@ -8,14 +8,23 @@ from typing import Any, Literal
 
 from localspec.types import (
     EngineSettings,
+    FrequencyPenalty,
+    MaxTokens,
+    MinP,
     Mode,
     ModeChanged,
+    PenaltyWindow,
     PlainRate,
+    PresencePenalty,
     Provenance,
+    RepetitionPenalty,
     RoundDone,
     Sampling,
     Seed,
     Summary,
+    Temperature,
+    TopK,
+    TopP,
 )
 
 Role = Literal["user", "assistant"]
@@ -98,15 +107,15 @@ class ChatSettings:
     """What one chat settles over flags and profile; None leaves a setting to them."""
 
     mode: Literal["auto", Mode] | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    penalty_window: int | None = None
-    max_tokens: int | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    penalty_window: PenaltyWindow | None = None
+    max_tokens: MaxTokens | None = None
     seed: Seed | None = None
     thinking: bool | None = None
     ignores_circles: bool | None = None

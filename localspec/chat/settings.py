@@ -13,20 +13,21 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from localspec.chat.answer_settings import AUTO, THINKING
+from localspec.chat.messages import ChatSettings
 from localspec.chat.session import ChatSession
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.recommended import said_by
 from localspec.storage import config
-from localspec.storage.json_file import checked
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, change_profile, profiles
+from localspec.storage.profiles import change_profile, profiles
 from localspec.types import Mode, Recommendation, Sampling
 from localspec.units import MODE_NAMES
+from localspec.values import Range, range_of, read
 
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
-_LIMITS = SAMPLING_RANGES | REQUEST_RANGES | {"context": (config.SMALLEST_CONTEXT, config.LARGEST_CONTEXT)}
+_CONTEXTS = Range(config.SMALLEST_CONTEXT, config.LARGEST_CONTEXT)
 _CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
 
 
@@ -50,7 +51,8 @@ class Setting:
         """Return the number that a text says, None for an empty one; raises UserError."""
         if not text.strip():
             return None
-        (low, high), is_whole = _LIMITS[self.name], self.kind == "whole"
+        low, high = _CONTEXTS if self.name == "context" else range_of(ChatSettings, self.name)
+        is_whole = self.kind == "whole"
         try:
             value = int(text) if is_whole else float(text)
         except ValueError:
@@ -77,7 +79,7 @@ class Setting:
         return "profile" if wanted == "profile" and self.profile else "chat"
 
 
-SETTINGS = checked(
+SETTINGS = read(
     tuple[Setting, ...],
     tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["settings"],
     "settings",

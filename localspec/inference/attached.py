@@ -9,16 +9,10 @@ import json
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
-
-from cattrs import BaseValidationError
-from cattrs.preconf.json import JsonConverter, make_converter
-from cattrs.strategies import configure_tagged_union
 
 from localspec.errors import ContextFullError, EngineDied, EngineError, ServerLost, UserError
 from localspec.inference.interface import Choice
@@ -33,10 +27,10 @@ from localspec.types import (
     Request,
     TaskType,
 )
+from localspec.values import plain, read
 from localspec.version import __version__
 
 T = TypeVar("T")
-_Prompt = tuple[Message, ...] | str
 PATIENCE_S = 10.0  # for an answer to a question that needs no turn
 _LONGEST_TURN_S = 600.0  # between two events: a long prompt on a slow machine, behind other answers
 _START_HINT = "start one there: `localspec serve`"
@@ -184,36 +178,16 @@ def _refused(status: int, body: bytes) -> Exception:
     return UserError(message) if code in range(400, 500) else EngineError(message)
 
 
-def plain(value: object, kind: object = None) -> dict[str, object]:
-    """Return a value as an object of JSON; `kind` is its type where that is a choice of several."""
-    found: dict[str, object] = _converter().unstructure(value, kind or type(value))
-    return found
-
-
-def to_json(value: object, kind: object = None) -> str:
-    """Return a value as JSON; `kind` is its type where that is a choice of several."""
-    return _converter().dumps(value, unstructure_as=kind or type(value))
+def to_json(value: object) -> str:
+    """Return a value as JSON."""
+    return json.dumps(plain(value))
 
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
     """Return the value of a type that JSON stands for; raises UserError."""
     try:
-        return _converter().loads(text, kind)
-    except (BaseValidationError, ValueError, TypeError, KeyError, RecursionError) as error:
-        what = getattr(kind, "__name__", "an event")
-        raise UserError(
-            f"what was sent is no {what}", "both sides need the same version of LocalSpec"
-        ) from error
-
-
-@cache
-def _converter() -> JsonConverter:
-    made = make_converter()
-    made.register_structure_hook(Path, lambda value, _kind: Path(str(value)))
-    made.register_unstructure_hook(Path, str)
-    made.register_structure_hook_func(
-        lambda kind: kind == _Prompt,
-        lambda value, _kind: value if isinstance(value, str) else made.structure(value, tuple[Message, ...]),
-    )
-    configure_tagged_union(GenerationEvent, made)
-    return made
+        return read(kind, json.loads(text))
+    except (ValueError, RecursionError) as error:
+        what = getattr(kind, "__name__", "event")
+        hint = "both sides need the same version of LocalSpec"
+        raise UserError(f"what was sent is no {what}: {error}", hint) from error

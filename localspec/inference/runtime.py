@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import isfinite
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,8 +43,6 @@ from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
 from localspec.models.recommended import recommended
 from localspec.storage.pair_identity import fingerprint
-from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES, SPECULATION_RANGES
-from localspec.storage.toml_file import Range, TomlTable
 from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
 from localspec.types import (
     DeviceMemory,
@@ -67,6 +64,7 @@ from localspec.types import (
     ThinkingOpened,
     Token,
 )
+from localspec.values import InvalidValueError, check
 
 SCORE_CHUNK = 64
 _REPEATED = "repetitions in the text serve as drafts"
@@ -401,9 +399,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def _prompt(self, request: Request) -> list[int]:
         """Return the prompt's tokens; raise `UserError` for none, too many, or figures out of range."""
-        _check(request.sampling, SAMPLING_RANGES)
-        _check(request.settings, SPECULATION_RANGES)
-        _check(request, REQUEST_RANGES)
+        _check(request)
         room = self.target.context
         if isinstance(request.prompt, str) and request.infill is not None:
             prompt = self._target_model.vocabulary.infill(request.prompt, request.infill, room)
@@ -550,11 +546,12 @@ def _look_up(*models: ModelOptions | None) -> None:
                 fingerprint(each.path)
 
 
-def _check(values: Sampling | EngineSettings | Request, ranges: Mapping[str, Range]) -> None:
-    """Raise `UserError` for a value that is none or out of range, as where a profile says it."""
-    keys = ranges.keys() if isinstance(values, Request) else [field.name for field in fields(values)]
-    said = {name: value for name in keys if (value := getattr(values, name)) is not None}
-    TomlTable(Path(type(values).__name__), "", (), said).settled(type(values), ranges, keys)
+def _check(request: Request) -> None:
+    """Raise `UserError` for a value of another type, or out of range."""
+    try:
+        check(request)
+    except InvalidValueError as error:
+        raise UserError(f"Request: `{error.place}` {error.demand}") from None
 
 
 def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:

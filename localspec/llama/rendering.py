@@ -5,19 +5,24 @@ from __future__ import annotations
 import faulthandler
 import json
 import pickle
-import struct
-import subprocess
 import threading
-import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from localspec import units
-from localspec.child_process import exit_words, printed_before, start_python, take_pipes
+from localspec.child_process import (
+    Child,
+    ChildEndedError,
+    ChildOverLimitError,
+    Limits,
+    marked_text,
+    take_pipes,
+    write_marked_text,
+)
 from localspec.errors import ModelFileError, UserError
 
 if TYPE_CHECKING:
@@ -28,8 +33,7 @@ if TYPE_CHECKING:
     from localspec.types import Message
 
 _CODE = "from localspec.llama.rendering import main; main()"
-_START_S, _LOOK_S, _GRACE_S = 10.0, 0.01, 1.0
-_HEAD = struct.Struct("<BQ")  # of a reply: what it is, and its bytes; no pickle, for whose code wrote it?
+_START_S, _GRACE_S = 10.0, 1.0
 _TEXT, _REFUSAL, _MISTAKE = range(3)
 _LONGEST_COMPLAINT = 500  # characters
 _OTHER = "give another with --chat-template-file, or choose another file of the model"
@@ -46,9 +50,7 @@ class Renderer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._end: Callable[[], object] = lambda: None
-        self._greeted = False
+        self._child: Child[tuple[int, str]] | None = None
 
     def start(self) -> None:
         """Start the process ahead of its first use, while something else takes time."""
@@ -80,9 +82,9 @@ class Renderer:
     def _answer(self, source: str, values: Mapping[str, object] | None, size: int) -> str:
         """Return the child's reply to values of so many characters, or to None, which asks for variables."""
         seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
-        order = pickle.dumps((source, values, seconds, length))
+        limits = Limits(seconds, _MEMORY + size * _MEMORY_EACH, length)
         with self._lock:
-            kind, text = self._ask(order, seconds, _MEMORY + size * _MEMORY_EACH, length)
+            kind, text = self._ask((source, values, seconds, length), limits)
         if kind == _REFUSAL:
             raise UserError(
                 f"the model's chat template refuses the conversation: {text}",
@@ -92,37 +94,23 @@ class Renderer:
             raise UserError(f"the model's chat template {text}", _OTHER)
         return text
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
-            self._end()
-            self._process = start_python(_CODE, subprocess.DEVNULL, "the chat template's process")
-            self._end = weakref.finalize(self, _end, self._process)  # also when the program ends
-            self._greeted = False
-        return self._process
+    def _started(self) -> Child[tuple[int, str]]:
+        if self._child is not None and self._child.has_ended:
+            self._child.end()
+            self._child = None
+        if self._child is None:  # its replies are no pickles: foreign code may have written them
+            self._child = Child(_CODE, "the chat template's process", marked_text)
+        return self._child
 
-    def _ask(self, order: bytes, seconds: float, memory: int, length: int) -> tuple[int, str]:
-        process = self._started()
-        assert process.stdin is not None
-        assert process.stdout is not None
+    def _ask(self, order: object, limits: Limits) -> tuple[int, str]:
+        child = self._started()
         try:
-            if not self._greeted:
-                with _watched(process, _START_S, memory):
-                    self._greeted = not [*printed_before(process.stdout)]
-            with _watched(process, seconds, memory):
-                with suppress(OSError):  # that it has ended is noticed below
-                    process.stdin.write(order)
-                    process.stdin.flush()
-                kind, size = _HEAD.unpack(process.stdout.read(_HEAD.size))
-                text = process.stdout.read(min(size, length))
-                if len(text) < size:
-                    raise EOFError
-        except (EOFError, struct.error):
-            self._end()
-            raise _failure(f"ends its process ({exit_words(process.returncode)})") from None
-        except BaseException:
-            self._end()  # nobody is left to read its reply
-            raise
-        return kind, text.decode("utf-8", "replace")
+            child.greet(replace(limits, seconds=_START_S))
+            return child.ask(order, limits)
+        except ChildEndedError as ended:
+            raise _failure(f"ends its process ({ended.how})") from None
+        except ChildOverLimitError as over:
+            raise _failure(f"{_excess(over, limits)} for this conversation") from None
 
 
 def _turn(message: Message, names: Mapping[str, str], part_roles: Sequence[str] = ()) -> dict[str, object]:
@@ -156,44 +144,10 @@ def _failure(what: str) -> ModelFileError:
     return ModelFileError(f"the model's chat template {what}", _OTHER)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.communicate()
-
-
-@contextmanager
-def _watched(process: subprocess.Popen[bytes], seconds: float, memory: int) -> Iterator[None]:
-    """End a process that takes too long or too much meanwhile, and raise `ModelFileError`."""
-    over, ends, excess = threading.Event(), time.monotonic() + seconds, list[str]()
-
-    def watch() -> None:
-        while not over.wait(_LOOK_S):
-            if time.monotonic() > ends:
-                excess.append(f"takes longer than {units.duration(seconds)} for this conversation")
-            elif _resident(process) > memory:
-                excess.append(f"takes more than {units.memory(memory)} of memory for this conversation")
-            if excess:
-                process.kill()
-                break
-
-    watcher = threading.Thread(target=watch, name="localspec-template", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
-        if excess:
-            raise _failure(excess[0])
-
-
-def _resident(process: subprocess.Popen[bytes]) -> int:
-    import psutil  # which the process itself has no use for
-
-    with suppress(psutil.Error):
-        resident: int = psutil.Process(process.pid).memory_info().rss
-        return resident
-    return 0
+def _excess(over: ChildOverLimitError, limits: Limits) -> str:
+    if over.limit == "seconds":
+        return f"takes longer than {units.duration(limits.seconds or 0)}"
+    return f"takes more than {units.memory(limits.memory or 0)} of memory"
 
 
 renderer = Renderer()
@@ -215,8 +169,7 @@ def main() -> None:
                 what = f"writes {units.size(len(raw))} for a conversation far shorter"
                 kind, raw = _MISTAKE, what.encode()
             faulthandler.cancel_dump_traceback_later()
-            replies.write(_HEAD.pack(kind, len(raw)) + raw)
-            replies.flush()
+            write_marked_text(replies, kind, raw)
 
 
 class _RefusedError(Exception):

@@ -8,11 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from localspec.models.names import Reference, looks_like_reference
 from localspec.models.shape import LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
+from localspec.values import Line, Range
 
 if TYPE_CHECKING:
     from localspec.models.packages import PackagedFile
@@ -21,6 +22,7 @@ SCHEMA = 1
 _PAIR_FIELDS = ("target", "draft", "memory_gb", "score", "good_at", "tip")
 _PACKAGE = "package:"
 _BUNDLED = "bundled"
+_Count = Annotated[int, Range(0, 2**50)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +30,35 @@ class CatalogueModel:
     """One model that can be had, as far as the catalogue knows it; sizes in bytes, all about right."""
 
     key: str
-    title: str
-    source: str
-    quant: str
-    bytes: int
-    parameters: int
-    licence: str
-    family: str
-    layers: int
-    width: int
-    feed_forward: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    vocabulary: int
-    context: int
-    file: str = ""
-    active: int = 0  # parameters that a token uses
+    title: Line
+    source: Line
+    quant: Line
+    bytes: _Count
+    parameters: Annotated[int, Range(1, 2**50)]
+    licence: Line
+    family: Line
+    layers: Annotated[int, Range(1, 1024)]
+    width: _Count
+    feed_forward: _Count
+    heads: _Count
+    kv_heads: _Count
+    head_size: _Count
+    vocabulary: _Count
+    context: _Count
+    file: Line = ""
+    active: _Count = 0  # parameters that a token uses
     tied: bool = False
-    window: int | None = None
-    full_every: int = 1  # of models with a window or a state, only every so manyth keeps the whole context
-    state: int = 0  # bytes of the running state that the other layers of a hybrid keep instead
-    architecture: str = ""  # as llama.cpp calls it, where that is not the family's name
+    window: _Count | None = None
+    full_every: Annotated[int, Range(1, 64)] = (
+        1  # of models with a window or a state, only every so manyth keeps the whole context
+    )
+    state: _Count = 0  # bytes of the running state that the other layers of a hybrid keep instead
+    architecture: Line = ""  # as llama.cpp calls it, where that is not the family's name
     mtp: bool = False  # the file holds a head that drafts for the model
     checked: bool = False
     also: tuple[str, ...] = ()  # further names on the hub under which the model can be had
-    packages: str = ""  # of a Python index, which carry the file in parts
-    sha256: str = ""  # of the file, where it is known
+    packages: Line = ""  # of a Python index, which carry the file in parts
+    sha256: Line = ""  # of the file, where it is known
 
     @property
     def in_packages(self) -> PackagedFile | None:
@@ -150,7 +154,7 @@ def read_catalogue(path: Path) -> Catalogue:
     root.allow(("schema", "date", "models", "pairs"))
     for key in ("schema", "date"):
         root.require(key)
-    if root.whole("schema", (1, 1_000), 0) != SCHEMA:
+    if root.value("schema", int, 0) != SCHEMA:
         root.complain("schema", f"this LocalSpec reads catalogues of schema {SCHEMA} alone")
     models, pairs = root.table("models"), root.table("pairs")
     found = {key: _model(key, models.table(key)) for key in models}
@@ -204,11 +208,10 @@ def approximate_head(model: CatalogueModel) -> ModelShape:
 
 
 def _model(key: str, table: TomlTable) -> CatalogueModel:
-    parameters = table.whole("parameters", (0, 2**50), 0)
-    limits = {"active": (1, parameters), "layers": (1, 1024), "full_every": (1, 64)}
-    model = CatalogueModel(
-        key=key, **{"active": parameters} | table.settled(CatalogueModel, limits, _MODEL_FIELDS)
-    )
+    found = table.fields_of(CatalogueModel, _MODEL_FIELDS)
+    model = CatalogueModel(key=key, **{"active": found["parameters"]} | found)
+    if not 1 <= model.active <= model.parameters:
+        table.complain("active", f"`active` has to be 1 to {model.parameters}, as `parameters` says")
     source = model.source
     if source != _BUNDLED and not source.startswith(_PACKAGE) and source.count("/") != 1:
         table.complain("source", f"`source` has to be USER/REPO, `{_BUNDLED}` or `{_PACKAGE}NAME`")
@@ -237,8 +240,8 @@ def _pair(key: str, table: TomlTable, models: dict[str, CatalogueModel]) -> Cata
         name=key,
         target=models[target],
         draft=models[draft] if draft else None,
-        memory_gb=table.whole("memory_gb", (0, 1024), 0),
-        score=table.whole("score", (0, 100), 0),
+        memory_gb=table.value("memory_gb", Annotated[int, Range(0, 1024)], 0),
+        score=table.value("score", Annotated[int, Range(0, 100)], 0),
         good_at=table.words("good_at"),
         tip=table.line("tip"),
     )

@@ -31,8 +31,8 @@ from localspec.models.local import LocalModel, find_models, is_of, of_reference
 from localspec.models.names import Reference, choose, kind_by_name, needs_header
 from localspec.models.shape import ModelShape, shape_of_parts
 from localspec.models.verified import checksum, is_checksum, is_verified, remember, verify
-from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.paths import write_atomically
+from localspec.values import InvalidValueError, read
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -296,11 +296,11 @@ def look_up(reference: Reference) -> RemoteModel:
         answer = _ask(reference)
     try:
         told = json.loads(answer)
-        commit = checked(str, told["sha"], "its answer.sha")
+        commit = read(str, told["sha"], "its answer.sha")
         listed = {file.name: file for file in map(_file, told["siblings"])}
         spelled = told.get("id")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise session.unlike_the_hub(str(error) if isinstance(error, UnexpectedError) else "") from error
+        raise session.unlike_the_hub(str(error) if isinstance(error, InvalidValueError) else "") from error
     repository = reference.repository
     if isinstance(spelled, str) and spelled.isascii() and spelled.lower() == repository.lower():
         repository = spelled  # the hub takes names in any case
@@ -331,7 +331,7 @@ def _kind_of(model: RemoteModel) -> FileKind:
 def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - whatever the hub says
     stored = told.get("lfs") or {"size": told.get("size", -1), "sha256": told.get("blobId", "")}
     values = {"name": told["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
-    return checked(RemoteFile, values, "a file")
+    return read(RemoteFile, values, "a file")
 
 
 def _ask(reference: Reference) -> bytes:

@@ -16,8 +16,8 @@ from itertools import islice
 from pathlib import Path
 
 from localspec.safe_text import whole_text
-from localspec.storage.json_file import UnexpectedError, checked
 from localspec.storage.paths import read_plain
+from localspec.values import InvalidValueError, read
 
 _USUAL_HOST, _USUAL_NAMESPACE = "registry.ollama.ai", "library"
 _LARGEST = 2**20  # bytes of a manifest
@@ -49,7 +49,7 @@ def is_store(folder: Path) -> bool:
 def models_in(store: Path) -> Iterator[StoredModel]:
     """Yield the models of a store whose weights are on this disk; what is no manifest is passed over."""
     for manifest in islice(_manifests(store / "manifests", 4), _MOST):
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, UnexpectedError):
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, InvalidValueError):
             yield from _model(store, manifest)
 
 
@@ -65,7 +65,7 @@ def _manifests(folder: Path, depth: int) -> Iterator[Path]:
 
 def _model(store: Path, manifest: Path) -> Iterator[StoredModel]:
     told = json.loads(read_plain(manifest, _LARGEST))
-    layers = [checked(_Layer, layer, "a layer") for layer in told["layers"]]
+    layers = [read(_Layer, layer, "a layer") for layer in told["layers"]]
     weights = [layer.digest for layer in layers if layer.mediaType == f"{_KIND}model"]
     if not weights:  # it runs in Ollama's cloud
         return

@@ -16,8 +16,9 @@ from localspec import smollm2
 from localspec.errors import ModelFileError
 from localspec.gguf import Header, Scalar, read_header
 from localspec.safe_text import safe_line
-from localspec.storage.profiles import SAMPLING_RANGES, Profile
+from localspec.storage.profiles import Profile
 from localspec.types import Recommendation, Sampling, SamplingChoice
+from localspec.values import range_of
 
 _PREFIX = "general.sampling."
 _FIELDS = {
@@ -95,7 +96,7 @@ def _checked(field: str, value: Scalar | None) -> int | float | None:
     """Return a value as its field of `Sampling` takes it; None where it makes no sense."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         return None
-    low, high = SAMPLING_RANGES[field]
+    low, high = range_of(Sampling, field)
     if _is_whole(field):
         return int(value) if low <= value <= high and value == int(value) else None
     number = float(f"{value:.7g}") + 0.0  # 0.95 in 32 bits is 0.949999988; -0.0 is 0.0
@@ -107,7 +108,7 @@ def _is_whole(field: str) -> bool:
 
 
 def _wanted(field: str) -> str:
-    low, high = SAMPLING_RANGES[field]
+    low, high = range_of(Sampling, field)
     return f"a {'whole ' * _is_whole(field)}number from {low:g} to {high:,.9g}"
 
 

@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.errors import UserError
-from localspec.inference.attached import Attachment, from_json, plain, to_json
+from localspec.inference.attached import Attachment, from_json, to_json
 from localspec.inference.interface import Choice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import Asked
 from localspec.server.service import Protocol, Service
 from localspec.types import EngineSettings, GenerationEvent, Message, TaskType
 from localspec.types import Request as GenerationRequest
+from localspec.values import tagged
 from localspec.version import __version__
 
 T = TypeVar("T")
@@ -79,7 +80,7 @@ async def _generate(service: Service, request: Request) -> Response:
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
     asked = Asked(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
-    events = (plain(event, GenerationEvent) async for event in service.answer(asked))
+    events = (tagged(event) async for event in service.answer(asked))
     return await streamed(request, events, error)
 
 

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
+from localspec import values
 from localspec.app.figures import Json
 from localspec.errors import (
     Cancelled,
@@ -28,7 +29,6 @@ from localspec.errors import (
     UserError,
 )
 from localspec.server.queue import QueueFullError
-from localspec.storage.json_file import UnexpectedError, checked
 
 LARGEST_BODY = 32 * 2**20  # bytes: more than any context holds
 BODY_S = 30.0  # for a request to arrive
@@ -127,8 +127,8 @@ def _no_number(name: str) -> object:
 def read(kind: type[T], value: object) -> T:
     """Return the JSON of a request as a dataclass; raises BodyError that says what stands where."""
     try:
-        return checked(kind, value, "request")
-    except UnexpectedError as error:
+        return values.read(kind, value, "request")
+    except values.InvalidValueError as error:
         raise BodyError(str(error).replace("request.", "", 1)) from None
 
 

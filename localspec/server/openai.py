@@ -24,16 +24,25 @@ from localspec.server.blocks import Blocks, Reply, Step
 from localspec.server.exchange import read, read_json
 from localspec.server.queue import Asked
 from localspec.server.service import Protocol, Service
-from localspec.storage.profiles import SAMPLING_RANGES, Profile, Speculation
+from localspec.storage.profiles import Profile, Speculation
 from localspec.types import (
+    SAMPLING,
     Finished,
+    FrequencyPenalty,
     GenerationEvent,
     Grammar,
     Message,
+    MinP,
+    PenaltyWindow,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
+    Temperature,
     TemplateVariables,
     TokenScore,
     ToolCall,
+    TopK,
+    TopP,
     seed_after,
 )
 from localspec.types import Request as GenerationRequest
@@ -141,14 +150,14 @@ class Body:
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repeat_last_n: int | None = None
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repeat_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    repeat_last_n: PenaltyWindow | None = None
     seed: Seed | None = None
     stop: object = None
     speculative: Speculation | None = None
@@ -313,7 +322,7 @@ def answer_of(body: Body, service: Service, prompt: tuple[Message, ...] | str) -
 def asked_of(body: Body, service: Service, answer: GenerationRequest, profile: Profile) -> Asked:
     """Return an answer with how a request wants it decoded and sampled."""
     usual = service.asked
-    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING_RANGES}
+    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING}
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
     return Asked(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))

@@ -12,17 +12,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Annotated
 
 from localspec.errors import UserError
 from localspec.gguf import part_name
 from localspec.storage.paths import PRIVATE_FILE, config_dir, expanded, write_atomically
 from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
+from localspec.values import Line, Range
 
 LARGEST_CONTEXT = 2**24
 SMALLEST_CONTEXT = 64
 READING_WIDTH = 100
 _CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles")
+_KiB = Annotated[int, Range(1, 65536)]
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
@@ -43,13 +46,13 @@ class Config:
     rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices are used here
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
     remote_program: str = "localspec"  # what LocalSpec is called there
-    profile: str = "auto"
+    profile: Line = "auto"
     sidebar: bool = True
     footer: bool = True
     vim: bool = False
-    width: int = READING_WIDTH  # columns of messages; 0 takes all
+    width: Annotated[int, Range(0, 1000)] = READING_WIDTH  # columns of messages; 0 takes all
     titles: bool = True
-    notify: str = "bell"
+    notify: Line = "bell"
     ignore_circles: bool = False
     attachment_bytes: int = 256 * 1024
 
@@ -77,7 +80,7 @@ def read_config(path: Path) -> Config:
     models, chat = root.table("models"), root.table("chat")
     attachments = root.table("attachments")
     models.allow(("target", "draft", "context", "rpc", "host", "program"))
-    of_chat = chat.settled(Config, {"width": (0, 1000)}, _CHAT)
+    of_chat = chat.fields_of(Config, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
     if theme := root.line("theme"):
@@ -101,7 +104,7 @@ def read_config(path: Path) -> Config:
         rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
-        attachment_bytes=attachments.whole("max_kib", (1, 65536), usual.attachment_bytes // 1024) * 1024,
+        attachment_bytes=attachments.value("max_kib", _KiB, usual.attachment_bytes // 1024) * 1024,
         **of_chat,
     )
 
@@ -143,7 +146,7 @@ def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
 
 
 def _context(table: TomlTable) -> int:
-    context = table.whole("context", (0, LARGEST_CONTEXT), 0)
+    context = table.value("context", Annotated[int, Range(0, LARGEST_CONTEXT)], 0)
     if 0 < context < SMALLEST_CONTEXT:
         hint = f"use 0 or {SMALLEST_CONTEXT} and more"
         table.complain("context", f"`context` of {context} is too small", hint)

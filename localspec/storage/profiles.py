@@ -8,44 +8,29 @@ applies them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from localspec.errors import UserError, in_words
 from localspec.storage.paths import make_private_folder, write_atomically
-from localspec.storage.toml_file import Changes, Range, TomlTable, edited, read_table, read_written
-from localspec.types import SEEDS, Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling, TaskType
-
-SAMPLING_RANGES: dict[str, Range] = {
-    "temperature": (0, 100),
-    "top_k": (0, 1_000_000),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "repetition_penalty": (0.01, 10),
-    "presence_penalty": (-10, 10),
-    "frequency_penalty": (-10, 10),
-    "penalty_window": (0, 1_000_000),
-}
-"""The least and the largest value of every field of `Sampling`."""
-
-SPECULATION_RANGES: Mapping[str, Range] = {
-    "draft_length": (1, 256),
-    "fan_out_budget": (1, 64),
-    "draft_temperature": (0, 10),
-    "saguaro_c": (0, 1),
-    "min_confidence": (0, 1),
-}
-"""The least and the largest value of every number in `EngineSettings`."""
-
-REQUEST_RANGES: dict[str, Range] = {
-    "max_tokens": (1, 2**31 - 1),
-    "seed": SEEDS,
-    "top_logprobs": (0, 64),
-}
-"""The least and the largest value of every number in `Request`."""
+from localspec.storage.toml_file import Changes, TomlTable, edited, read_table, read_written
+from localspec.types import (
+    Acceptance,
+    DraftLength,
+    DraftTemperature,
+    EngineSettings,
+    Fallback,
+    FanOutBudget,
+    FanOutShape,
+    MinConfidence,
+    Mode,
+    SaguaroC,
+    Sampling,
+    TaskType,
+)
 
 DEFAULT_PROFILE = "general"
 RESERVED = ("auto",)  # is no profile but the choice among them
@@ -61,13 +46,13 @@ class Speculation:
     """What a profile settles of `EngineSettings`; None leaves it to what was tuned or measured."""
 
     mode: Mode | None = None
-    draft_length: int | None = None
-    fan_out_budget: int | None = None
+    draft_length: DraftLength | None = None
+    fan_out_budget: FanOutBudget | None = None
     fan_out_shape: FanOutShape | None = None
-    draft_temperature: float | None = None
-    saguaro_c: float | None = None
+    draft_temperature: DraftTemperature | None = None
+    saguaro_c: SaguaroC | None = None
     acceptance: Acceptance | None = None
-    min_confidence: float | None = None
+    min_confidence: MinConfidence | None = None
     fallback: Fallback | None = None
 
     @property
@@ -199,16 +184,16 @@ def read_profile(path: Path) -> Profile:
     title = table.line("title")
     if not 0 < len(title.strip()) <= _LONGEST_TITLE:
         table.complain("title", f"`title` has to have 1 to {_LONGEST_TITLE} characters")
-    sampling = table.table("sampling").settled(Sampling, SAMPLING_RANGES)
+    sampling = table.table("sampling").fields_of(Sampling)
     return Profile(
         name=path.stem,
         title=title.strip(),
         description=table.line("description").strip(),
-        task=cast("TaskType", table.choice("task", get_args(TaskType), "")),
-        system_prompt=table.text("system_prompt").strip("\n"),
+        task=cast("TaskType", table.value("task", TaskType, "")),
+        system_prompt=table.value("system_prompt", str, "").strip("\n"),
         sampling=Sampling(**sampling),
         path=path,
-        speculation=Speculation(**table.table("speculation").settled(Speculation, SPECULATION_RANGES)),
+        speculation=Speculation(**table.table("speculation").fields_of(Speculation)),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
         own_sampling="sampling" in table and path.parent != _shipped_folder(),
         settles=tuple(sampling),

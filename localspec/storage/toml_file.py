@@ -8,25 +8,23 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, TypeVar, cast
 
 from localspec.errors import UserError, in_words
 from localspec.storage.paths import read_plain
+from localspec.values import ONE_LINE, TEXT, InvalidValueError, Line, read, read_fields, shown
 
+T = TypeVar("T")
 LARGEST_FILE = 2**18  # a text that people write
-Range = tuple[float, float]
 Changes = Mapping[str, str | int | float | bool | None]
 """New values by dotted keys, of the file or of one of its tables; None takes a key away."""
 _MARK = "\ufeff"
 _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list
 
-_hints = cache(get_type_hints)  # it takes as long as everything else
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
@@ -103,97 +101,50 @@ class TomlTable:
             self.complain(key, f"`{key}` has to be a table: [{'.'.join((*self._path, key))}]")
         return TomlTable(self._file, self._text, (*self._path, key), cast("dict[str, object]", value))
 
-    def text(self, key: str, default: str = "") -> str:
-        """Return a text of any number of lines."""
-        value = self._values.get(key, default)
-        if not isinstance(value, str):
-            self.complain(key, f"`{key}` has to be a text, not {_shown(value)}", 'put it in quotes: "..."')
-        return value
+    def value(self, key: str, kind: object, default: T) -> T:
+        """Return what stands under a key, as a type's annotations want it; `default` where nothing does."""
+        if key not in self:
+            return default
+        with self._complaining(key):
+            return cast(T, read(cast("type[object]", kind), self._values[key]))
 
     def line(self, key: str, default: str = "") -> str:
         """Return a text of one line without control characters."""
-        value = self.text(key, default)
-        if not value.isprintable():
-            hint = _BACKSLASH if _ESCAPED.search(value) else ""
-            self.complain(key, f"`{key}` has to be one line of plain text", hint)
-        return value
-
-    def choice(self, key: str, choices: Sequence[str], default: str) -> str:
-        """Return one of some words."""
-        value = self.text(key, default)
-        if value not in choices:
-            self.complain(key, f"`{key}` cannot be `{value}`", f"choose from: {', '.join(choices)}")
-        return value
-
-    def switch(self, key: str, *, default: bool) -> bool:
-        """Return true or false."""
-        value = self._values.get(key, default)
-        if not isinstance(value, bool):
-            self.complain(key, f"`{key}` has to be true or false, not {_shown(value)}")
-        return value
-
-    def number(self, key: str, limits: Range, default: float) -> float:
-        """Return a number within limits."""
-        value = self._values.get(key, default)
-        low, high = limits
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            self.complain(key, f"`{key}` has to be a number from {low:g} to {high:g}, not {_shown(value)}")
-        return float(value)
-
-    def whole(self, key: str, limits: Range, default: int) -> int:
-        """Return a whole number within limits."""
-        value = self._values.get(key, default)
-        low, high = limits
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            wanted = f"a whole number from {int(low)} to {int(high)}"
-            self.complain(key, f"`{key}` has to be {wanted}, not {_shown(value)}")
-        return value
-
-    def words(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts, which may be written as one text with commas."""
-        value = self._values.get(key, [])
-        listed: object = value.split(",") if isinstance(value, str) else value
-        if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
-            self.complain(key, f"`{key}` has to be a text or a list of texts, not {_shown(value)}")
-        return tuple(item.strip() for item in listed)
+        return self.value(key, Line, default)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a list of texts of any number of lines."""
-        value = self._values.get(key, [])
-        if not isinstance(value, list):
-            self.complain(key, f"`{key}` has to be a list of texts, not {_shown(value)}")
-        for at, item in enumerate(value):
-            if not isinstance(item, str):
-                self.complain(key, f"`{key}` has to hold nothing but texts, not {_shown(item)}", item=at)
-        return tuple(value)
+        return self.value(key, tuple[str, ...], ())
 
-    def settled(
-        self, kind: type, limits: Mapping[str, Range], keys: Collection[str] | None = None
-    ) -> dict[str, Any]:
-        """Return what the table says of a dataclass's fields, or those of `keys`, each checked by its type.
+    def words(self, key: str) -> tuple[str, ...]:
+        """Return a list of texts, which may be written as one text with commas."""
+        found: str | tuple[str, ...] = self.value(key, str | tuple[str, ...], ())
+        return tuple(item.strip() for item in (found.split(",") if isinstance(found, str) else found))
+
+    def fields_of(self, kind: type, names: Collection[str] | None = None) -> dict[str, Any]:
+        """Return what the table says of a dataclass's fields, or those of `names`.
 
         Of the fields without a default every one has to be there.
         """
-        names = {field.name: field for field in fields(kind) if keys is None or field.name in keys}
-        self.allow(names)
-        for name, field in names.items():
-            if field.default is MISSING:
+        known = {field.name: field for field in fields(kind) if names is None or field.name in names}
+        self.allow(known)
+        for name, field in known.items():
+            if field.default is field.default_factory is MISSING:
                 self.require(name)
-        hints = _hints(kind)
-        return {key: self._value(key, hints[key], limits.get(key, (0, 2**50))) for key in self}
+        with self._complaining():
+            return read_fields(kind, self._values)
 
-    def _value(self, key: str, hint: Any, limits: Range) -> object:  # noqa: ANN401 - an annotation
-        kinds = get_args(hint) if NoneType in get_args(hint) else (hint,)
-        kind = kinds[0]
-        if get_origin(kind) is Literal:
-            return self.choice(key, get_args(kind), "")
-        if get_origin(kind) is tuple:
-            return self.words(key)
-        if kind is str:
-            return self.line(key)
-        if kind is bool:
-            return self.switch(key, default=False)
-        return self.whole(key, limits, 0) if kind is int else self.number(key, limits, 0)
+    @contextmanager
+    def _complaining(self, *path: str) -> Iterator[None]:
+        """Complain about an invalid value at its line; `path` leads to what is read."""
+        try:
+            yield
+        except InvalidValueError as error:
+            steps: tuple[str | int, ...] = (*path, *error.path)
+            key, item = steps[0], next((step for step in steps if isinstance(step, int)), None)
+            name = f"`{key}`" if item is None else f"an item of `{key}`"
+            demand = f"cannot be {shown(error.value)}" if error.choices else error.demand
+            self.complain(str(key), f"{name} {demand}", _hint(error), item)
 
 
 def read_table(path: Path) -> TomlTable:
@@ -329,6 +280,14 @@ def _decoded(path: Path, data: bytes) -> str:
     return text.replace("\r\n", "\n")
 
 
+def _hint(error: InvalidValueError) -> str:
+    if error.choices:
+        return f"choose from: {', '.join(error.choices)}"
+    if error.wanted == TEXT:
+        return 'put it in quotes: "..."'
+    return _BACKSLASH if error.wanted == ONE_LINE and _ESCAPED.search(str(error.value)) else ""
+
+
 def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
     found = _SYNTAX.fullmatch(complaint)
     if found is None:
@@ -342,10 +301,3 @@ def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
     if "overwrite" in what or "twice" in what:
         hint = "it stands in the file before, which is not valid TOML: keep one of them"
     return UserError(f"{path}, line {line}: {what[:1].lower()}{what[1:]}", hint)
-
-
-def _shown(value: object) -> str:
-    text = f"`{value}`" if isinstance(value, str) else str(value)
-    if isinstance(value, bool):
-        text = text.lower()
-    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -203,19 +203,19 @@ def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
         ),
         (
             {"sampling": Sampling(repetition_penalty=0)},
-            "Sampling: `repetition_penalty` has to be a number from 0.01 to 10, not 0",
+            "Request: `sampling.repetition_penalty` has to be a number from 0.01 to 10, not 0",
         ),
         (
             {"sampling": Sampling(temperature=float("nan"))},
-            "Sampling: `temperature` has to be a number from 0 to 100, not nan",
+            "Request: `sampling.temperature` has to be a number from 0 to 100, not nan",
         ),
         (
             {"settings": EngineSettings("ngram", saguaro_c=-1)},
-            "EngineSettings: `saguaro_c` has to be a number from 0 to 1, not -1",
+            "Request: `settings.saguaro_c` has to be a number from 0 to 1, not -1",
         ),
         (
             {"settings": EngineSettings("guess")},  # type: ignore[arg-type]
-            "EngineSettings: `mode` cannot be `guess`; choose from: off, ngram, sd, ssd",
+            "Request: `settings.mode` has to be one of off, ngram, sd, ssd, not `guess`",
         ),
     ],
     ids=lambda value: value.split("`")[1] if isinstance(value, str) else "",

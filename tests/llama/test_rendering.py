@@ -35,7 +35,7 @@ def renderer() -> Iterator[Renderer]:
     renderer = Renderer()
     assert renderer.render("{{ messages[0].content }}", {}, HI) == "hi"
     yield renderer
-    renderer._end()
+    renderer._started().end()
 
 
 def complaint(renderer: Renderer, template: str) -> str:
@@ -124,10 +124,9 @@ def test_a_long_text_of_other_scripts_is_rendered(renderer: Renderer) -> None:
 
 
 def test_a_process_that_has_ended_is_started_again(renderer: Renderer) -> None:
-    process = renderer._started()
-    descriptors = psutil.Process().num_fds()
-    process.kill()
-    process.wait(20)
+    child, descriptors = renderer._started(), psutil.Process().num_fds()
+    os.kill(child.pid, signal.SIGKILL)
+    psutil.Process(child.pid).wait(20)
     assert renderer.render("{{ messages[0].content }}", {}, HI) == "hi"
     assert psutil.Process().num_fds() == descriptors
 
@@ -162,7 +161,7 @@ def test_it_does_not_outlive_a_program_that_is_killed() -> None:
     code = f"""
 from localspec.llama.rendering import renderer
 renderer.render("", {{}}, [])
-print(renderer._process.pid, flush=True)
+print(renderer._started().pid, flush=True)
 renderer.render({LOOPS!r}, {{}}, [])
 """
     with start_script(code, "none") as script:

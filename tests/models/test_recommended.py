@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -17,8 +17,9 @@ from localspec.chat.answer_settings import SessionRequest
 from localspec.demo import bundled_pair
 from localspec.gguf import Header, Scalar
 from localspec.models.recommended import recommended, recommended_for, suited
-from localspec.storage.profiles import SAMPLING_RANGES, Profile, profiles
+from localspec.storage.profiles import Profile, profiles
 from localspec.types import Recommendation, Sampling, SamplingChoice
+from localspec.values import check
 
 NOTHING = Recommendation()
 QWEN = Recommendation(SamplingChoice(temperature=1.0, top_k=20, top_p=0.95, min_p=0.0))
@@ -132,8 +133,8 @@ def test_whatever_a_file_says_the_sampling_can_be_used(values: dict[str, Scalar 
             [name for name, value in values.items() if value is None],
         )
     )
-    sampling = asdict(found.sampling.over(Sampling()))
-    assert all(low <= sampling[name] <= high for name, (low, high) in SAMPLING_RANGES.items())
+    sampling = found.sampling.over(Sampling())
+    check(sampling)
     assert len(found.sampling.settled) + len(found.unused) + len(found.wrong) == len(values)
 
 

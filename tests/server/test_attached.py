@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from typing import cast
@@ -34,6 +35,7 @@ from localspec.types import (
     TokenScore,
     TokensScored,
 )
+from localspec.values import read, tagged
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
 
@@ -63,7 +65,29 @@ def alone(served: Served) -> Runtime:
 
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_events_survive_the_way(event: GenerationEvent) -> None:
-    assert from_json(to_json(event, GenerationEvent), GenerationEvent) == event  # type: ignore[arg-type]
+    assert read(GenerationEvent, json.loads(json.dumps(tagged(event)))) == event  # type: ignore[arg-type]
+
+
+def test_bodies_of_version_0_1_0_are_read() -> None:
+    round_done = """{"stats": {"drafted": 3, "accepted": 2, "origin": "ahead", "verify_s": 0.1,
+    "draft_s": 0.2, "wait_s": 0.3, "python_s": 0.4, "ahead_s": 0.0, "copied": 1},
+    "tokens": 3, "_type": "RoundDone"}"""
+    assert read(GenerationEvent, json.loads(round_done)) in EVENTS  # type: ignore[arg-type]
+    piece = """{"pieces": [{"text": "a\\u20ac\\n", "provenance": "prepared"},
+    {"text": "b", "provenance": "bonus"}], "_type": "TextDelta"}"""
+    assert read(GenerationEvent, json.loads(piece)) in EVENTS  # type: ignore[arg-type]
+    request = """{"prompt": [{"role": "user", "content": "Hi", "tool_calls": [], "tool_call_id": "",
+    "thinking": ""}], "sampling": {"temperature": 0, "top_k": 40, "top_p": 0.95, "min_p": 0.05,
+    "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "penalty_window": 64},
+    "settings": {"mode": "sd", "draft_length": 12, "fan_out_budget": 16, "fan_out_shape": "best-first",
+    "draft_temperature": 1.0, "saguaro_c": 1.0, "acceptance": "rejection", "min_confidence": null,
+    "fallback": "just-in-time"}, "max_tokens": 5, "stop": ["\\n"], "seed": 7,
+    "template_variables": [["enable_thinking", false]], "infill": null, "tools": [], "shows_control": false,
+    "steps_down": false, "reuses_cache": true, "grammar": null, "logit_bias": [], "top_logprobs": null,
+    "ignores_circles": false}"""
+    settings, variables = EngineSettings(mode="sd"), (("enable_thinking", False),)
+    expected = Request((Message("user", "Hi"),), GREEDY, settings, 5, ("\n",), 7, variables)
+    assert from_json(request, Request) == expected
 
 
 @pytest.mark.parametrize("prompt", ["bare text", QUESTION])
@@ -172,7 +196,7 @@ def test_a_server_of_another_kind_is_told(served: Served) -> None:
 
 
 def test_a_server_that_ends_is_an_engine_that_died(models: AttachedModels) -> None:
-    begun = to_json(PromptProgress(1, 2), GenerationEvent).encode()
+    begun = json.dumps(tagged(PromptProgress(1, 2))).encode()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         dying = threading.Thread(target=_die_after, args=(listener, b"data: " + begun + b"\n\n"))
         dying.start()

@@ -49,7 +49,7 @@ def said(lines: list[str]) -> list[str]:
         (
             CHAT,
             {"messages": [SAYS | {"role": SECRET}]},
-            "400 invalid_request_error: messages[0].role is none of",
+            "400 invalid_request_error: messages[0].role is not one of",
         ),
         (CHAT, {"messages": [SAYS], "temperature": SECRET}, "400 invalid_request_error: temperature is not"),
         (CHAT, {"messages": [SAYS], "tools": [TOOL]}, "400 invalid_request_error"),
@@ -176,7 +176,7 @@ def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_refused(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("", 400), (" ", 404), ("min", 404), ("mine2", 404), (None, 400), (["mine"], 404)]
+    ("name", "status"), [("", 400), (" ", 404), ("min", 404), ("mine2", 404), (None, 400), (["mine"], 400)]
 )
 def test_a_name_that_is_none_ends_nobodys_answer(made_up: Served, name: object, status: int) -> None:
     with ExitStack() as opened:

@@ -7,8 +7,6 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.storage.profiles import (
-    SAMPLING_RANGES,
-    SPECULATION_RANGES,
     Profile,
     Speculation,
     TuningPrompts,
@@ -17,7 +15,8 @@ from localspec.storage.profiles import (
     read_profile,
     shipped_files,
 )
-from localspec.types import EngineSettings, Sampling, TaskType
+from localspec.types import SAMPLING, EngineSettings, Sampling, SamplingChoice, TaskType
+from localspec.values import check, range_of
 
 MINIMAL = 'title = "Mine"\ntask = "coding"\n'
 ASKED, KEPT = (tuple(f"{kind} {number}" for number in range(count)) for kind, count in (("p", 8), ("h", 4)))
@@ -72,7 +71,7 @@ def test_code_is_written_colder_and_prose_warmer() -> None:
 
 def test_the_documented_profile_shows_every_field() -> None:
     text = shipped()["general"].path.read_text(encoding="utf-8")
-    assert [name for name in SAMPLING_RANGES if f"\n# {name} = " not in text] == []
+    assert [name for name in SAMPLING if f"\n# {name} = " not in text] == []
     assert [field.name for field in fields(Speculation) if f"\n# {field.name} = " not in text] == []
     assert "\n[tuning]\nprompts = [" in text
     assert "\nheld_out = [" in text
@@ -88,9 +87,8 @@ def test_the_documented_values_of_speculation_can_be_used(folder: Path) -> None:
 
 
 def test_every_way_of_sampling_has_its_range_and_defaults_are_within() -> None:
-    usual = Sampling()
-    assert set(SAMPLING_RANGES) == {field.name for field in fields(Sampling)}
-    assert all(low <= getattr(usual, name) <= high for name, (low, high) in SAMPLING_RANGES.items())
+    check(Sampling())
+    assert all(range_of(Sampling, name) == range_of(SamplingChoice, name) for name in SAMPLING)
 
 
 def test_every_field_is_read(folder: Path) -> None:
@@ -110,7 +108,7 @@ def test_every_field_is_read(folder: Path) -> None:
     expected = Profile(
         "mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts, own_sampling=True
     )
-    assert read_profile(path) == replace(expected, settles=tuple(SAMPLING_RANGES))
+    assert read_profile(path) == replace(expected, settles=tuple(SAMPLING))
 
 
 def test_title_and_task_are_enough(folder: Path) -> None:
@@ -128,10 +126,10 @@ def test_the_sampling_of_shipped_profiles_is_not_of_ones_own(folder: Path) -> No
 
 def test_the_documented_values_of_sampling_are_the_usual_ones(folder: Path) -> None:
     text = shipped()["general"].path.read_text(encoding="utf-8")
-    for name in SAMPLING_RANGES:
+    for name in SAMPLING:
         text = text.replace(f"\n# {name} = ", f"\n{name} = ")
     mine = read_profile(put(folder, "mine", text))
-    assert (mine.sampling, mine.settles) == (Sampling(), tuple(SAMPLING_RANGES))
+    assert (mine.sampling, mine.settles) == (Sampling(), tuple(SAMPLING))
 
 
 def test_speculation_settles_what_it_names_and_leaves_the_rest() -> None:
@@ -147,7 +145,8 @@ def test_speculation_speaks_of_every_setting_within_its_range() -> None:
     numbers = [
         field.name for field in fields(EngineSettings) if not isinstance(getattr(usual, field.name), str)
     ]
-    assert list(SPECULATION_RANGES) == numbers
+    assert all(range_of(Speculation, name) == range_of(EngineSettings, name) for name in numbers)
+    check(usual)
 
 
 def test_without_own_prompts_those_of_the_shipped_profile_for_the_task_are_used(folder: Path) -> None:
@@ -188,7 +187,7 @@ def test_a_task_is_done_by_the_profile_of_a_shipped_name(folder: Path, task: Tas
         (MINIMAL + "sampling.top_k = 1.5", 3, "a whole number"),
         (MINIMAL + "sampling = 3", 3, "has to be a table"),
         ("title = 'x'\ntask = 'code'", 2, "coding, writing, math, translate, summarise, dialogue"),
-        ("title = 'x'\ntask = 1", 2, "has to be a text"),
+        ("title = 'x'\ntask = 1", 2, "`task` cannot be 1; choose from: coding"),
         ("title = '  '\ntask = 'math'", 1, "1 to 40 characters"),
         ("title = '" + "x" * 41 + "'\ntask = 'math'", 1, "1 to 40 characters"),
         (MINIMAL + 'description = "a\\nb"', 3, "one line"),
@@ -199,7 +198,7 @@ def test_a_task_is_done_by_the_profile_of_a_shipped_name(folder: Path, task: Tas
         (MINIMAL + "[speculation]\nfan_out_budget = 65", 4, "a whole number from 1 to 64, not 65"),
         (MINIMAL + "[speculation]\nmode = 'auto'", 4, "choose from: off, ngram, sd, ssd"),
         (MINIMAL + "[speculation]\nfan_out_shape = 'flat'", 4, "uniform, geometric, best-first"),
-        (MINIMAL + "[speculation]\nacceptance = 1", 4, "has to be a text"),
+        (MINIMAL + "[speculation]\nacceptance = 1", 4, "cannot be 1; choose from: match, rejection"),
         (MINIMAL + "[speculation]\nfallback = 'none'", 4, "just-in-time, ngram"),
         (MINIMAL + "[speculation]\ndraft_temperature = -1", 4, "from 0 to 10, not -1"),
         (MINIMAL + "[speculation]\nsaguaro_c = 1.5", 4, "from 0 to 1, not 1.5"),
@@ -264,7 +263,7 @@ def test_a_broken_file_takes_no_other_profile_away(folder: Path) -> None:
 
 def test_who_asks_for_a_broken_profile_hears_why(folder: Path) -> None:
     put(folder, "coding", "title = 'x'\ntask = 1")
-    with pytest.raises(UserError, match="line 2: `task` has to be a text"):
+    with pytest.raises(UserError, match="line 2: `task` cannot be 1"):
         profile("coding", folder)
 
 

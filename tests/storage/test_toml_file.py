@@ -2,12 +2,28 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 
 from localspec.errors import UserError
 from localspec.storage.toml_file import TomlTable, line_of, parse_table, read_table
+from localspec.values import Range
+
+DIGIT = Annotated[int, Range(0, 9)]
+SHARE = Annotated[float, Range(0, 1)]
+SIZE = Annotated[float, Range(0, 2)]
+COLOUR = Literal["red", "green"]
+
+
+@dataclass(frozen=True, slots=True)
+class Painted:
+    key: COLOUR
+    share: SHARE = 0.5
+    other: str = ""
+
 
 TEXT = '''# a comment with a = sign
 first = 1
@@ -116,10 +132,10 @@ def test_values_are_handed_out(write: Callable[[str], TomlTable]) -> None:
     table = write(
         'text = "a\\nb"\nwhole = 3\nnumber = 2\nyes = true\nwords = ["a", " b"]\nsplit = "c, d"\n[sub]\nx = 1'
     )
-    assert table.text("text") == "a\nb"
-    assert table.whole("whole", (0, 9), 1) == 3
-    assert isinstance(table.number("number", (0, 9), 1), float)
-    assert table.switch("yes", default=False) is True
+    assert table.value("text", str, "") == "a\nb"
+    assert table.value("whole", DIGIT, 1) == 3
+    assert isinstance(table.value("number", SIZE, 0.5), float)
+    assert table.value("yes", bool, False) is True
     assert table.words("words") == ("a", "b")
     assert table.words("split") == ("c", "d")
     assert table.texts("words") == ("a", " b")
@@ -129,7 +145,7 @@ def test_values_are_handed_out(write: Callable[[str], TomlTable]) -> None:
 
 def test_dotted_names_are_found_at_any_depth(write: Callable[[str], TomlTable]) -> None:
     table = write('a = 1\nb.c = 2\n"d.e" = 3\n[f]\ng.h = 4')
-    assert [(name, inner.whole(key, (0, 9), 0)) for name, inner, key in table.leaves()] == [
+    assert [(name, inner.value(key, DIGIT, 0)) for name, inner, key in table.leaves()] == [
         ("a", 1),
         ("b.c", 2),
         ("d.e", 3),
@@ -139,33 +155,34 @@ def test_dotted_names_are_found_at_any_depth(write: Callable[[str], TomlTable]) 
 
 def test_what_is_absent_has_its_default(write: Callable[[str], TomlTable]) -> None:
     table = write("")
-    assert (table.text("a", "x"), table.line("a"), table.choice("a", ("x", "y"), "y")) == ("x", "", "y")
-    assert (table.whole("a", (0, 9), 3), table.number("a", (0, 9), 0.5)) == (3, 0.5)
-    assert (table.switch("a", default=True), table.words("a"), list(table.table("a"))) == (True, (), [])
+    assert (table.value("a", str, "x"), table.line("a"), table.value("a", DIGIT, 3)) == ("x", "", 3)
+    assert (table.words("a"), list(table.table("a"))) == ((), [])
     assert table.texts("a") == ()
 
 
 @pytest.mark.parametrize(
     ("value", "action", "words"),
     [
-        ("1", lambda t: t.text("key"), "`key` has to be a text, not 1"),
-        ('"a\\nb"', lambda t: t.line("key"), "one line of plain text"),
+        ("1", lambda t: t.value("key", str, ""), '`key` has to be a text, not 1; put it in quotes: "..."'),
         (
-            '"blue"',
-            lambda t: t.choice("key", ("red", "green"), "red"),
-            "cannot be `blue`; choose from: red, green",
+            '"a\\nb"',
+            lambda t: t.line("key"),
+            "one line of plain text, not 'a\\nb'; in \"...\" a back",
         ),
-        ("1", lambda t: t.switch("key", default=False), "true or false, not 1"),
-        ("true", lambda t: t.number("key", (0, 2), 1), "a number from 0 to 2, not true"),
-        ("nan", lambda t: t.number("key", (0, 2), 1), "a number from 0 to 2, not nan"),
-        ("2.5", lambda t: t.number("key", (0, 2), 1), "not 2.5"),
-        ("1.0", lambda t: t.whole("key", (0, 1e6), 1), "a whole number from 0 to 1000000, not 1.0"),
-        ("true", lambda t: t.whole("key", (0, 1e6), 1), "not true"),
-        ("-1", lambda t: t.whole("key", (0, 1e6), 1), "not -1"),
-        ("1", lambda t: t.words("key"), "a text or a list of texts"),
-        ('["a", 1]', lambda t: t.words("key"), "a text or a list of texts"),
+        ("1", lambda t: t.line("key"), "a text, not 1"),
+        ('"blue"', lambda t: t.value("key", COLOUR, "red"), "cannot be `blue`; choose from: red, green"),
+        ("1", lambda t: t.value("key", bool, False), "true or false, not 1"),
+        ("true", lambda t: t.value("key", SHARE, 1), "a number from 0 to 1, not true"),
+        ("nan", lambda t: t.value("key", SHARE, 1), "a number from 0 to 1, not nan"),
+        ("2.5", lambda t: t.value("key", SHARE, 1), "not 2.5"),
+        ("1.0", lambda t: t.value("key", DIGIT, 1), "a whole number from 0 to 9, not 1.0"),
+        ("true", lambda t: t.value("key", DIGIT, 1), "not true"),
+        ("-1", lambda t: t.value("key", DIGIT, 1), "not -1"),
+        ("1", lambda t: t.words("key"), "a text or a list of texts, not 1"),
+        ('["a", 1]', lambda t: t.words("key"), "an item of `key` has to be a text, not 1"),
         ('"a, b"', lambda t: t.texts("key"), "a list of texts, not `a, b`"),
-        ('["a", 1]', lambda t: t.texts("key"), "nothing but texts, not 1"),
+        ('["a", 1]', lambda t: t.texts("key"), "an item of `key` has to be a text, not 1"),
+        ("7", lambda t: t.fields_of(Painted), "`key` cannot be 7; choose from: red, green"),
         ("1", lambda t: t.table("key"), "has to be a table: [key]"),
         ("1", lambda t: t.allow(("keys",)), "there is no key `key`; did you mean `keys`?"),
         ("1", lambda t: t.expect("key", "x", ("b", "a"), "colour"), "there is no colour `x`; known: a, b"),
@@ -182,7 +199,7 @@ def test_a_wrong_value_is_named_with_its_line(
 
 
 def test_a_long_value_is_shortened(write: Callable[[str], TomlTable]) -> None:
-    message = message_of(lambda: write(f'key = "{"x" * 500}"').switch("key", default=True))
+    message = message_of(lambda: write(f'key = "{"x" * 500}"').value("key", bool, True))
     assert len(message) < 300
 
 
@@ -194,9 +211,19 @@ def test_what_is_missing_is_named_with_its_table(write: Callable[[str], TomlTabl
     table.require("a")
 
 
+def test_some_fields_of_a_dataclass_are_read(write: Callable[[str], TomlTable]) -> None:
+    assert write('key = "red"\nshare = 1').fields_of(Painted) == {"key": "red", "share": 1.0}
+    assert write("share = 1").fields_of(Painted, ("share",)) == {"share": 1.0}
+    table = write('[sub]\nkey = "red"\nshare = 2').table("sub")
+    message = message_of(lambda: table.fields_of(Painted))
+    assert message.endswith("line 3: `share` has to be a number from 0 to 1, not 2")
+    assert "there is no key `key`" in message_of(lambda: table.fields_of(Painted, ("share",)))
+    assert "`key` is missing from the file" in message_of(lambda: write("share = 1").fields_of(Painted))
+
+
 def test_a_key_in_a_table_has_its_own_line(write: Callable[[str], TomlTable]) -> None:
     table = write("[sub]\n\nkey = 1").table("sub")
-    assert "file.toml, line 3: " in message_of(lambda: table.text("key"))
+    assert "file.toml, line 3: " in message_of(lambda: table.value("key", str, ""))
 
 
 def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], TomlTable]) -> None:
@@ -238,7 +265,7 @@ def test_an_item_in_an_inline_table_has_the_line_of_that(write: Callable[[str], 
 
 def test_a_text_that_is_not_on_disk_is_read_as_if_it_were(tmp_path: Path) -> None:
     path = tmp_path / "file.toml"
-    assert parse_table(path, b"a = 'x'").text("a") == "x"
+    assert parse_table(path, b"a = 'x'").value("a", str, "") == "x"
     assert message_of(lambda: parse_table(path, b"\na = ")).startswith(f"{path}, line 2: ")
 
 

@@ -33,8 +33,7 @@ from localspec.chat.store.search import excerpt, parse
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import StoreError, UserError
 from localspec.safe_text import safe_line
-from localspec.storage.json_file import checked
-from localspec.storage.profiles import REQUEST_RANGES, SAMPLING_RANGES
+from localspec.values import read
 
 KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
@@ -383,10 +382,7 @@ def _chat_of(row: Sequence[Any]) -> ChatInfo:
 def _settings_of(text: str) -> ChatSettings:
     """Return what a chat settles; nothing where that makes no sense here."""
     with suppress(ValueError, RecursionError):
-        found, limits = checked(ChatSettings, json.loads(text), "settings"), SAMPLING_RANGES | REQUEST_RANGES
-        ranges = ((value, limits[name]) for name, value in found.settled.items() if name in limits)
-        if all(low <= value <= high for value, (low, high) in ranges):
-            return found
+        return read(ChatSettings, json.loads(text))
     return ChatSettings()
 
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
 from localspec.chat.messages import AnswerRecord, Span
-from localspec.storage.json_file import UnexpectedError, checked
 from localspec.types import DraftOrigin, Provenance, RoundDone, RoundStats
+from localspec.values import InvalidValueError, read
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
@@ -81,16 +81,16 @@ def to_plain(record: AnswerRecord) -> dict[str, object]:
 
 
 def from_plain(value: object, where: str) -> AnswerRecord:
-    """Return the record that `to_plain` described; raises UnexpectedError with the place of what is wrong."""
+    """Return the record that `to_plain` described; raises InvalidValueError with the place."""
     if not isinstance(value, Mapping):
-        raise UnexpectedError(f"{where} is not an object")
+        raise InvalidValueError(f"{where} is not an object")
     if value.get("schema") != SCHEMA:
-        raise UnexpectedError(f"{where}.schema is not {SCHEMA}")
-    rounds = checked(_Rounds, value.get("rounds", {}), f"{where}.rounds")
-    spans = checked(_Spans, value.get("spans", {}), f"{where}.spans")
+        raise InvalidValueError(f"{where}.schema is not {SCHEMA}")
+    rounds = read(_Rounds, value.get("rounds", {}), f"{where}.rounds")
+    spans = read(_Spans, value.get("spans", {}), f"{where}.spans")
     rest = {name: part for name, part in value.items() if name not in {"rounds", "spans"}}
     return replace(
-        checked(AnswerRecord, rest, where),
+        read(AnswerRecord, rest, where),
         rounds=_rounds(rounds, f"{where}.rounds"),
         spans=_spans(spans, f"{where}.spans"),
     )
@@ -104,7 +104,7 @@ def _unsqueeze(data: bytes) -> object:
     unpacker = zlib.decompressobj()
     text = unpacker.decompress(data, MAX_BYTES)
     if not unpacker.eof:
-        raise UnexpectedError("the record is cut off, or too large")
+        raise InvalidValueError("the record is cut off, or too large")
     value: object = json.loads(text)
     return value
 
@@ -122,7 +122,7 @@ def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int | str]]:
 def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
     drafts = zip(columns.accepted, columns.drafted, strict=False)
     if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
-        raise UnexpectedError(f"{where}: no round drafts or accepts so many tokens")
+        raise InvalidValueError(f"{where}: no round drafts or accepts so many tokens")
     columns = replace(columns, ahead_us=columns.ahead_us or (0,) * len(columns.tokens))
     try:
         rows = zip(*(getattr(columns, column.name) for column in fields(columns)), strict=True)
@@ -131,14 +131,14 @@ def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
             for drafted, accepted, origin, tokens, *times in rows
         )
     except ValueError:
-        raise UnexpectedError(f"{where}: columns differ in length") from None
+        raise InvalidValueError(f"{where}: columns differ in length") from None
 
 
 def _spans(columns: _Spans, where: str) -> tuple[Span, ...]:
     if len(columns.length) != len(columns.provenance):
-        raise UnexpectedError(f"{where}: columns differ in length")
+        raise InvalidValueError(f"{where}: columns differ in length")
     if min(columns.length, default=0) < 0:
-        raise UnexpectedError(f"{where}.length holds a length below 0")
+        raise InvalidValueError(f"{where}.length holds a length below 0")
     if not _LETTERS.keys() >= {*columns.provenance}:
-        raise UnexpectedError(f"{where}.provenance holds other letters than {''.join(_LETTERS)}")
+        raise InvalidValueError(f"{where}.provenance holds other letters than {''.join(_LETTERS)}")
     return tuple(map(_span, columns.length, map(_LETTERS.__getitem__, columns.provenance)))

@@ -18,7 +18,6 @@ from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelReque
 from localspec.safe_text import safe_line
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.paths import expanded
-from localspec.storage.profiles import SAMPLING_RANGES
 from localspec.types import (
     SEEDS,
     Acceptance,
@@ -31,6 +30,7 @@ from localspec.types import (
     SplitMode,
     TemplateVariables,
 )
+from localspec.values import range_of
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
@@ -332,7 +332,7 @@ def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., 
         (("--frequency-penalty",), "frequency_penalty", "0 is off (0)"),
         (("--repeat-last-n",), "penalty_window", f"tokens of the answer they see ({s.penalty_window})"),
     ):
-        low, high = SAMPLING_RANGES[name]
+        low, high = range_of(Sampling, name)
         is_whole = isinstance(getattr(s, name), int)
         read = whole(int(low), int(high)) if is_whole else decimal(low, high)
         add(*flags, dest=name, type=read, metavar="N" if is_whole else "X", help=help_text)
