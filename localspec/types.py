@@ -405,7 +405,7 @@ class Request:
     tools: tuple[str, ...] = ()
     shows_control: bool = False
     steps_down: bool = False
-    measures_first: bool = False
+    measures_first: bool = field(default=False, repr=False)  # files of the tuner are named by the repr
     reuses_cache: bool = True
     grammar: Grammar | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
