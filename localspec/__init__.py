@@ -149,13 +149,16 @@ def ask(
 ) -> Iterator[GenerationEvent]:
     """Yield the answer to a question, or to a conversation, as it is written; the last event has the figures.
 
-    `mode` None takes what measured costs prefer, `sampling` None what the model's maker recommends. Closing
-    the iterator ends the answer. For everything else that can be settled, give `models.generate` a `Request`
-    of your own.
+    No answer waits for a measurement. `mode` None takes the fastest by what is known of costs: call
+    `choose_settings` of the models once to measure them, in about a second. `sampling` None takes what the
+    model's maker recommends. Closing the iterator ends the answer. For everything else that can be settled,
+    give `models.generate` a `Request` of your own.
     """
+    from localspec.inference.interface import QuickChooser
     from localspec.types import EngineSettings, Message, Request, Sampling
 
-    settings = models.choose_settings()[0] if mode is None else EngineSettings(mode)
+    choose = models.known_settings if isinstance(models, QuickChooser) else models.choose_settings
+    settings = choose()[0] if mode is None else EngineSettings(mode)
     prompt = (Message("user", question),) if isinstance(question, str) else question
     sampling = sampling or models.target.recommended.sampling.over(Sampling())
     return models.generate(Request(prompt, sampling, settings, max_tokens=max_tokens, seed=seed))

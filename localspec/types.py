@@ -396,6 +396,7 @@ class Request:
 
     A conversation that ends with an assistant's message has that message continued.
     `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
+    `measures_first` waits until costs are measured, for answers that are compared; others never wait.
     `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
     or has filled the context; thinking that goes in circles is closed, and the answer follows. So is thinking
     in which the model would end its turn, if there is a grammar.
@@ -429,6 +430,7 @@ class Request:
     tools: tuple[str, ...] = ()
     shows_control: bool = False
     steps_down: bool = False
+    measures_first: bool = field(default=False, repr=False)  # files of the tuner are named by the repr
     reuses_cache: bool = True
     grammar: Grammar | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()

@@ -65,6 +65,13 @@ def short(seconds: float) -> str:
     return f"{seconds:.{2 if seconds < 0.95 else 1}f} s" if seconds < 10 else duration(seconds)
 
 
+UNMEASURED = "plain decoding until it is measured how fast both models are here"
+MEASURING = "measuring how fast both models are here; a question comes first"
+MEASURING_LAST = (
+    "the answer is complete; measuring how fast both models are, for the next one (Ctrl+C skips it)"
+)
+
+
 def first_call(seconds: float) -> str:
     """Return what is going on while a card compiles."""
     return f"the card's programs are being made, once: {duration(seconds)} so far"

@@ -33,7 +33,18 @@ def test_importing_it_loads_nothing_else() -> None:
     assert set(result.stdout.split()) == {"localspec", "localspec.version"}
 
 
-def test_without_a_mode_measured_costs_decide_and_a_conversation_goes_on() -> None:
+def test_no_answer_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure(*_: object, **__: object) -> None:
+        raise AssertionError("it measures")
+
+    monkeypatch.setattr("localspec.inference.contexts.measure", measure)
+    modes: tuple[localspec.Mode | None, ...] = (None, "off", "ngram", "sd", "ssd")
+    with localspec.open_pair(context=512) as pair:
+        for mode in modes:
+            assert list(localspec.ask(pair, "Hello!", mode, max_tokens=4))
+
+
+def test_without_a_mode_known_costs_decide_and_a_conversation_goes_on() -> None:
     said = (
         localspec.Message("user", "Hello!"),
         localspec.Message("assistant", "Hi! What can I do for you?"),

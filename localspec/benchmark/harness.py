@@ -139,7 +139,8 @@ class OwnContender:
         """Answer in this way to the end, whether it pays or not, and return what it took."""
         found = self.settings
         settings = found if isinstance(found, EngineSettings) else found[question.task]
-        return answered(self.models, replace(question.request, settings=settings, steps_down=False))[0]
+        request = replace(question.request, settings=settings, steps_down=False, measures_first=True)
+        return answered(self.models, request)[0]
 
     def cancel(self) -> None:
         """End the running answer within a moment."""

@@ -205,7 +205,9 @@ class ChatSession:
         speculation = replace(asked.speculation, mode=mode or wanted)
         asked = replace(asked, speculation=speculation, answer=replace(asked.answer, seed=seed))
         options = self._chooser.options(profile, asked)
-        self.in_use = replace(options, request=replace(options.request, steps_down=mode is None))
+        is_compared = mode is not None
+        request = replace(options.request, steps_down=not is_compared, measures_first=is_compared)
+        self.in_use = replace(options, request=request)
         return self.in_use
 
     def take_notices(self) -> tuple[str, ...]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
+from localspec import units
 from localspec.app import figures
 from localspec.app.opening import with_config
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
@@ -25,14 +28,19 @@ from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
     SUCCESS,
+    StatusLine,
     at_fence,
+    on_interrupt,
     print_json,
     say,
 )
 from localspec.cli.shared.prompt import GivenPrompt
-from localspec.errors import UserError
-from localspec.inference.interface import OpenModels
+from localspec.errors import EngineError, UserError
+from localspec.inference.interface import OpenModels, QuickChooser
 from localspec.types import Finished, GenerationEvent, Message
+
+LEAST_LIMIT_S = 2.0  # for measuring after the answer, once a day for a pair of models
+LIMIT_SHARE = 0.1  # of the answer's own time, where that is more
 
 
 def parser() -> Parser:
@@ -103,7 +111,22 @@ def main(argv: Sequence[str]) -> int:
 
         answer = write_answer(models, events(), AnswerOutput.asked(args), is_bare=args.no_chat)
         (options,) = chosen
-        return _conclude(args, models, options, answer)
+        code = _conclude(args, models, options, answer)
+        if code == SUCCESS and options.reason == units.UNMEASURED:
+            _measure(models, answer)
+        return code
+
+
+def _measure(models: OpenModels, answer: StreamedAnswer) -> None:
+    """Measure what the next answer needs to choose its mode; Ctrl+C gives that up."""
+    if answer.finished is None or not isinstance(models, QuickChooser):
+        return
+    sys.stdout.flush()
+    summary = answer.finished.summary
+    limit_s = max(LEAST_LIMIT_S, LIMIT_SHARE * (summary.prompt_s + summary.decode_s))
+    with suppress(EngineError), on_interrupt(models.cancel), StatusLine() as status:
+        status.update(units.MEASURING_LAST)
+        models.measure_before_leaving(limit_s)
 
 
 def _check_combinations(args: argparse.Namespace, system: str) -> None:

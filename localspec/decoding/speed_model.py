@@ -11,6 +11,7 @@ from localspec.types import Mode
 from localspec.units import LONG_MODES
 
 ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair
+LEAST_ACCEPTANCE = 0.5  # likewise, at the low end of what pairs of models show
 HIT_RATE = 0.7  # of prepared outcomes, likewise
 BRANCHES = 4  # of a draft call that prepares outcomes
 LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
@@ -42,9 +43,14 @@ def rank(
 
     At once neither is faster than alone: where drafting ahead would lose even so, nobody waits for that.
     """
-    if together is not None and predict(alone, alone, acceptance)[0].mode == "ssd":
+    if together is not None and pays_ahead(alone, acceptance):
         return predict(alone, together(), acceptance)
     return predict(alone, None, acceptance)
+
+
+def pays_ahead(alone: LatencyModel, acceptance: float | None) -> bool:
+    """Tell whether drafting ahead would be fastest if both models at once were as fast as each alone."""
+    return predict(alone, alone, acceptance)[0].mode == "ssd"
 
 
 def predict(
@@ -53,8 +59,18 @@ def predict(
     """Rank plain, speculative and ahead-of-time decoding, the fastest first.
 
     `alone` are the costs when one model works at a time, `together` when both do at once.
-    `acceptance` is what is known of this draft model.
+    `acceptance` is what is known of this draft model. Where nothing is, plain decoding stays first unless
+    speculation gains with `LEAST_ACCEPTANCE`, too.
     """
+    found = _predicted(alone, together, acceptance)
+    if acceptance is None and _predicted(alone, together, LEAST_ACCEPTANCE)[0].mode == "off":
+        found.sort(key=lambda speed: speed.mode != "off")
+    return found
+
+
+def _predicted(
+    alone: LatencyModel, together: LatencyModel | None, acceptance: float | None
+) -> list[PredictedSpeed]:
     speeds = [plain_speed(alone.verify), sd_speed(alone.verify, alone.step, acceptance)]
     if together is not None:
         speeds.append(ssd_speed(together.verify, together.step, acceptance))
@@ -64,7 +80,10 @@ def predict(
 def explain(ranked: Sequence[PredictedSpeed]) -> str:
     """Return why the first prediction was chosen, in a plain sentence."""
     figures = ", ".join(f"{LONG_MODES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
-    return f"expected tokens/s from measured costs: {figures}"
+    reason = f"expected tokens/s from measured costs: {figures}"
+    if max(map(_rate, ranked)) > LEAST_GAIN * ranked[0].tokens_per_s:
+        reason += "; the gain is not sure, as nothing is known of this draft model"
+    return reason
 
 
 def plain_speed(verify: CallSeconds) -> PredictedSpeed:

@@ -202,6 +202,10 @@ class CostedEngine(Engine):
             self._assumed[together] = assumed_costs(min(1.0, share), on_card=on_card)
         return self._assumed[together]
 
+    def lack_costs(self, *, together: bool) -> None:
+        """Have costs measured between answers, or before the program ends."""
+        self.ready_costs(together=together)
+
     @property
     def lacks_costs(self) -> bool:
         """Tell whether answers had to do with assumed costs."""

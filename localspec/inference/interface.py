@@ -85,6 +85,12 @@ class QuickChooser(OpenModels, Protocol):
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         """Return what `choose_settings` does by what is known already: it takes no time."""
 
+    def measure_before_leaving(self, limit_s: float) -> None:
+        """Measure and keep the costs that answers lacked; what takes more than `limit_s` is given up."""
+
+    def is_measuring(self) -> bool:
+        """Tell whether costs are being measured because nobody asks anything; any thread may ask."""
+
 
 class SharedModels(OpenModels, Protocol):
     """Open models on which conversations take turns: an answer can stand still while others are written.

@@ -27,7 +27,7 @@ from localspec.decoding.measure import (
     time_calls,
 )
 from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, TraceSegment
-from localspec.decoding.speed_model import explain, predict, rank
+from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, ContextFullError, DraftError, ModelFileError, UserError
@@ -64,6 +64,7 @@ from localspec.types import (
     ThinkingOpened,
     Token,
 )
+from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
 SCORE_CHUNK = 64
@@ -98,6 +99,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._contexts = contexts
         self._engine = CostedEngine(contexts)
         self._chosen: dict[tuple[bool, bool], tuple[Mode, str]] = {}  # by which costs are measured
+        self._asked_for_fastest = False
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
         self._pausing = False
@@ -177,22 +179,26 @@ class Runtime(AbstractContextManager["Runtime"]):
         return replace(settings, mode=ranked[0].mode), reason
 
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return what `choose_settings` does by what is known already: it takes no time.
+        """Return what `choose_settings` does by costs that are measured or kept: it takes no time.
 
-        What an earlier call has said stands until costs are measured that were assumed then.
+        Without any it is plain decoding: assumed costs are no evidence for a gain.
         """
-        settings, engine = settings or EngineSettings(), self._engine
+        settings, engine, self._asked_for_fastest = settings or EngineSettings(), self._engine, True
         if self._draft_model is None or engine.drafters.failure:
             return self.choose_settings(settings)
         alone, together = engine.known_costs(together=False), None
         if alone is not None and self._contexts.can_branch:
             together = engine.known_costs(together=True)
         level = (alone is not None, together is not None)
+        if alone is None:
+            engine.lack_costs(together=False)
+            return replace(settings, mode="off"), UNMEASURED
         if level not in self._chosen:
-            costs = alone or engine.ready_costs(together=False)
-            ranked = predict(costs, together, self._draft_model.header.acceptance)
-            reason = explain(ranked) if alone else "expected by the sizes of the models, until it is measured"
-            self._chosen[level] = ranked[0].mode, reason
+            acceptance = self._draft_model.header.acceptance
+            ranked = predict(alone, together, acceptance)
+            self._chosen[level] = ranked[0].mode, explain(ranked)
+            if together is None and self._contexts.can_branch and pays_ahead(alone, acceptance):
+                engine.lack_costs(together=True)
         mode, reason = self._chosen[level]
         return replace(settings, mode=mode), reason
 
@@ -206,6 +212,28 @@ class Runtime(AbstractContextManager["Runtime"]):
         with suppress(Cancelled), self._contexts.at_work():
             if not wanted():
                 self._engine.measure_between_answers()
+                if self._asked_for_fastest:  # by which both at once may be worth measuring
+                    self.known_settings()
+                    self._engine.measure_between_answers()
+
+    def measure_before_leaving(self, limit_s: float) -> None:
+        """Measure and keep the costs that answers lacked; what takes more than `limit_s` is given up."""
+        if not self.lacks_costs or self._contexts.costs_file(together=False) is None:
+            return
+        timer = threading.Timer(limit_s, self.cancel)
+
+        def begin() -> bool:
+            timer.start()  # now that `cancel` is heard
+            return False
+
+        try:
+            self.measure_between_answers(begin)
+        finally:
+            timer.cancel()
+
+    def is_measuring(self) -> bool:
+        """Return False: in this process nothing is measured unless somebody asks for it."""
+        return False
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
         """Return how many tokens a conversation takes, the start of the next answer included."""
@@ -317,8 +345,9 @@ class Runtime(AbstractContextManager["Runtime"]):
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
         """Yield every token of an answer with its provenance, and whether its round's draft was prepared.
 
-        Raises `DraftError` where the draft model fails.
+        Costs are measured first. Raises `DraftError` where the draft model fails.
         """
+        request = replace(request, measures_first=True)
         with (
             self._contexts.at_work(),
             closing(self._rounds(self._begin(request))) as rounds,
@@ -464,7 +493,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         if request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
             fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
             self._engine.known_costs(together=False)  # of plain decoding
-        if not request.steps_down and settings.mode != "off":  # before the prompt is in the cache
+        if request.measures_first and settings.mode != "off":  # before the prompt is in the cache
             self._engine.costs(together=settings.mode == "ssd")
         if request.reuses_cache or answer.segment:
             self._engine.conversations.turn_to(text)

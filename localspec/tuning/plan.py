@@ -118,6 +118,7 @@ def requests(
                 settings=EngineSettings(mode="off"),
                 max_tokens=ANSWER_TOKENS,
                 seed=seed + number,
+                measures_first=True,
             )
 
 

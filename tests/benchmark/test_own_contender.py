@@ -49,7 +49,7 @@ def test_an_answer_is_asked_for_as_the_question_says_and_in_its_mode_to_the_end(
     models = ScriptedModels(says("one two three"))
     contender = OwnContender("sd K=4", models, SD)
     summary = contender.answer(HELLO)
-    assert models.requests == [replace(HELLO.request, settings=SD, steps_down=False)]
+    assert models.requests == [replace(HELLO.request, settings=SD, steps_down=False, measures_first=True)]
     assert (summary.tokens, contender.name) == (3, "sd K=4")
 
 

@@ -87,6 +87,7 @@ def test_named_mode_rests_where_it_loses_unless_modes_are_compared(store: Store)
     assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", True)
     list(at.answer(models, mode="ssd"))
     assert (models.requests[1].settings.mode, models.requests[1].steps_down) == ("ssd", False)
+    assert [request.measures_first for request in models.requests] == [False, True]
 
 
 def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Store) -> None:

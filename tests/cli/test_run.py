@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from errno import EACCES, EMFILE, ENOSPC
 from pathlib import Path
 
 import pytest
 
+from localspec import units
 from localspec.cli.shared.console import ERASE_LINE, StatusLine
 from localspec.errors import Cancelled, ContextFullError, EngineError, ModelFileError
 from localspec.types import (
@@ -437,3 +439,56 @@ def test_a_file_that_is_missing_is_told_before_anything_is_opened(fake: FakeRunt
     assert outcome.code == 2
     assert "there is no file `mian.py`\n  hint: did you mean `main.py`?" in outcome.err
     assert fake.opened == []
+
+
+@dataclass
+class Quick(FakeRuntime):
+    """Models that choose by what is known, and measure before the program ends."""
+
+    reason: str = units.UNMEASURED
+    limits: list[float] = field(default_factory=list)
+    failure: EngineError | None = None
+
+    def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        return replace(settings or EngineSettings(), mode="off"), self.reason
+
+    def measure_before_leaving(self, limit_s: float) -> None:
+        self.limits.append(limit_s)
+        if self.failure is not None:
+            raise self.failure
+
+    def is_measuring(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason", "measures"),
+    [([], units.UNMEASURED, 1), (["--mode", "sd"], units.UNMEASURED, 0), ([], "measured", 0)],
+)
+def test_what_auto_does_not_know_is_measured_once_the_answer_is_complete(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch, arguments: list[str], reason: str, measures: int
+) -> None:
+    fake = Quick(reason=reason)
+    fake.install(monkeypatch.setattr)
+    outcome = invoke("run", *arguments, "Hi")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Hello\n", "")
+    assert len(fake.limits) == measures
+
+
+def test_an_engine_that_fails_after_the_answer_spoils_nothing(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Quick(failure=EngineError("it died"))
+    fake.install(monkeypatch.setattr)
+    outcome = invoke("run", "Hi")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "Hello\n", "")
+    assert fake.limits
+
+
+def test_an_answer_that_was_stopped_is_followed_by_no_measurement(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Quick([says("Hel", reason="cancelled")])
+    fake.install(monkeypatch.setattr)
+    assert invoke("run", "Hi").code == 130
+    assert not fake.limits

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.speed_model import PYTHON_S, predict, rank, shared_cores
+from localspec.decoding.speed_model import PYTHON_S, explain, predict, rank, shared_cores
 
 
 def costs(verify: dict[int, float], step: dict[int, float]) -> LatencyModel:
@@ -80,6 +80,16 @@ def test_a_gain_too_small_to_notice_is_no_reason_to_speculate() -> None:
     found = predict(costs(verify, {1: 0.02}), None)
     assert found[0].mode == "off"
     assert found[1].tokens_per_s > found[0].tokens_per_s
+
+
+def test_a_gain_that_rests_on_an_unknown_draft_model_is_no_reason_to_speculate() -> None:
+    dear = costs({1: 0.020, 9: 0.036}, {1: 0.008, 16: 0.016})  # it pays from 0.6 of accepted tokens on
+    found = predict(dear, None)
+    assert found[0].mode == "off"
+    assert "not sure" in explain(found)
+    assert predict(dear, None, 0.7)[0].mode == "sd"
+    assert "not sure" not in explain(predict(dear, None, 0.7))
+    assert "not sure" not in explain(predict(FLAT, None))
 
 
 def test_plain_decoding_is_predicted_from_its_own_cost() -> None:

@@ -44,6 +44,11 @@ def greedy(
     return Request(prompt, GREEDY, settings, max_tokens, seed=1)
 
 
+def measuring(request: Request) -> Request:
+    """Return a request whose answer waits until costs are measured."""
+    return replace(request, measures_first=True)
+
+
 def text_of(events: Sequence[GenerationEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, TextDelta))
 

@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.measure import measure
-from localspec.decoding.policy import UNKNOWN_ROUNDS, assumed_costs
+from localspec.decoding.policy import UNKNOWN_ROUNDS, CostCurve, LatencyModel, assumed_costs
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.types import EngineSettings, ModelOptions, RoundDone, TextDelta
+from localspec.units import UNMEASURED
 from tests.decoding.toys import policy_of, stats
 from tests.inference.runtimes import OFF, answer, greedy, open_pair
 
@@ -49,12 +50,13 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return calls
 
 
+@pytest.mark.parametrize("steps_down", [False, True])
 @pytest.mark.parametrize("settings", MODES, ids=range(len(MODES)))
 def test_an_answer_measures_nothing_and_is_right(
-    fresh: Runtime, measured: list[bool], settings: EngineSettings
+    fresh: Runtime, measured: list[bool], settings: EngineSettings, steps_down: bool
 ) -> None:
     expected, _ = answer(fresh, greedy(OFF, max_tokens=60))
-    request = replace(greedy(settings, max_tokens=60), steps_down=True, reuses_cache=False)
+    request = replace(greedy(settings, max_tokens=60), steps_down=steps_down, reuses_cache=False)
     assert answer(fresh, request)[0] == expected
     assert measured == []
     assert fresh.lacks_costs
@@ -74,13 +76,48 @@ def test_settings_are_chosen_at_once_and_stand_until_costs_are_measured(
 ) -> None:
     first = fresh.known_settings()
     assert measured == []
-    assert "until it is measured" in first[1]
+    assert (first[0].mode, first[1]) == ("off", UNMEASURED)
     answer(fresh, replace(greedy(first[0]), steps_down=True))
     assert fresh.known_settings() == first
     fresh.measure_between_answers(lambda: False)
     assert False in measured
     assert "measured costs" in fresh.known_settings()[1]
     assert fresh.known_settings() == fresh.known_settings()
+
+
+def test_both_models_at_once_are_measured_where_drafting_ahead_may_be_fastest(
+    fresh: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[bool]()
+
+    def flat(*_models: object, together: bool, **_how: object) -> LatencyModel:
+        calls.append(together)
+        return LatencyModel(CostCurve({1: 0.030, 9: 0.032}), CostCurve({1: 0.006, 16: 0.008}))
+
+    monkeypatch.setattr(contexts, "measure", flat)
+    settings, _ = fresh.known_settings()
+    answer(fresh, greedy(settings, max_tokens=4))
+    fresh.measure_between_answers(lambda: False)
+    assert calls == [False, True]
+    assert fresh.known_settings()[0].mode == "ssd"
+
+
+@pytest.mark.parametrize("limit_s", [0.0, WAIT_S])
+def test_what_takes_too_long_before_leaving_is_given_up(
+    demo_target_q8: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float
+) -> None:
+    options = ModelOptions(demo_target_q8, context=256, threads=1)
+    plan = OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4, remembers_costs=True)
+    with Runtime.open(plan) as runtime:
+        settings, _ = runtime.known_settings()
+        answer(runtime, greedy(settings, max_tokens=4))
+        if not limit_s:
+            monkeypatch.setattr("localspec.decoding.measure.PASSES", 10**9)
+            monkeypatch.setattr(contexts, "MEASURE_S", 1e9)
+        runtime.measure_before_leaving(limit_s)
+        assert runtime.lacks_costs is not bool(limit_s)
+    with Runtime.open(plan) as again:
+        assert (again.known_settings()[1] == UNMEASURED) is not bool(limit_s)
 
 
 def test_what_is_measured_between_answers_leaves_the_conversation_in_the_cache(

@@ -27,7 +27,7 @@ from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
 from localspec.types import ModelOptions, RoundDone
 from tests.fake_model import Pacing
-from tests.inference.runtimes import FORCED, answer, greedy
+from tests.inference.runtimes import FORCED, answer, greedy, measuring
 
 SLOW_S, FAST_S = 50.0, 1e-7  # of a call, as no machine takes here
 Open = Callable[..., AbstractContextManager[Runtime]]
@@ -68,7 +68,7 @@ def test_costs_are_measured_by_the_first_program_alone(open_pair: Open, measured
     assert measured == [False, True]
     with open_pair() as runtime:
         again, why = runtime.choose_settings()
-        answer(runtime, greedy(FORCED, max_tokens=4))
+        answer(runtime, measuring(greedy(FORCED, max_tokens=4)))
     assert measured == [False, True]
     assert (again, why) == (chosen, f"{reason}, measured earlier")
 
@@ -85,10 +85,10 @@ def test_another_way_of_opening_the_pair_is_measured_anew(
         OpenPlan(two, replace(draft, flash_attention=True)),
     )
     with open_pair() as runtime:
-        answer(runtime, greedy(FORCED, max_tokens=2))
+        answer(runtime, measuring(greedy(FORCED, max_tokens=2)))
     for plan in ways:
         with Runtime.open(replace(plan, remembers_costs=True)) as runtime:
-            answer(runtime, greedy(FORCED, max_tokens=2))
+            answer(runtime, measuring(greedy(FORCED, max_tokens=2)))
     assert len(measured) == 1 + len(ways)
 
 
@@ -105,14 +105,14 @@ def test_nothing_is_kept_or_looked_up_unless_that_is_asked_for(
 
 def test_costs_of_a_busy_machine_are_found_out(open_pair: Open, measured: list[bool]) -> None:
     with open_pair() as runtime:
-        answer(runtime, greedy(FORCED, max_tokens=2))
+        answer(runtime, measuring(greedy(FORCED, max_tokens=2)))
     with open_pair() as runtime:
-        answer(runtime, greedy(FORCED, max_tokens=10 * COMPARED))
+        answer(runtime, measuring(greedy(FORCED, max_tokens=10 * COMPARED)))
         promised = runtime._engine.plain.at(0)
     assert promised is not None
     assert promised < 0.1 * SLOW_S
     with open_pair() as runtime:
-        answer(runtime, greedy(FORCED, max_tokens=2))
+        answer(runtime, measuring(greedy(FORCED, max_tokens=2)))
     assert measured == [False, False]
 
 
@@ -123,7 +123,7 @@ def test_costs_of_a_machine_that_was_faster_are_what_speculation_has_to_beat(
     monkeypatch.setattr(contexts, "measure", lambda *_, **__: fast)
     for _ in range(2):
         with open_pair() as runtime:
-            answer(runtime, greedy(FORCED, max_tokens=10 * COMPARED))
+            answer(runtime, measuring(greedy(FORCED, max_tokens=10 * COMPARED)))
             assert runtime._engine.plain.at(0) == pytest.approx(FAST_S)
 
 
@@ -215,7 +215,7 @@ def test_with_costs_kept_earlier_no_round_counts_what_programs_take(
         runtime.choose_settings()
     monkeypatch.setattr(Card, "compile_s", COMPILE_S)
     with open_cards() as runtime:
-        request = greedy(FORCED, max_tokens=24)
+        request = measuring(greedy(FORCED, max_tokens=24))
         rounds = [event.stats for event in runtime.generate(request) if isinstance(event, RoundDone)]
     assert any(stats.drafted > 1 for stats in rounds)
     assert max(stats.verify_s for stats in rounds[1:]) < COMPILE_S  # the first read the prompt

@@ -28,7 +28,17 @@ from localspec.types import (
     RoundDone,
     Sampling,
 )
-from tests.inference.runtimes import FORCED, MODES, QUESTION, answer, end_of, greedy, open_pair, text_of
+from tests.inference.runtimes import (
+    FORCED,
+    MODES,
+    QUESTION,
+    answer,
+    end_of,
+    greedy,
+    measuring,
+    open_pair,
+    text_of,
+)
 from tests.llama import tiny
 
 AHEAD = EngineSettings(mode="ssd", draft_length=4, min_confidence=0.2)
@@ -166,7 +176,7 @@ def test_a_cancel_while_costs_are_measured(
             patched.setattr(contexts, "measure", endless)
             for settings in (FORCED, AHEAD):
                 thread = cancelling(fresh)
-                events = list(fresh.generate(greedy(settings)))
+                events = list(fresh.generate(measuring(greedy(settings))))
                 thread.join()
                 end = end_of(events)
                 assert (end.reason, end.summary.tokens, end.summary.cached_tokens) == ("cancelled", 0, 0)

@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from localspec import units
+from localspec.chat.live_stats import Figures
 from localspec.errors import EngineDied
 from localspec.storage.config import Config
 from localspec.storage.paths import config_dir
-from localspec.types import Message
+from localspec.types import EngineSettings, Message
+from localspec_tui.widgets.status import speed_parts
 from localspec_tui.widgets.welcome import Welcome
 from tests.scripted import MARKDOWN, Gate, ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop
@@ -56,6 +59,38 @@ async def test_a_card_that_makes_its_programs_is_told_while_it_does(tmp_path: Pa
         desk.models.makes_programs_s = None
         await desk.until(lambda: "programs" not in desk.status())
         gate.open()
+
+
+class Idle(ScriptedModels):
+    """Models that measure costs while nobody asks anything."""
+
+    measuring = False
+
+    def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
+        return self.choose_settings(settings)
+
+    def is_measuring(self) -> bool:
+        return self.measuring
+
+    def measure_before_leaving(self, limit_s: float) -> None:
+        raise AssertionError("the screen does not leave after an answer")
+
+
+async def test_what_is_measured_between_answers_is_told_until_it_ends(tmp_path: Path) -> None:
+    models = Idle(says("one"), says("two"))
+    async with desktop(tmp_path, models=lambda: models) as desk:
+        await desk.answered("first")
+        models.measuring = True
+        await desk.until(lambda: units.MEASURING in desk.status())
+        models.measuring = False
+        await desk.until(lambda: units.MEASURING not in desk.status())
+        await desk.answered("second")
+
+
+async def test_auto_does_not_call_plain_decoding_fastest_before_it_is_measured() -> None:
+    for reason, shown in ((units.UNMEASURED, "auto: plain"), ("measured", "auto: plain is fastest here")):
+        (part,) = speed_parts(Figures(units.MODE_NAMES["off"]), reason)
+        assert part.text == shown
 
 
 async def test_escape_stops_the_answer_and_keeps_what_came(tmp_path: Path) -> None:

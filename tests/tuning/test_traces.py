@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from localspec.decoding.measurements import TraceSegment
 from localspec.errors import ContextFullError, EngineDied
 from localspec.tuning.plan import ReopenedModels
-from localspec.tuning.run_folder import record, with_tokens
+from localspec.tuning.run_folder import digest, record, with_tokens
 from localspec.types import Request
 from tests.tuning.fake_models import FakeModels
 
@@ -110,3 +110,8 @@ def test_two_failures_in_a_row_are_an_error(tmp_path: Path) -> None:
     assert [next(found), next(found)] == [1, 0]
     with pytest.raises(EngineDied, match="SIGSEGV"):
         next(found)
+
+
+def test_files_of_traces_keep_the_names_that_they_had_before_answers_could_wait_for_costs() -> None:
+    request = Request("Hello", max_tokens=9)
+    assert digest(replace(request, measures_first=True)) == digest(request) == "626a9e39461be499"

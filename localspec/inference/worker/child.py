@@ -33,6 +33,7 @@ from localspec.inference.worker.wire import (
     Failure,
     FirstCall,
     LogLine,
+    Measuring,
     Opened,
     Pause,
     Request,
@@ -255,16 +256,25 @@ class Service:
         if runtime is not None and runtime.lacks_costs:
             with suppress(Empty):
                 return queue.get(timeout=_IDLE_S)
-            with self._lock:
-                self._is_measuring = True
-            try:
-                runtime.measure_between_answers(lambda: not queue.empty())
-            except LocalSpecError as error:
-                logger.warning("what calls cost could not be measured: %s", error)
-            finally:
-                with self._lock:
-                    self._is_measuring = False
+            self._measure(runtime, queue)
         return queue.get()
+
+    def _measure(self, runtime: Runtime, queue: SimpleQueue[_Job]) -> None:
+        """Measure what calls cost, and tell so; a call that arrives ends it."""
+        with self._lock:
+            self._is_measuring = True
+        self._outbox.put(Measuring(is_under_way=True))
+        logger.info("measuring what calls of the models cost, while nobody asks anything")
+        try:
+            runtime.measure_between_answers(lambda: not queue.empty())
+        except LocalSpecError as error:
+            logger.warning("what calls cost could not be measured: %s", error)
+        else:
+            logger.info("measuring was interrupted" if runtime.lacks_costs else "what calls cost is measured")
+        finally:
+            with self._lock:
+                self._is_measuring = False
+            self._outbox.put(Measuring(is_under_way=False))
 
     def _reply(self, job: _Job) -> Result | Failure:
         number = job.call.number

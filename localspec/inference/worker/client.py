@@ -43,6 +43,7 @@ from localspec.inference.worker.wire import (
     Failure,
     FirstCall,
     LogLine,
+    Measuring,
     Opened,
     Pause,
     Reply,
@@ -203,7 +204,12 @@ class Worker(AbstractContextManager["Worker"]):
         since = self._process.first_call_since
         return None if since is None else time.monotonic() - since
 
+    def is_measuring(self) -> bool:
+        """Tell whether costs are being measured because nobody asks anything."""
+        return self._process.is_measuring
+
     known_settings = _remote(QuickChooser.known_settings)
+    measure_before_leaving = _remote(QuickChooser.measure_before_leaving)
     choose_settings = _remote(TunableModels.choose_settings)
     count_tokens = _remote(SharedModels.count_tokens)
     render = _remote(SharedModels.render)
@@ -297,6 +303,7 @@ class EngineProcess:
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
         self.first_call_since: float | None = None  # in which a card makes programs
+        self.is_measuring = False  # what calls cost, while nobody asks anything
         self._opens = False  # models, or has
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
@@ -404,6 +411,8 @@ class EngineProcess:
             self._output.tell(reply)
         elif isinstance(reply, FirstCall):
             self.first_call_since = None if reply.seconds is None else time.monotonic() - reply.seconds
+        elif isinstance(reply, Measuring):
+            self.is_measuring = reply.is_under_way
         elif (pending := self._pending.get(reply.number)) is not None:
             pending.replies.put(reply)
 
@@ -414,6 +423,7 @@ class EngineProcess:
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
         self.first_call_since = None
+        self.is_measuring = False
         died = EngineDied("the engine was ended")
         if self._end is None:
             self._end = died = explain(self._process.returncode or 0, self._output.last_lines)

@@ -70,6 +70,13 @@ class FirstCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Measuring:
+    """The process begins to measure what calls cost, because nobody asks anything, or has ended that."""
+
+    is_under_way: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A call has ended well."""
 
@@ -87,4 +94,4 @@ class Failure:
 
 Request = Call | Cancel | Pause
 Reply = Event | Result | Failure
-Told = Reply | LogLine | FirstCall
+Told = Reply | LogLine | FirstCall | Measuring

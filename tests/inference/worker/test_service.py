@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -15,7 +15,17 @@ from localspec.errors import EngineError
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker import child
 from localspec.inference.worker.child import Outbox, Service
-from localspec.inference.worker.wire import Call, Cancel, Event, Failure, FirstCall, LogLine, Result, Told
+from localspec.inference.worker.wire import (
+    Call,
+    Cancel,
+    Event,
+    Failure,
+    FirstCall,
+    LogLine,
+    Measuring,
+    Result,
+    Told,
+)
 from localspec.types import Finished, GenerationEvent, Summary
 
 CANCELLED = Finished("cancelled", Summary())
@@ -162,3 +172,32 @@ def test_cards_that_begin_and_end_making_programs_are_told_once_each(
     monkeypatch.setattr(child, "_WATCH_S", 0.0)
     line.service._watch(cast(Runtime, Models()))
     assert line.read(2) == [FirstCall(2.5), FirstCall(None)]
+
+
+class LackingCosts(HardOfHearing):
+    """Models that measure costs until they are cancelled."""
+
+    lacks_costs = True
+
+    def measure_between_answers(self, wanted: Callable[[], bool]) -> None:
+        assert not wanted()
+        self.begun.set()
+        assert self._heard.wait(20)
+
+    def cancel(self) -> None:
+        self._heard.set()
+
+
+def test_it_tells_that_it_measures_and_a_question_ends_that(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "_IDLE_S", 0.0)
+    line.service._runtime = cast(Runtime, models := LackingCosts())
+    line.service.take(Call(1, "measure_plain", ()))  # after which nobody asks anything
+    told = line.read(2)
+    assert isinstance(told[0], Failure)
+    assert told[1] == Measuring(is_under_way=True)
+    assert models.begun.wait(20)
+    models.lacks_costs = False
+    line.service.take(Call(2, "generate", ("prompt",)))
+    assert line.read(3) == [Measuring(is_under_way=False), Event(2, CANCELLED), Result(2, None)]

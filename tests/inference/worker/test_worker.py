@@ -23,7 +23,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels, SharedModels, TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
-from localspec.inference.worker.wire import FirstCall, LogLine, Reply
+from localspec.inference.worker.wire import FirstCall, LogLine, Measuring, Reply
 from localspec.types import (
     EngineSettings,
     Finished,
@@ -330,3 +330,15 @@ def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open
     worker._process._deliver(FirstCall(3.0))
     worker._process.kill()
     assert worker.first_call_s() is None
+
+
+def test_it_tells_whether_costs_are_being_measured(open_worker: Open) -> None:
+    worker = open_worker()
+    assert not worker.is_measuring()
+    worker._process._deliver(Measuring(is_under_way=True))
+    assert worker.is_measuring()
+    worker._process._deliver(Measuring(is_under_way=False))
+    assert not worker.is_measuring()
+    worker._process._deliver(Measuring(is_under_way=True))
+    worker._process.kill()
+    assert not worker.is_measuring()

@@ -19,7 +19,7 @@ from localspec.chat.live_stats import Figures
 from localspec.chat.live_stats import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types import DeviceMemory
-from localspec.units import MODE_NAMES
+from localspec.units import MODE_NAMES, UNMEASURED
 from localspec_tui.widgets.explained import Explained, explained
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -76,7 +76,8 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[Part, ...]:
     words, mode = figure_words(figures), figures.mode
     is_auto = reason and reason != ASKED_FOR and not reason.startswith("profile ")
     if is_auto and mode:
-        mode = f"auto: {mode} is fastest here" if mode == MODE_NAMES["off"] else f"auto: {mode}"
+        is_fastest = mode == MODE_NAMES["off"] and reason != UNMEASURED
+        mode = f"auto: {mode} is fastest here" if is_fastest else f"auto: {mode}"
     why = f"This one: {reason}" if reason else ""
     parts = [Part(mode, why, 0, "bold")] if mode else []
     parts += [Part(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]

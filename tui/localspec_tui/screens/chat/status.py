@@ -17,10 +17,12 @@ from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
+from localspec.inference.interface import QuickChooser
 from localspec_tui.widgets.status import StatusLine, context_part, in_words
 
 UNOPENED = "no models are open; the next prompt opens them"
 NOTICE_S = 12.0
+MEASURING_S = 0.25  # between two looks whether costs are being measured
 
 
 class ChatStatus(StatusLine):
@@ -38,6 +40,11 @@ class ChatStatus(StatusLine):
         self._is_estimate = False  # which nobody has counted
         self._is_new = True
         self._makes_programs = False
+        self._is_measuring = False
+
+    def on_mount(self) -> None:
+        """Look from time to time whether costs are being measured."""
+        self.set_interval(MEASURING_S, self._tell_measuring)
 
     async def attempt(self, action: Awaitable[None]) -> None:
         """Wait for an action, and say what goes wrong, as long as it does."""
@@ -77,6 +84,16 @@ class ChatStatus(StatusLine):
         if seconds is not None or self._makes_programs:
             self.mention("" if seconds is None else units.first_call(seconds))
         self._makes_programs = seconds is not None
+
+    def _tell_measuring(self) -> None:
+        """Say that costs are being measured, as long as they are."""
+        models = self._loader.ready
+        is_measuring = isinstance(models, QuickChooser) and models.is_measuring()
+        if is_measuring and not self._is_measuring:
+            self.mention(units.MEASURING)
+        elif self._is_measuring and not is_measuring and self.said == units.MEASURING:
+            self.mention("")
+        self._is_measuring = is_measuring
 
     def _take_up(self, started: StoredMessage) -> None:
         """Show what was chosen for an answer that begins."""
