@@ -20,6 +20,7 @@ from localspec.types import Grammar, GrammarKind, Mode, ModelOptions, Request, S
 
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 USUAL_BATCH = ModelOptions(Path()).batch
+OWN_TEMPLATE = Path()  # as the chat template that is asked for: the one in the model's own file
 USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
 
 _IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
@@ -95,9 +96,10 @@ def pair_options(args: argparse.Namespace) -> PairOptions:
         )
     if args.mode == "ssd" and isinstance(args.model, Reference) and not args.model_draft:
         raise _no_draft(args.mode)  # a head in the file would not do either, so it need not be downloaded
-    given = _template(args.chat_template)  # before anything is downloaded
+    asked = args.chat_template
+    given = None if asked == OWN_TEMPLATE else _template(asked)  # before anything is downloaded
     target_path, draft_path = _paths(args)
-    template = given or _template(template_of(target_path))
+    template = _template(template_of(target_path)) if asked is None else given
     draft_path, notes = _drafting(args, target_path, draft_path)
     _check_draft_flags(args, has_draft=draft_path is not None)
     flags = {each.name: getattr(args, each.name) for each in fields(ModelOptions) if _is_given(args, each)}

@@ -9,6 +9,8 @@ from localspec.app import placing
 from localspec.app.options import pair_options
 from localspec.cli.shared.arguments import Parser, add_model_flags, add_speculation_flags, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result
+from localspec.cli.shared.opening import note
+from localspec.hardware.machine import known_machine
 
 
 def parser() -> Parser:
@@ -28,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
     args = parser().read(argv)
     pair = pair_options(args)
     placement, template = placing.plan(args, pair), pair.target.chat_template
+    for text in known_machine(again=False).notes:
+        note(f"{text}; see `localspec doctor`")
     lines = placing.lines(placement, explain=args.explain, template=template)
     value = asdict(placement) | {"chat_template": None if template is None else str(template)}
     print_result(value, lines, as_json=args.json)

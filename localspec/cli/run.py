@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from localspec.app import figures
-from localspec.app.options import grammar, pair_options, profiles_named, session_request
+from localspec.app.options import OWN_TEMPLATE, grammar, pair_options, profiles_named, session_request
 from localspec.app.tuned_pair import KnownPair
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
 from localspec.chat.prompting import question_of
@@ -113,7 +113,8 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         raise UserError(
             "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
         )
-    for given, flag in ((args.chat_template_kwargs, "kwargs"), (args.chat_template, "file")):
+    template = args.chat_template not in (None, OWN_TEMPLATE)
+    for given, flag in ((args.chat_template_kwargs, "kwargs"), (template, "file")):
         if args.no_chat and given:
             raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
     if args.json and args.color:

@@ -181,6 +181,15 @@ class _Models:
         return bool(stopped_profiles(self._profiles, pair_options(self._args)))
 
 
+def _without_template(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without the chat template that they name."""
+    kept, flag = list[str](), "--chat-template-file"
+    for before, word in zip(("", *words), words, strict=False):
+        if word.partition("=")[0] != flag and before != flag:
+            kept.append(word)
+    return kept
+
+
 class _Served(_Models):
     """The models of a server: of one that runs already, or of one that `--host` starts on its machine."""
 
@@ -211,7 +220,7 @@ class _Served(_Models):
             if choice is not None:
                 words += ["-m", str(choice.target), "-md", str(choice.draft or "")]
                 if self._usual.chat_template is not None and choice.target != self._of_flags:
-                    words += ["--chat-template-file", ""]  # which was meant for another model
+                    words = _without_template(words)  # which was meant for another model
             self._models = RemoteModels(self._host, words, self._program, on_progress, tell)
         if choice is None:
             self._of_flags = self._models.target.path
