@@ -164,7 +164,7 @@ class SshOpener:
         if choice is not None:
             words += ["-m", str(choice.target), "-md", str(choice.draft or "")]
             if self._request.chat_template is not None and choice.target != self._usual:
-                words += ["--chat-template-file", ""]  # which was meant for another model
+                words = _without_template(words)  # which was meant for another model
 
         def tell(line: str) -> None:
             watch.tell(line, self.place)
@@ -215,6 +215,15 @@ class AttachedOpener:
     def at_home(self) -> ModelsOpener | None:
         """Return None: who attaches opens nothing."""
         return None
+
+
+def _without_template(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line without the chat template that they name."""
+    kept, flag = list[str](), "--chat-template-file"
+    for before, word in zip(("", *words), words, strict=False):
+        if word.partition("=")[0] != flag and before != flag:
+            kept.append(word)
+    return kept
 
 
 def _elsewhere(where: str) -> UserError:

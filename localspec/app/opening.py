@@ -91,7 +91,7 @@ def template_of(model: Path) -> Path | None:
 def find_files(request: PairRequest, source: ModelSource) -> PairFiles:
     """Return the files that a request means, with the chat template of config.toml; raises UserError."""
     files = find_pair(request, source)
-    if files.chat_template is not None:
+    if request.chat_template is not None:
         return files
     return replace(files, chat_template=read_chat_template(template_of(files.target)))
 

@@ -257,21 +257,32 @@ def _import(store: Store, args: argparse.Namespace) -> None:
 
 
 def _delete(store: Store, args: argparse.Namespace) -> None:
-    chats = [store.chat(number) for number in args.ids]
+    gone = {chat.id: chat for chat in store.deleted()}
+    numbers = dict.fromkeys(args.ids)
+    chats = [store.chat(number) for number in numbers if number not in gone]
     for chat in chats:
         store.delete(chat.id)
     if args.json:
-        print_json({"deleted": args.ids})
-    undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
-    say(f"deleted {_names(chats)}; for 30 days, `{undo}` undoes that")
+        print_json({"deleted": [chat.id for chat in chats]})
+    if chats:
+        undo = " ".join(["localspec history restore", *(str(chat.id) for chat in chats)])
+        say(f"deleted {_names(chats)}; for 30 days, `{undo}` undoes that")
+    if already := [gone[number] for number in numbers if number in gone]:
+        say(f"deleted already: {_names(already)}")
 
 
 def _restore(store: Store, args: argparse.Namespace) -> None:
-    for number in args.ids:
+    deleted = {chat.id for chat in store.deleted()}
+    restored = [number for number in dict.fromkeys(args.ids) if number in deleted]
+    there = [store.chat(number) for number in dict.fromkeys(args.ids) if number not in deleted]
+    for number in restored:
         store.restore(number)
     if args.json:
-        print_json({"restored": args.ids})
-    say(f"restored {_names(map(store.chat, args.ids))}")
+        print_json({"restored": restored})
+    if restored:
+        say(f"restored {_names(map(store.chat, restored))}")
+    if there:
+        say(f"not deleted: {_names(there)}")
 
 
 _ACTIONS: dict[str, Callable[[Store, argparse.Namespace], None]] = {

@@ -61,11 +61,13 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
         host, argv = _split_flag("--host", "USER@MACHINE, as with ssh", argv)
     servers, argv = _split_flag("--rpc", "HOST:PORT,HOST:PORT", argv)
     from_there = () if servers is None else ("--rpc", servers)  # as another machine sees them
+    if argv[:1] == ["help"] and len(argv) == 2 and ALIASES.get(argv[1], argv[1]) in VERBS:
+        argv = [argv[1], "--help"]
     first = argv[0] if argv else ""
     if first in (*_HELP, "help"):
         sys.stdout.write(Path(__file__).with_name("usage.txt").read_text(encoding="utf-8"))
         return 0
-    if first == "--version":
+    if first in ("-V", "--version"):
         sys.stdout.write(f"localspec {__version__}\n")
         return 0
     if first == "--list-devices":  # llama.cpp's word

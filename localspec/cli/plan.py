@@ -15,7 +15,8 @@ from localspec.cli.shared.arguments import (
     verb_parser,
 )
 from localspec.cli.shared.console import SUCCESS, print_result
-from localspec.cli.shared.opening import find_files
+from localspec.cli.shared.opening import find_files, note
+from localspec.hardware.machine import known_machine
 
 
 def parser() -> Parser:
@@ -39,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
     placement = opening.placed(files, request, via=None, tell=told.append, explain=args.explain).placement
     assert placement is not None  # this verb has no --no-fit
     template = files.chat_template
+    for text in known_machine(again=False).notes:
+        note(f"{text}; see `localspec doctor`")
     value = asdict(placement) | {"chat_template": None if template is None else str(template)}
     print_result(value, told, as_json=args.json)
     return SUCCESS

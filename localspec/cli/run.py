@@ -136,7 +136,8 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         raise UserError(
             "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
         )
-    for given, flag in ((args.chat_template_kwargs, "kwargs"), (args.chat_template, "file")):
+    template = args.chat_template not in (None, "own")
+    for given, flag in ((args.chat_template_kwargs, "kwargs"), (template, "file")):
         if args.no_chat and given:
             raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
     if args.json and args.color:

@@ -16,7 +16,8 @@ from localspec.child_process import values_of
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware import nvml
 from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine, possible_count
-from localspec.llama.cores import allowed_cores, control_groups, core_limits, number_in, text_in
+from localspec.llama.cores import allowed_cores, core_limits, number_in, text_in
+from localspec.llama.memory import free_memory, memory_limits
 
 if TYPE_CHECKING:
     from localspec.llama.backends import BackendDevice
@@ -26,13 +27,6 @@ PATIENCE_S = 60.0
 """The first start of a driver may take long: it may have to compile for the card."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
-_GROUP_FILES = (  # of both kinds of control groups: their controller, their limit, their use
-    ("", "memory.max", "memory.current"),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
-_GIVES_WAY = ("inactive_file", "active_file", "slab_reclaimable")
-_STAYS = ("anon", "rss", "shmem", "unevictable")  # `rss` is what the first kind calls `anon`
-_LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,45 +168,16 @@ def processor(cores: int, root: Path = Path("/")) -> Machine:
 
     Notes say what a container takes away.
     """
-    memory = psutil.virtual_memory()
-    total, free, limits = memory.total, memory.available, []
-    for limit, used in _memory_limits(root):
-        total = min(total, limit)
-        free = min(free, max(0, limit - used))
-    if total < memory.total:
+    whole, limits = psutil.virtual_memory().total, []
+    total = min((whole, *(limit for limit, _ in memory_limits(root))))
+    if total < whole:
         limits.append(
-            f"this program may use {total / 2**30:.1f} of {memory.total / 2**30:.1f} GiB memory: "
+            f"this program may use {total / 2**30:.1f} of {whole / 2**30:.1f} GiB memory: "
             "the limit of its container"
         )
     share = min(core_limits(root), default=float(cores))
     if share < cores:
         limits.append(f"this program may use {share:g} of {cores} cores: the limit of its container")
         cores = max(1, ceil(share))
-    device = DeviceInfo("CPU", "cpu", "CPU", "", total, free, cores)
+    device = DeviceInfo("CPU", "cpu", "CPU", "", total, free_memory(root), cores)
     return Machine((device,), notes=tuple(limits))
-
-
-def _memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit of every control group around this process, and what its programs hold of it."""
-    for controller, most, now in _GROUP_FILES:
-        for folder in control_groups(root, controller):
-            limit, used = number_in(folder / most), number_in(folder / now)
-            if limit is not None and used is not None and limit < _LIMITLESS:
-                yield limit, _held(used, _statistics(folder))
-
-
-def _held(used: int, statistics: Mapping[str, int]) -> int:
-    """Return the bytes of a control group that do not give way to a program that wants them.
-
-    As `MemAvailable` reckons for a machine: files that were read and idle objects of the kernel give way.
-    """
-    gives_way = sum(statistics.get(name, 0) for name in _GIVES_WAY)
-    stays = sum(statistics.get(name, 0) for name in _STAYS)
-    return min(used, max(used - gives_way, stays))
-
-
-def _statistics(folder: Path) -> dict[str, int]:
-    """Return the figures of a control group with all groups in it, which the first kind calls `total_`."""
-    lines = (line.partition(" ") for line in text_in(folder / "memory.stat").splitlines())
-    found = {key: int(value) for key, _, value in lines if value.isdigit()}
-    return found | {key.removeprefix("total_"): found[key] for key in found if key.startswith("total_")}

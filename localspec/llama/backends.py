@@ -17,6 +17,7 @@ from localspec.errors import EngineError, UserError
 from localspec.llama import rpc
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import Native, exported, native, rpc_function
+from localspec.llama.memory import free_memory
 from localspec.types import DeviceMemory
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
@@ -57,7 +58,7 @@ def devices() -> tuple[BackendDevice, ...]:
     procedure = function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
     )
-    available = psutil.virtual_memory().available  # ggml calls all of the CPU's memory free
+    available = free_memory()  # ggml calls all of the CPU's memory free
     found = []
     for handle in device_handles().values():
         props = _Props()

@@ -14,7 +14,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
@@ -23,6 +22,7 @@ from localspec.llama import backends, library
 from localspec.llama.backends import function
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
+from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
 from localspec.types import KvType, ModelOptions
 
@@ -412,7 +412,7 @@ class Context:
 
 def _memory(size: int) -> NDArray[np.uint8] | None:
     """Return memory that goes back to the system with its array; None if too little would be left."""
-    if not 0 < size < psutil.virtual_memory().available // 2:
+    if not 0 < size < free_memory() // 2:
         return None
     try:
         if sys.platform != "linux":
@@ -571,7 +571,7 @@ def _check_memory(model: Model, context: int, needed: int) -> None:
     """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
     if not model.allocated or model.info().devices != ("CPU",):
         return  # nothing is taken, or a graphics card says no by itself
-    free = psutil.virtual_memory().available
+    free = free_memory()
     if needed > free:
         raise UserError(
             f"{context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",

@@ -12,13 +12,12 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-import psutil
-
 from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
 from localspec.gguf import Header, check_model_file
 from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
+from localspec.llama.memory import free_memory
 from localspec.llama.template.chat_template import ChatTemplate
 from localspec.llama.template.template_file import usable_template
 from localspec.llama.vocabulary import Vocabulary
@@ -277,7 +276,7 @@ def _in_words(cards: Sequence[BackendDevice], options: ModelOptions, header: Hea
 
 def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDevice]) -> None:
     """Refuse weights that plainly fit nowhere; the system would rather kill the process than say no."""
-    free = psutil.virtual_memory().available
+    free = free_memory()
     on_cards = sum(card.memory_free for card in cards)
     needed = header.weight_bytes
     if needed > free + on_cards:

@@ -52,11 +52,12 @@ def find_pair(request: PairRequest, source: ModelSource) -> PairFiles:
     Raises UserError for combinations without sense, and what `source` raises.
     """
     _check_request(request)
-    read_chat_template(request.chat_template)  # before anything is downloaded
+    asked = request.chat_template
+    template = None if asked == "own" else read_chat_template(asked)  # before anything is downloaded
     target, draft = _paths(request, source)
     draft, notes = _drafting(request, target, draft)
     _check_draft(request, has_draft=draft is not None)
-    return PairFiles(target, draft, request.chat_template, notes)
+    return PairFiles(target, draft, template, notes)
 
 
 def read_chat_template(path: Path | None) -> Path | None:

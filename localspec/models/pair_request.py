@@ -50,6 +50,7 @@ class PairRequest:
     """Which models to open, and what is settled of how; None leaves it to config.toml and to the plan.
 
     `file` names one of the target's repository. `own_head` False leaves a head in the target's file unused.
+    `chat_template` "own": the one in the target's file, whatever config.toml names.
     `mode` None: whatever is fastest. `context` 0: as the model was trained. `flash_attention` "auto": as
     llama.cpp chooses, whatever was tuned. `reserve` are bytes to keep free on devices. Without `plans`
     llama.cpp places the models, whether they fit or not.
@@ -60,7 +61,7 @@ class PairRequest:
     file: str | None = None
     draft_kind: DraftKind | None = None
     own_head: bool = True
-    chat_template: Path | None = None
+    chat_template: Path | Literal["own"] | None = None
     mode: Mode | None = None
     draft_length: int | None = None
     max_fan_out: int = USUAL_FAN_OUT

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 from contextlib import suppress
-from errno import EACCES, EPERM, EROFS
+from errno import EACCES, ENOTDIR, EPERM, EROFS
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
@@ -100,13 +100,25 @@ def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) ->
             temporary.unlink(missing_ok=True)
     except OSError as error:
         what = f"cannot write `{path}`: {error.strerror or error}; what was there is unchanged"
-        raise StoreError(what) from error
+        raise StoreError(f"{what}{elsewhere(target, error)}") from error
     _flush_folder(target.parent)
 
 
+def elsewhere(path: Path, error: OSError) -> str:
+    """Return the end of a message on a file that may not be written: what moves it; empty if nothing does."""
+    if error.errno in (*NOT_WRITABLE, ENOTDIR):
+        for kind in ("config", "data", "state"):
+            if path.is_relative_to(os.path.realpath(_own_folder(kind))):
+                return f"; {_variable(kind)} names another folder"
+    return ""
+
+
+def _variable(kind: str) -> str:
+    return f"LOCALSPEC_{kind.upper()}_DIR"
+
+
 def _own_folder(kind: str) -> Path:
-    variable = f"LOCALSPEC_{kind.upper()}_DIR"
-    wanted = os.environ.get(variable, "").strip()
+    wanted = os.environ.get(_variable(kind), "").strip()
     return Path(os.path.abspath(expanded(wanted))) if wanted else _usual_folder(kind)  # noqa: PTH100 - takes `..` out, too
 
 

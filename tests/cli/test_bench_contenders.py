@@ -157,10 +157,16 @@ def test_usual_modes_that_are_impossible_are_left_out_and_others_refused() -> No
     usual = replace(REQUEST, modes=MODES, asked_modes=False)
     assert possible(usual, runtime()).modes == usual.modes
     assert possible(usual, runtime(modes=MODES[:3])).modes == ("off", "ngram", "sd")
-    stuck = runtime(modes=("off",), notes=("it keeps a running state",))
-    assert possible(usual, stuck).modes == ("off",)
-    with pytest.raises(UserError, match="mode ngram is not possible: it keeps a running state"):
-        possible(replace(usual, asked_modes=True), stuck)
+    note = "its chat template is missing"
+    alone = runtime(modes=("off", "ngram"), draft=None, notes=(note,))
+    assert possible(usual, alone).modes == ("off", "ngram")
+    for models, reason in (
+        (alone, "mode sd is not possible: there is no draft model"),
+        (runtime(modes=MODES[:3], notes=(note,)), "mode ssd is not possible: the draft is a head, or shares"),
+    ):
+        with pytest.raises(UserError, match=reason) as refused:
+            possible(replace(usual, asked_modes=True), models)
+        assert note not in str(refused.value)
 
 
 def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:

@@ -123,7 +123,8 @@ def test_the_first_line_that_fits_counts_and_a_flag_goes_before(
         ("big-1.gguf", (), own),
         ("tiny.gguf", (), other),
         ("big-1.gguf", ("--chat-template-file", str(other)), other),
-        ("big-1.gguf", ("--chat-template-file", str(other), "--chat-template-file", ""), own),
+        ("big-1.gguf", ("--chat-template-file", ""), None),
+        ("big-1.gguf", ("--chat-template-file", str(other), "--chat-template-file", ""), None),
     ):
         assert invoke("run", "Hi", "-m", model, *flags).code == 0
         assert fake.opened[-1].target.chat_template == expected

@@ -226,6 +226,21 @@ def test_deleting_and_restoring(invoke: Invoke) -> None:
     assert json.loads(invoke("history", "delete", "1", "--json").out) == {"schema": 1, "deleted": [1]}
 
 
+def test_what_is_done_already_is_told_and_no_mistake(invoke: Invoke) -> None:
+    for command, already in (("restore", "not deleted"), ("delete", "deleted already")):
+        if command == "delete":
+            assert invoke("history", "delete", "1").code == 0
+        outcome = invoke("history", command, "1")
+        assert (outcome.code, outcome.err) == (0, f'{already}: "What is a llama?"\n')
+        assert json.loads(invoke("history", command, "1", "--json").out)[f"{command}d"] == []
+    outcome = invoke("history", "delete", "1", "2")
+    assert outcome.err.splitlines() == [
+        'deleted "And an alpaca?"; for 30 days, `localspec history restore 2` undoes that',
+        'deleted already: "What is a llama?"',
+    ]
+    assert invoke("history", "restore", "9").code == 2
+
+
 def test_one_wrong_number_deletes_nothing(invoke: Invoke) -> None:
     assert invoke("history", "delete", "1", "9").code == 2
     assert numbers(invoke) == [2, 1]

@@ -29,6 +29,12 @@ def test_help_names_the_verbs(invoke: Invoke, arguments: list[str]) -> None:
     assert all(verb in outcome.out for verb in ("run", "chat", "verify"))
 
 
+@pytest.mark.parametrize("verb", [*command_line.VERBS, "ls"])
+def test_help_with_a_verb_is_the_help_of_the_verb(invoke: Invoke, verb: str) -> None:
+    assert invoke("help", verb) == invoke(verb, "--help")
+    assert invoke("help", verb).code == 0
+
+
 @pytest.mark.parametrize("verb", ["run", "chat", "verify"])
 def test_help_of_a_verb_lists_its_flags_but_no_hidden_ones(invoke: Invoke, verb: str) -> None:
     outcome = invoke(verb, "--help")
@@ -50,8 +56,9 @@ def test_help_is_plain_text(invoke: Invoke, monkeypatch: pytest.MonkeyPatch, wor
     assert "\x1b" not in outcome.out
 
 
-def test_version(invoke: Invoke) -> None:
-    assert invoke("--version").out == f"localspec {localspec.__version__}\n"
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(invoke: Invoke, flag: str) -> None:
+    assert invoke(flag).out == f"localspec {localspec.__version__}\n"
 
 
 @pytest.mark.parametrize(("word", "verb"), [("rnu", "run"), ("chta", "chat"), ("Verifi", "verify")])

@@ -102,6 +102,19 @@ def test_colours_by_origin_are_those_of_the_answer(fake: FakeRuntime, invoke: In
     assert invoke("run", "Hi", "--color").out == "Fo\x1b[33mur.\x1b[0m\n"
 
 
+@pytest.mark.parametrize(
+    ("pieces", "is_told"),
+    [(("<think>hm</think>", "\n\n"), True), (("<think>hm</think>", "Four."), False), ((" ",), False)],
+)
+def test_thinking_without_an_answer_is_told(
+    fake: FakeRuntime, invoke: Invoke, pieces: tuple[str, ...], is_told: bool
+) -> None:
+    fake.scripts = [says(*pieces)]
+    outcome = invoke("run", "Hi")
+    assert outcome.code == 0
+    assert ("ended its turn after thinking, without an answer" in outcome.err) is is_told
+
+
 @pytest.mark.parametrize("opening", ["<think>\n", ""])
 def test_an_answer_that_is_cut_while_it_thinks_says_so(
     fake: FakeRuntime, invoke: Invoke, opening: str

@@ -63,10 +63,14 @@ def test_a_folder_that_cannot_be_made_matters_where_something_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, folder: Callable[[], Path]
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(f"LOCALSPEC_{kind.upper()}_DIR", str(tmp_path / "file" / "below"))
+    variable = f"LOCALSPEC_{kind.upper()}_DIR"
+    monkeypatch.setenv(variable, str(tmp_path / "file" / "below"))
     assert folder() == tmp_path / "file" / "below"
-    with pytest.raises(StoreError, match="cannot write"):
+    with pytest.raises(StoreError, match=f"cannot write.*; {variable} names another folder"):
         paths.write_atomically(folder() / "x", "text")
+    with pytest.raises(StoreError, match="cannot write") as elsewhere:
+        paths.write_atomically(tmp_path / "file" / "x", "text")
+    assert "LOCALSPEC" not in str(elsewhere.value)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])

@@ -12,6 +12,7 @@ from textual.css.types import CSSLocation
 
 from localspec.app import fetching
 from localspec.hardware import machine as machine_module
+from localspec_tui.screens import dialogs
 from tests.cli.choosing import pair
 from tests.hardware.machines import machine
 from tests.llama import tiny
@@ -44,6 +45,12 @@ def screens_are_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stylesheet, "_parse_rules", remembered)
     monkeypatch.setattr(_wait, "SLEEP_GRANULARITY", _REST_S)
     monkeypatch.setattr(_wait, "SLEEP_IDLE", _REST_S / 20)
+
+
+@pytest.fixture(autouse=True)
+def questions_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a letter answer a question that has just come up."""
+    monkeypatch.setattr(dialogs, "READING_S", 0.0)
 
 
 @pytest.fixture(autouse=True)

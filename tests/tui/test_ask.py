@@ -78,6 +78,26 @@ async def test_letter_that_stays_alone_agrees(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.asyncio
+async def test_letter_that_comes_before_anybody_can_have_read_agrees_to_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialogs, "WRITING_S", 0.01)
+    monkeypatch.setattr(dialogs, "READING_S", 3600.0)
+    app = Host(is_careful=True)
+    async with app.run_test() as pilot:
+        await pilot.press("y")
+        await pilot.pause(0.05)
+        assert app.results == []
+        monkeypatch.setattr(dialogs, "READING_S", 0.0)
+        await pilot.press("y")
+        for _ in range(500):
+            await pilot.pause(0.01)
+            if app.results:
+                break
+        assert app.results == [True]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("button", "answer"), [("#yes", True), ("#no", False)])
 async def test_buttons_answer(button: str, answer: bool) -> None:
     app = Host()

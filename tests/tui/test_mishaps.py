@@ -259,6 +259,18 @@ async def test_models_that_end_in_a_comparison_are_opened_again(tmp_path: Path) 
         assert desk.texts == ["question", "first"]  # what was compared stays beside it
 
 
+async def test_kill_during_a_comparison_leaves_the_answer_that_was_shown(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("first"), says("plain", gate)) as desk:
+        await desk.answered("question")
+        shown = desk.path[-1].id
+        await desk.press("f4")
+        await desk.until(lambda: len(desk.store.messages(desk.path[0].chat)) == 3)
+        await desk.until(lambda: desk.store.chat(desk.path[0].chat).leaf == shown)
+        assert isinstance(desk.app.screen, CompareScreen)
+        gate.open()
+
+
 async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notice, shown = "tuned for [/models/large] and [b]others[/b]", []
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from localspec.chat.store.search import search_text
 from localspec.errors import StoreError
-from localspec.storage.paths import NOT_WRITABLE, PRIVATE_FILE, make_private_folder
+from localspec.storage.paths import NOT_WRITABLE, PRIVATE_FILE, elsewhere, make_private_folder
 
 MIGRATIONS = tuple(sorted(Path(__file__).parent.glob("*.sql")))
 """Each brings a database one version further, in statements that a blank line ends."""
@@ -229,7 +229,8 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot open the chats in `{path}`: {error.strerror or error}") from error
+        what = f"cannot open the chats in `{path}`: {error.strerror or error}"
+        raise StoreError(f"{what}{elsewhere(path, error)}") from error
     except sqlite3.Error as error:
         raise StoreError(_explanation(error, path)) from error
 

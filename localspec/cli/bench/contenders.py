@@ -53,6 +53,7 @@ USUAL_SETS = ("coding", "writing", "general")
 USUAL_SAMPLING = Sampling(temperature=0.0)
 USUAL_TOKENS, USUAL_PER_TASK = 128, 6
 _SHOWN = 40  # characters that tell a prompt from others
+_WAITS = "the draft is a head, or shares a device of another machine with its target, and cannot draft ahead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ def possible(request: BenchRequest, models: Worker) -> BenchRequest:
     """Leave out usual modes that these models cannot decode in; raises UserError for others."""
     unable = [mode for mode in request.modes if COMBINED.get(mode, mode) not in (*models.modes, TUNED)]
     if unable and request.asked_modes:
-        reason = "; ".join(models.notes) or "a head drafts while its target waits"
+        reason = "there is no draft model" if models.draft is None else _WAITS
         raise UserError(f"mode {unable[0]} is not possible: {reason}", f"leave {unable[0]} out of --modes")
     return replace(request, modes=tuple(mode for mode in request.modes if mode not in unable))
 

@@ -143,6 +143,11 @@ class StreamedAnswer:
         """Return the thinking before the answer."""
         return "".join(self.thought)
 
+    @property
+    def is_thought_alone(self) -> bool:
+        """Tell whether the model thought, and said nothing."""
+        return bool(self.thinking.strip()) and not self.text.strip()
+
 
 def write_answer(
     models: OpenModels, events: Iterator[AnswerEvent], output: AnswerOutput, *, is_bare: bool = False
@@ -172,6 +177,8 @@ def write_answer(
         say(f"note: the answer was ended because it repeats itself; {goes_on}")
     elif answer.finished is not None and answer.finished.reason != "cancelled" and writer.is_thinking:
         say("note: the model was still thinking when its turn ended")
+    elif answer.finished is not None and answer.finished.reason == "stop" and answer.is_thought_alone:
+        say("note: the model ended its turn after thinking, without an answer")
     return answer
 
 

@@ -120,9 +120,9 @@ def on_off_auto(text: str) -> bool | Literal["auto"]:
     return values[text]
 
 
-def template_file(text: str) -> Path | None:
-    """Read the path of a chat template; an empty one takes back what stood before."""
-    return expanded(text) if text else None
+def template_file(text: str) -> Path | Literal["own"]:
+    """Read the path of a chat template; an empty one stands for the template in the model's own file."""
+    return expanded(text) if text else "own"
 
 
 def template_variables(text: str) -> TemplateVariables:
@@ -204,7 +204,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     hub("-hf", "-hfr", "--hf-repo", dest="model", help=about)
     about = "which file of the -hf repository, where its quant is not enough"
     add("-hff", "--hf-file", metavar="FILE", help=about)
-    about = "Jinja template that the target is to use for chats, instead of the one in its own file"
+    about = 'Jinja template that the target is to use for chats; "" takes the one in its own file'
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on the hub")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -26,6 +26,12 @@ from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.transcript.message import Looks, MessageBody, prepare
 
 TICKS_PER_S = 12
+
+
+def comparable(modes: Iterable[Mode], *, has_draft: bool) -> tuple[Mode, ...]:
+    """Return the modes that need no more than there is, plain decoding first: ratios refer to it."""
+    possible = [mode for mode in modes if has_draft or mode in {"off", "ngram"}] or ["off"]
+    return tuple(sorted(possible, key=lambda mode: mode != "off"))
 
 
 class AnswerColumn(Vertical, can_focus=True):

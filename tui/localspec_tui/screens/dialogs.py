@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from itertools import chain
+from time import monotonic
 from typing import ClassVar, TypeVar
 
 from rich.segment import Segment
@@ -24,13 +25,14 @@ from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 
 WRITING_S = 0.5  # from one letter to the next of somebody who writes
+READING_S = 0.5  # in which nobody has read a question: a letter was meant for what was there before
 
 
 class AskScreen(ModalScreen[bool]):
     """Ask, and return whether the answer was yes; Escape means no.
 
     With `is_careful` nobody agrees by writing on: Enter means no until somebody goes to yes, and only a
-    letter alone is an answer.
+    letter alone, typed by somebody who can have read the question, is an answer.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,6 +50,7 @@ class AskScreen(ModalScreen[bool]):
         self._is_careful = is_careful
         self._is_written_on = False  # so that further letters are no answers
         self._agreeing: Timer | None = None
+        self._since = monotonic()
 
     def compose(self) -> ComposeResult:
         """Show the question over its answers."""
@@ -60,6 +63,7 @@ class AskScreen(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         """Let Enter take the answer that does no harm."""
+        self._since = monotonic()
         if self._is_careful:
             self.query_one("#no").focus()
 
@@ -75,12 +79,14 @@ class AskScreen(ModalScreen[bool]):
         self._is_written_on = True
 
     def action_agree(self) -> None:
-        """Answer yes, unless other letters follow."""
+        """Answer yes, unless other letters follow or nobody can have read the question."""
 
         def agree() -> None:
             self.dismiss(True)
 
-        if self._is_careful:
+        if self._is_careful and monotonic() - self._since < READING_S:
+            self._is_written_on = False  # the same letter answers a moment later
+        elif self._is_careful:
             self._agreeing = self.set_timer(WRITING_S, agree)
         else:
             agree()

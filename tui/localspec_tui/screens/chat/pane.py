@@ -21,7 +21,7 @@ from textual.timer import Timer
 from textual.worker import Worker, WorkerState
 
 from localspec.chat import commands
-from localspec.chat.answering import AnswerEvent, Saved
+from localspec.chat.answering import AnswerEvent, Saved, Started
 from localspec.chat.live_stats import mode_name, own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, Role, StoredMessage
@@ -45,7 +45,7 @@ from localspec_tui.clipboard import CopyAsked
 from localspec_tui.screens.chat.answering import STUCK, Answering, Job
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
-from localspec_tui.screens.compare import CompareScreen
+from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.log_panel import LogPanel
@@ -522,9 +522,7 @@ class ChatPane(Vertical):
         question, chat = self._question_of(message), self.session.chat
         shown = chat.path[-1]
         models = self.loader.models(wait=False)
-        if models.draft is None:
-            modes = tuple(mode for mode in modes if mode in {"off", "ngram"}) or ("off",)
-        modes = tuple(sorted(modes, key=lambda mode: mode != "off"))  # to which the others' ratios refer
+        modes = comparable(modes, has_draft=models.draft is not None)
         rates: dict[Mode, PlainRate] = {}
         record = await asyncio.to_thread(chat.record, message.id) if message.role == "assistant" else None
         seed = record.seed if record is not None else 0
@@ -533,6 +531,8 @@ class ChatPane(Vertical):
             chat.back_to(question.id)
             try:
                 for event in self.session.answer(models, mode=mode, seed=seed, plain=rates.get("off")):
+                    if isinstance(event, Started) and shown is not question:
+                        chat.back_to(shown.id)  # what a kill would leave on the screen
                     yield event
                     if isinstance(event, Saved) and event.record and (rate := own_rate(event.record)):
                         rates["off"] = rate

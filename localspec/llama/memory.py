@@ -1,0 +1,51 @@
+"""How much memory is free for this process: what the system has, and what its container leaves of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import psutil
+
+from localspec.llama.cores import control_groups, number_in, text_in
+
+_GROUP_FILES = (  # of both kinds of control groups: their controller, their limit, their use
+    ("", "memory.max", "memory.current"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
+_GIVES_WAY = ("inactive_file", "active_file", "slab_reclaimable")
+_STAYS = ("anon", "rss", "shmem", "unevictable")  # `rss` is what the first kind calls `anon`
+_LIMITLESS = 2**60  # the first kind of control groups writes a huge number for "no limit"
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still take; `root` holds /proc and /sys."""
+    left = (max(0, limit - used) for limit, used in memory_limits(root))
+    available: int = psutil.virtual_memory().available
+    return min((available, *left))
+
+
+def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Yield the limit of every control group around this process, and what its programs hold of it."""
+    for controller, most, now in _GROUP_FILES:
+        for folder in control_groups(root, controller):
+            limit, used = number_in(folder / most), number_in(folder / now)
+            if limit is not None and used is not None and limit < _LIMITLESS:
+                yield limit, _held(used, _statistics(folder))
+
+
+def _held(used: int, statistics: Mapping[str, int]) -> int:
+    """Return the bytes of a control group that do not give way to a program that wants them.
+
+    As `MemAvailable` reckons for a machine: files that were read and idle objects of the kernel give way.
+    """
+    gives_way = sum(statistics.get(name, 0) for name in _GIVES_WAY)
+    stays = sum(statistics.get(name, 0) for name in _STAYS)
+    return min(used, max(used - gives_way, stays))
+
+
+def _statistics(folder: Path) -> dict[str, int]:
+    """Return the figures of a control group with all groups in it, which the first kind calls `total_`."""
+    lines = (line.partition(" ") for line in text_in(folder / "memory.stat").splitlines())
+    found = {key: int(value) for key, _, value in lines if value.isdigit()}
+    return found | {key.removeprefix("total_"): found[key] for key in found if key.startswith("total_")}
