@@ -179,7 +179,7 @@ def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for t
         members = list[Enum](kind)
         return partial(_member, {each.value: each for each in members} | {each: each for each in members})
     if is_dataclass(kind):
-        return partial(_object, cast(type, kind), _members(cast(type, kind)))
+        return partial(_object, cast(type, kind))
     return _READERS[kind]
 
 
@@ -244,7 +244,8 @@ def _inside(step: Step, read: Reader, value: object) -> object:
         raise error.within(step) from None
 
 
-def _object(kind: Callable[..., object], members: Mapping[str, tuple[Reader, bool]], value: object) -> object:
+def _object(kind: type, value: object) -> object:
+    members = _members(kind)  # only now: a dataclass may hold others of its own kind
     if type(value) is kind:
         value = {name: getattr(value, name) for name in members}
     if not isinstance(value, Mapping):

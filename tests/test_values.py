@@ -208,6 +208,20 @@ def test_a_person_reads_what_has_to_be_there_and_what_is() -> None:
     assert demand({"colour": "x" * 99}).endswith("not `xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...")
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    name: str
+    branches: tuple[Tree, ...] = ()
+    trunk: Tree | None = None
+
+
+def test_a_dataclass_may_hold_others_of_its_kind() -> None:
+    tree = Tree("a", (Tree("b", (Tree("c"),)),), Tree("d"))
+    assert read(Tree, json.loads(json.dumps(plain(tree)))) == tree
+    with pytest.raises(InvalidValueError, match=r"branches\[0\]\.trunk\.name is not a text"):
+        read(Tree, {"name": "a", "branches": [{"name": "b", "trunk": {"name": 3}}]}, "it")
+
+
 def test_some_fields_are_read_by_their_names() -> None:
     assert read_fields(Everything, {"colour": "blue", "share": 1}) == {"colour": Colour.BLUE, "share": 1.0}
     with pytest.raises(InvalidValueError, match="share is not a number"):
