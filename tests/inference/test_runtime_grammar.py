@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.inference.runtime import Runtime
 from localspec.types import (
@@ -46,8 +45,8 @@ ASKED = Request((Message("user", "Who are you?"),), WARM, max_tokens=60, seed=1)
 
 
 @pytest.fixture(scope="module")
-def runtime() -> Iterator[Runtime]:
-    with open_pair(*map(Path, bundled_pair())) as opened:
+def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    with open_pair(demo_target_q8, demo_draft) as opened:
         yield opened
 
 
