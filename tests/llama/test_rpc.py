@@ -301,7 +301,7 @@ def asleep(address: str) -> Iterator[None]:
 def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_comes(
     servers: str, demo_target: Path
 ) -> None:
-    options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
+    options = ModelOptions(demo_target, context=16384, threads=1, devices=("RPC0",))
     with Worker.open(OpenPlan(options)) as models:
         events, texts = models.generate(ENDLESS), list[str]()
         texts += [event.text for event in islice(events, 20) if isinstance(event, TextDelta)]

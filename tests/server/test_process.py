@@ -19,10 +19,18 @@ import pytest
 
 from localspec.cli.serve import main
 from localspec.errors import UserError
-from tests.inference.worker.processes import PATIENCE_S, ROOT, ends
+from tests.inference.worker.processes import END_TOKENS, PATIENCE_S, ROOT, ends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
-ENDLESS = {"prompt": "the sea", "temperature": 50, "top_k": 0, "top_p": 1, "min_p": 0, "stream": True}
+ENDLESS = {
+    "prompt": "the sea",
+    "temperature": 50,
+    "top_k": 0,
+    "top_p": 1,
+    "min_p": 0,
+    "logit_bias": {str(token): -100 for token in END_TOKENS},
+    "stream": True,
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ def serve(*arguments: object) -> Iterator[Program]:
 
 @pytest.fixture
 def flags(demo_target: Path, demo_draft: Path) -> tuple[object, ...]:
-    return ("-m", demo_target, "-md", demo_draft, "-c", 1024, "-t", 1, "--no-fit", "--mode", "off")
+    return ("-m", demo_target, "-md", demo_draft, "-c", 16384, "-t", 1, "--no-fit", "--mode", "off")
 
 
 def events(reply: httpx2.Response) -> Iterator[str]:
@@ -97,7 +105,7 @@ def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...
 def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         engine = program.engine()
-        plain = {"seed": 1, "speculative": {"mode": "off"}}  # whose 400 tokens hold no end
+        plain = {"seed": 1, "speculative": {"mode": "off"}}
         body = ENDLESS | plain | {"max_tokens": 400}
         with program.client.stream("POST", "/v1/completions", json=body) as reply:
             stream = events(reply)

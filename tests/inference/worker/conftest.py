@@ -18,7 +18,7 @@ Open = Callable[[], Worker]
 
 
 def pair_options(target: Path, draft: Path) -> tuple[ModelOptions, ModelOptions]:
-    options = ModelOptions(target, context=2048, micro_batch=32, threads=1)
+    options = ModelOptions(target, context=8192, micro_batch=32, threads=1)
     return options, replace(options, path=draft)
 
 
@@ -39,5 +39,5 @@ def worker(demo_target_q8: Path, demo_draft: Path) -> Iterator[Worker]:
 def open_worker(demo_target_q8: Path) -> Iterator[Open]:
     """Opens workers on the bundled target, for tests that do not."""
     with ExitStack() as stack:
-        options = ModelOptions(demo_target_q8, context=2048, micro_batch=32, threads=1)
+        options = ModelOptions(demo_target_q8, context=8192, micro_batch=32, threads=1)
         yield lambda: stack.enter_context(Worker.open(OpenPlan(options)))

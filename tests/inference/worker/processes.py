@@ -16,8 +16,15 @@ from localspec.types import EngineSettings, Request, Sampling
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20.0  # bounds a failing test, and is never spent by a passing one
-_ANYTHING = Sampling(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0)  # hardly ever the end of the turn
-ENDLESS = Request("the sea", _ANYTHING, EngineSettings(mode="off"), None, seed=1)
+END_TOKENS = (0, 1, 2)  # those of the bundled vocabulary
+ENDLESS = Request(
+    "the sea",
+    Sampling(temperature=50.0, top_k=0, top_p=1.0, min_p=0.0),
+    EngineSettings(mode="off"),
+    max_tokens=None,
+    seed=1,
+    logit_bias=tuple((token, -100.0) for token in END_TOKENS),
+)
 PRELUDE = """
 import os, resource, signal, sys
 from localspec.types import *
@@ -25,7 +32,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from tests.inference.runtimes import greedy
 from tests.inference.worker.processes import ENDLESS
-options = ModelOptions(Path(sys.argv[1]), context=2048, threads=1)
+options = ModelOptions(Path(sys.argv[1]), context=8192, threads=1)
 """
 
 

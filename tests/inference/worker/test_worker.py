@@ -85,7 +85,7 @@ def test_a_trace_is_that_of_the_runtime(worker: Worker, runtime: Runtime, temper
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert (found.prompt, found.ended) == (expected.prompt, expected.ended)
     with pytest.raises(ContextFullError):
-        worker.trace(greedy(prompt=LONG_STORY * 3))
+        worker.trace(greedy(prompt=LONG_STORY * 12))
 
 
 def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -> None:
@@ -253,7 +253,7 @@ def test_closing_the_worker_ends_the_answer(open_worker: Open) -> None:
 
 
 def test_errors_keep_their_type_their_words_and_their_hint(worker: Worker, runtime: Runtime) -> None:
-    request = greedy(prompt=LONG_STORY * 3)
+    request = greedy(prompt=LONG_STORY * 12)
     with pytest.raises(ContextFullError) as expected:
         next(runtime.generate(request))
     with pytest.raises(ContextFullError) as found:
