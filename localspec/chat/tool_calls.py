@@ -284,6 +284,7 @@ _PARAMETER = re.compile(
     r"|<arg_key[^>]*>(.*?)</arg_key[^>]*>\s*<arg_value[^>]*>(.*?)</arg_value[^>]*>",
     re.DOTALL,
 )
+_PARAMETER_OPENED = re.compile(r"<[^<>\s/]*?param(?:eter)?(?:=| name=)|<arg_key")
 _PARAMETERS_END = re.compile(r"</function>|</[^<>\s]*?invoke>|</tool_call[^>]*>")
 _GEMMA_HEAD = re.compile(r"\s*call:([\w.-]+)(?=\{)")
 _GEMMA_QUOTE = re.compile(r'<\|"\|>|<escape>')
@@ -334,6 +335,8 @@ def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]]) -> _Read
         told.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
         at = parameter.end()
     end = _PARAMETERS_END.search(text, at)
+    if end is not None and _PARAMETER_OPENED.search(text, at, end.start()):
+        end = None  # it stands in the value of a parameter that is not complete yet
     arguments = "{" + ", ".join(told) + ("}" if end else "")
     return _Read(name, arguments if told or end else "", end and end.end())
 

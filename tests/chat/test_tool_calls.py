@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,14 @@ def collected(pieces: list[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
     return thought, said, [(name, each) for (_, name), each in zip(calls, arguments, strict=True)]
 
 
+def _object(city: str) -> str:
+    return json.dumps({"city": city}, ensure_ascii=False)
+
+
+def _json_call(city: str) -> str:
+    return f'{{"name": "weather", "arguments": {_object(city)}}}'
+
+
 CALL = f'{{"name": "weather", "arguments": {JSON}}}'
 ONE = [("weather", ARGUMENTS)]
 BOTH = [("weather", ARGUMENTS), ("a.b-c", {})]
@@ -135,6 +144,68 @@ def test_calls_are_read_in_the_form_of_the_template(
         thought, answered, called = read(name, text, size)
         assert (thought, answered) == ("", said)
         assert [(tool, json.loads(arguments)) for tool, arguments in called] == calls
+
+
+WRITERS: dict[str, Callable[[str], str]] = {  # a call with one text, as each form writes it
+    "hermes": lambda city: f"<tool_call>\n{_json_call(city)}\n</tool_call>",
+    "llama": _json_call,
+    "mistral": lambda city: f"[TOOL_CALLS][{_json_call(city)}]",
+    "mistral new": lambda city: f"[TOOL_CALLS]weather[ARGS]{_object(city)}",
+    "harmony": lambda city: f"<|channel|>commentary to=functions.weather<|message|>{_object(city)}<|call|>",
+    "coder": lambda city: (
+        f"<tool_call>\n<function=weather>\n<parameter=city>\n{city}\n</parameter>\n</function>\n</tool_call>"
+    ),
+    "glm": lambda city: (
+        f"<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{city}</arg_value>\n</tool_call>"
+    ),
+    "gemma": lambda city: f'<|tool_call>call:weather{{city:<|"|>{city}<|"|>,days:2}}<tool_call|>',
+}
+BRACKETS = [
+    "{",
+    "}",
+    "[",
+    "]",
+    '"',
+    "\\",
+    ", b: ",
+    "{c: 1}",
+    ":",
+    " ",
+    "ö",
+    "</function>",
+    "</tool_call>",
+    "]</s>",
+]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(BRACKETS), min_size=1, max_size=6).map(lambda parts: f"x{''.join(parts)}x"))
+def test_brackets_and_tags_inside_a_text_are_of_the_text(name: str, city: str) -> None:
+    call = WRITERS[name](city)
+    for size in (1, len(call)):
+        _, said, ((tool, arguments), *others) = read(name, call, size)
+        assert (said, tool, others) == ("", "weather", [])
+        assert json.loads(arguments)["city"] == city
+
+
+def test_a_call_without_parameters_takes_none_of_the_next_one() -> None:
+    first, second = XML.split("</tool_call>\n", 1)
+    text = f"{second}\n{first}</tool_call>"
+    for size in (1, len(text)):
+        calls = read("coder", text, size)[2]
+        assert [(tool, json.loads(arguments)) for tool, arguments in calls] == BOTH[::-1]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_call_that_is_cut_anywhere_says_no_more_than_was_written(name: str) -> None:
+    whole = WRITERS[name]("Rome")
+    for end in range(len(whole)):
+        pieces = read(name, whole[:end], 1)
+        assert pieces == read(name, whole[:end], max(1, end))
+        for tool, arguments in pieces[2]:
+            assert tool == "weather"
+            assert '{"city": "Rome", "days": 2}'.startswith(arguments) or arguments == '{"city": "Rome"}'
 
 
 def test_a_call_is_told_as_it_comes() -> None:
