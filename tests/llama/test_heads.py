@@ -149,6 +149,50 @@ def test_states_behind_a_cut_are_not_used(eagle3_models: tuple[Model, Model]) ->
         assert np.allclose(row, fresh_row(eagle3_models, [*TEXT, 4, 5, 500]), atol=1e-3)
 
 
+def test_drafts_after_a_cut_are_those_of_a_head_that_never_read_further(
+    eagle3_models: tuple[Model, Model],
+) -> None:
+    text = [*TEXT[:30], 500]
+    found = []
+    for longest in (len(TEXT), 30):
+        for target, head in open_pair(eagle3_models):
+            target.evaluate(TEXT[:longest])
+            target.truncate(30)
+            found.append((drafted(head, text, 3)[0], head.evaluate([501])[-1].copy()))
+    assert found[0][0] == found[1][0]
+    assert np.allclose(found[0][1], found[1][1], atol=1e-3)
+
+
+def test_of_its_own_tokens_that_were_taken_back_no_state_is_left(opened: Pair) -> None:
+    target, head = opened
+    target.evaluate(TEXT)
+    text = [*TEXT, 500]
+    head.evaluate(text[head.length() :])
+    rows = []
+    for taken_back in (501, 502):
+        head.evaluate([taken_back])
+        head.truncate(len(text))
+        rows.append(head.evaluate([503])[-1].copy())
+        head.truncate(len(text))
+    assert np.allclose(*rows, atol=1e-3)
+
+
+def test_tokens_that_are_read_without_logits_leave_no_state_behind(
+    models: tuple[Model, Model], opened: Pair
+) -> None:
+    target, head = opened
+    target.evaluate(TEXT)
+    head.evaluate([*TEXT[head.length() :], 500])  # whose state is not that of what follows
+    head.evaluate([501, 502], 0)
+    row = head.evaluate([503])[-1].copy()
+    for other, alone in open_pair(models):
+        other.evaluate(TEXT)
+        alone.evaluate([*TEXT[alone.length() :], 500])
+        alone.evaluate([501], 0)
+        alone.evaluate([502], 0)
+        assert np.allclose(alone.evaluate([503])[-1], row, atol=1e-3)
+
+
 def test_a_head_that_missed_a_part_starts_anew(opened: Pair) -> None:
     target, head = opened
     target.evaluate(TEXT)
