@@ -174,7 +174,7 @@ def test_of_its_own_tokens_that_were_taken_back_no_state_is_left(opened: Pair) -
         head.truncate(len(text))
         rows.append(head.evaluate([503])[-1].copy())
         head.truncate(len(text))
-    assert np.allclose(*rows, atol=1e-3)
+    assert np.allclose(rows[0], rows[1], atol=1e-3)
 
 
 def test_tokens_that_are_read_without_logits_leave_no_state_behind(

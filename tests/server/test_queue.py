@@ -16,7 +16,7 @@ from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.server import queue as queue_module
 from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
 from localspec.storage.profiles import Profile
-from localspec.types import GenerationEvent, Request, Sampling, TextDelta
+from localspec.types import Finished, GenerationEvent, Request, Sampling, TextDelta
 from tests.server.turning_models import TurningModels
 
 _MOMENT = threading.Event()
@@ -230,6 +230,55 @@ def test_a_death_while_nobody_asks_is_noticed(engine: Engine, monkeypatch: pytes
         assert await engine.text("a", 1) == "a"  # from now on it waits for no longer
         engine.models.dies.set()
         await engine.until(lambda: engine.queue.restarts == 1)
+
+    run(course())
+
+
+def test_what_is_read_again_after_a_death_counts_again(engine: Engine) -> None:
+    """Of two that have read a prompt, one is at work, and one is paused."""
+
+    def shares() -> list[float]:
+        current, others = engine.queue.jobs()
+        return sorted(16 * job.share for job in (current, *others) if job is not None)
+
+    async def course() -> None:
+        first = engine.start("f", 1)
+        await engine.until(lambda: shares() == [1])  # who comes begins with as much
+        both = [engine.start("a", 2), engine.start("b", 2)]
+        await engine.at_work(3)
+        engine.steps.release()
+        await engine.until(lambda: shares()[:2] == [2, 2])
+        engine.models.dies.set()
+        engine.steps.release()
+        await engine.until(lambda: shares() == [3, 3])
+        with pytest.raises(EngineDied):
+            await first
+        engine.steps.release(4)
+        assert await asyncio.gather(*both) == ["aa", "bb"]
+
+    run(course())
+
+
+def test_a_cancelled_answer_ends_in_its_next_turn_and_no_other_does(engine: Engine) -> None:
+    async def ended(name: str) -> Finished:
+        wanted = Asked(PROFILE, SessionRequest(answer=Request(name, max_tokens=60)), name=name)
+        *_, last = [event async for event in engine.queue.answer(wanted)]
+        assert isinstance(last, Finished)
+        return last
+
+    async def course() -> None:
+        answers = {name: asyncio.create_task(ended(name)) for name in ("a", "b")}
+        await engine.at_work(2)
+        engine.steps.release(6)
+        await engine.until(lambda: len(engine.models.written) == 6)
+        current, (waiting,) = engine.queue.jobs()
+        assert current is not None
+        assert waiting.paused is not None
+        assert engine.queue.cancel(waiting.asked.name)
+        engine.steps.release(120)
+        stopped, other = await answers[waiting.asked.name], await answers[current.asked.name]
+        assert (stopped.reason, other.reason, other.summary.tokens) == ("cancelled", "length", 60)
+        assert stopped.summary.tokens <= waiting.tokens + 1
 
     run(course())
 
