@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Self
 
 from localspec.decoding.measurements import Costs
@@ -34,6 +35,8 @@ LEAST_TASK_TOKENS = 1900  # confirming a task that of so many,
 LEAST_TASK_ANSWERS = 50  # in so many answers.
 PROBE_TOKENS = 16  # of an answer that tells how fast these models are
 
+_FIRST_STAGES: tuple[Stage, ...] = ("machine", "costs")
+_TASK_STAGES: tuple[Stage, ...] = ("traces", "study", "confirm")
 _SHARES: dict[Stage, float] = {"machine": 0.6, "costs": 0.4, "traces": 0.25, "study": 0.35, "confirm": 0.4}
 
 Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
@@ -85,23 +88,52 @@ def seconds_of(stage: Stage, plan: TunePlan) -> float:
     return TASK_S * scale * share
 
 
-def least_s(token_s: float, first_token_s: float, tasks: int) -> float:
-    """Estimate the least that a run takes: below it nothing that it measures would tell anything.
+@dataclass(frozen=True, slots=True)
+class PlainPace:
+    """How fast plain decoding is here: seconds of a token, and until the first one."""
 
-    By plain decoding: seconds of a token, and until the first one.
+    token_s: float
+    first_token_s: float
+
+    def least_s(self, stage: Stage) -> float:
+        """Estimate the least that a stage takes, of one task where it serves one.
+
+        In less time nothing that it measures would tell anything.
+        """
+        match stage:
+            case "costs":
+                return LEAST_COST_TOKENS * self.token_s
+            case "traces":
+                return FEWEST_TRACE_TOKENS * self.token_s
+            case "confirm":
+                return LEAST_TASK_TOKENS * self.token_s + LEAST_TASK_ANSWERS * self.first_token_s
+        return 0.0
+
+    def least_run_s(self, tasks: int) -> float:
+        """Estimate the least that a run over some tasks takes."""
+        return self.least_s("costs") + tasks * sum(map(self.least_s, _TASK_STAGES))
+
+
+def left_s(
+    plan: TunePlan,
+    stage: Stage,
+    done: float,
+    tasks: int,
+    pace: PlainPace | None = None,
+    took_s: Sequence[float] = (),
+) -> float:
+    """Estimate the rest of a run: a stage of which a share is done, and `tasks` that follow.
+
+    Slow models, whose `pace` is known, need more than the stages' time. `took_s` is what other tasks took.
     """
-    once = LEAST_COST_TOKENS * token_s
-    each = (LEAST_TASK_TOKENS + FEWEST_TRACE_TOKENS) * token_s + LEAST_TASK_ANSWERS * first_token_s
-    return once + tasks * each
 
+    def whole_s(stage: Stage) -> float:
+        return max(seconds_of(stage, plan), 0.0 if pace is None else pace.least_s(stage))
 
-def left_s(plan: TunePlan, stage: Stage, done: float, tasks: int) -> float:
-    """Estimate the rest of a run, so much of a stage and of the following tasks so many to be done."""
-    first: tuple[Stage, ...] = ("machine", "costs")
-    of_task: tuple[Stage, ...] = ("traces", "study", "confirm")
-    part = first if stage in first else of_task
-    stages = [*part[part.index(stage) + 1 :], *of_task * tasks]
-    return seconds_of(stage, plan) * (1.0 - done) + sum(seconds_of(later, plan) for later in stages)
+    part = _FIRST_STAGES if stage in _FIRST_STAGES else _TASK_STAGES
+    later_s = sum(map(whole_s, part[part.index(stage) + 1 :]))
+    task_s = fmean(took_s) if took_s else sum(map(whole_s, _TASK_STAGES))
+    return whole_s(stage) * (1.0 - done) + later_s + tasks * task_s
 
 
 def requests(

@@ -43,9 +43,9 @@ from localspec.tuning.plan import (
     PROBE_TOKENS,
     TRACE_TOKENS,
     Opener,
+    PlainPace,
     ReopenedModels,
     TunePlan,
-    least_s,
     left_s,
     nothing_fits,
     requests,
@@ -94,6 +94,7 @@ class TuningRun:
         self._open, self._identity, self._limits = open_models, identity, limits
         self._place = digest(identity)
         self._began_s = time.monotonic()
+        self._pace: PlainPace | None = None  # once it is measured
         self.folder = RunFolder(identity.pair)
         self.state = _begun(plan, self.folder.state.read(), self._place)
         self.plan = replace(plan, quick=self.state.quick)
@@ -125,14 +126,16 @@ class TuningRun:
         tasks = [profile.task for profile in self.plan.profiles]
         later = tasks if task is None else tasks[tasks.index(task) + 1 :]
         to_do = sum(self.state.of(each).result is None for each in later)
-        return StageProgress(stage, task, done, steps, left_s(self.plan, stage, done / steps, to_do), note)
+        took_s = [state.seconds for state in self.state.tasks if state.result is not None]
+        rest_s = left_s(self.plan, stage, done / steps, to_do, self._pace, took_s)
+        return StageProgress(stage, task, done, steps, rest_s, note)
 
     def _stages(self) -> Generator[TuneEvent, None, None]:
         self.keep(self.state)
         load_options = yield from self._choose_load_options()
         with ReopenedModels(lambda: self._open(load_options)) as models:
-            if self.plan.budget_s is not None:
-                self._check_budget(models.now, self.plan.budget_s)
+            self._pace = self._pace or self._measured_pace(models.now)
+            self._check_budget()
             costs = yield from self._measure(models, load_options)
             for profile in self.plan.profiles:
                 result = self.state.of(profile.task).result
@@ -143,16 +146,22 @@ class TuningRun:
                 yield result
         self.keep(replace(self.state, complete=all(state.result for state in self.state.tasks)))
 
-    def _check_budget(self, models: TunableModels, budget_s: float) -> None:
-        """Raise `UserError` with the time that is needed, where that is more than a person gives."""
-        request, to_do = self._prompts(models, 1, PROBE_TOKENS)[0], self._to_do
+    def _measured_pace(self, models: TunableModels) -> PlainPace | None:
+        """Return how fast plain decoding is, None where an answer is too short to tell."""
+        if not self._to_do:
+            return None
+        request = self._prompts(models, 1, PROBE_TOKENS)[0]
         answered(models, request)  # warms up
         summary, _ = answered(models, request)
-        if summary.tokens < 2 or not to_do:
-            return
-        token_s = summary.decode_s / (summary.tokens - 1)
-        needed_s = least_s(token_s, summary.first_token_s, to_do)
-        if needed_s > budget_s:
+        if summary.tokens < 2:
+            return None
+        return PlainPace(summary.decode_s / (summary.tokens - 1), summary.first_token_s)
+
+    def _check_budget(self) -> None:
+        """Raise `UserError` with the time that is needed, where that is more than a person gives."""
+        budget_s = self.plan.budget_s
+        needed_s = 0.0 if self._pace is None else self._pace.least_run_s(self._to_do)
+        if budget_s is not None and needed_s > budget_s:
             raise UserError(
                 f"--budget {short(budget_s)} is too little: with these models, on this machine as it is, "
                 f"a run takes {short(needed_s)} at least",
@@ -183,6 +192,8 @@ class TuningRun:
             return self.state.opened.workplace
         with self._open(usual) as models:
             asked = self._prompts(models, ATTEMPT_PROMPTS, ATTEMPT_TOKENS)
+            self._pace = self._measured_pace(models)
+            self._check_budget()
         steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
         yield StageBegan("machine", None, steps)
         for attempt in try_load_options(self._open, self._limits, asked, seconds_of("machine", plan)):

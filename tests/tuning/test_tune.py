@@ -33,7 +33,7 @@ from localspec.tuning.events import (
     TuneEvent,
 )
 from localspec.tuning.load_options import MachineLimits
-from localspec.tuning.plan import LONGEST_DRAFT, TunePlan, least_s
+from localspec.tuning.plan import LONGEST_DRAFT, QUICK, TASK_S, PlainPace, TunePlan, left_s, seconds_of
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.space import Space
@@ -262,7 +262,7 @@ def test_a_budget_below_the_least_is_refused_with_the_time_that_is_needed(tmp_pa
     models = FakeModels()
     with pytest.raises(UserError) as caught:
         list(run_of(replace(planned(tmp_path), budget_s=10.0), models).events())
-    needed = least_s(VERIFY_S + PYTHON_S, 0.0, tasks=1)
+    needed = PlainPace(VERIFY_S + PYTHON_S, 0.0).least_run_s(1)
     said = re.search(r"--budget 10 s is too little: .* a run takes (\d+) s at least", str(caught.value))
     assert said is not None
     assert 0.8 * needed < int(said[1]) < 1.5 * needed
@@ -272,8 +272,31 @@ def test_a_budget_below_the_least_is_refused_with_the_time_that_is_needed(tmp_pa
 
 
 def test_more_tasks_need_more_time() -> None:
-    assert least_s(0.01, 0.1, tasks=1) < least_s(0.01, 0.1, tasks=2) < 2 * least_s(0.01, 0.1, tasks=1)
-    assert least_s(0.02, 0.1, tasks=1) > 1.5 * least_s(0.01, 0.1, tasks=1)
+    one, two = PlainPace(0.01, 0.1).least_run_s(1), PlainPace(0.01, 0.1).least_run_s(2)
+    assert one < two < 2 * one
+    assert PlainPace(0.02, 0.1).least_run_s(1) > 1.5 * one
+
+
+def test_the_time_that_is_left_follows_the_speed_of_the_models(tmp_path: Path) -> None:
+    plan, pace = planned(tmp_path, "coding", "writing", "math"), PlainPace(0.1, 1.0)
+    usual = left_s(plan, "costs", 0.0, tasks=3)
+    assert usual == pytest.approx(seconds_of("costs", plan) + 3 * TASK_S * QUICK)
+    assert left_s(plan, "costs", 0.0, 3, PlainPace(1e-4, 1e-3)) == usual
+    slow = left_s(plan, "costs", 0.0, 3, pace)
+    assert pace.least_run_s(3) < slow < pace.least_run_s(3) + usual
+    assert left_s(plan, "confirm", 0.5, 1, pace, [300.0, 340.0]) == pace.least_s("confirm") / 2 + 320.0
+
+
+def test_a_run_on_slow_models_says_so_from_its_first_measurement_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_run.TuningRun, "_measured_pace", lambda run, models: PlainPace(1.0, 2.0))
+    plan = planned(tmp_path, "coding", "writing")
+    events = run_of(plan, FakeModels()).events()
+    told = next(each for each in events if isinstance(each, StageProgress))
+    events.close()  # type: ignore[attr-defined]
+    done = told.done / told.steps
+    assert told.left_s == left_s(plan, "costs", done, 2, PlainPace(1.0, 2.0)) > 4000.0
 
 
 def test_what_earlier_stages_took_is_not_there_for_the_last(
