@@ -191,7 +191,7 @@ def test_brackets_and_tags_inside_a_text_are_of_the_text(name: str, city: str) -
 
 def test_a_call_without_parameters_takes_none_of_the_next_one() -> None:
     first, second = XML.split("</tool_call>\n", 1)
-    text = f"{second}\n{first}</tool_call>"
+    text = f"{second}\n{first}</tool_call>".replace("\n", "")  # line by line they never come together
     for size in (1, len(text)):
         calls = read("coder", text, size)[2]
         assert [(tool, json.loads(arguments)) for tool, arguments in calls] == BOTH[::-1]

@@ -97,6 +97,41 @@ def test_masks_depend_on_the_text_alone(grammars: Grammars) -> None:
     assert allowed(here.copy(), texts[0][:4]) == allowed(here, texts[0][:4])
 
 
+def told(constraint: GrammarConstraint, text: list[int]) -> tuple[bool, list[int]] | None:
+    found = constraint.mask(text)
+    return None if found is None else (found.are_refused, found.ids.tolist())
+
+
+def letters(model: Model, text: str) -> list[int]:
+    pieces = model.vocabulary.all_pieces()
+    return [pieces.index(letter.encode()) for letter in text]
+
+
+def test_texts_that_differ_in_one_token_have_masks_of_their_own(model: Model, grammars: Grammars) -> None:
+    forked = Grammar("regex", "(a1|b2)(c|d)e")
+    texts = [letters(model, text) for text in ("", "a", "b", "a1", "b2", "a1c", "b2c", "b2d", "a1ce", "b2de")]
+    fresh = {tuple(text): told(grammars.constraint(forked, []), text) for text in texts}
+    here, draw = grammars.constraint(forked, []), random.Random(7)
+    for _ in range(400):
+        text = draw.choice(texts)
+        assert told(here, text) == fresh[tuple(text)], text
+
+
+def test_a_closing_tag_that_is_taken_back_in_its_middle_leaves_nothing(
+    model: Model, grammars: Grammars
+) -> None:
+    tag, (other,) = letters(model, "</think>"), letters(model, "x")
+    texts = [tag[:count] for count in range(len(tag))]
+    texts += [[*text, other] for text in texts] + [[*text, other, *tag[len(text) + 1 :]] for text in texts]
+    texts += [[*tag, *letters(model, "y")], [other, *tag[:3], *tag]]
+    tags = tags_of("<think>")
+    fresh = {tuple(text): told(grammars.constraint(YES, [], tags), text) for text in texts}
+    here, draw = grammars.constraint(YES, [], tags), random.Random(8)
+    for _ in range(600):
+        text = draw.choice(texts)
+        assert told(here, text) == fresh[tuple(text)], text
+
+
 def test_behind_the_end_only_an_end_may_follow(model: Model, grammars: Grammars) -> None:
     constraint = grammars.constraint(Grammar("regex", "yes|no"), [7])
     yes = model.vocabulary.tokenize("yes")

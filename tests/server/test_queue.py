@@ -259,21 +259,23 @@ def test_what_is_read_again_after_a_death_counts_again(engine: Engine) -> None:
     run(course())
 
 
-def test_a_cancelled_answer_ends_in_its_next_turn_and_no_other_does(engine: Engine) -> None:
-    async def ended(name: str) -> Finished:
-        wanted = Asked(PROFILE, SessionRequest(answer=Request(name, max_tokens=60)), name=name)
-        *_, last = [event async for event in engine.queue.answer(wanted)]
-        assert isinstance(last, Finished)
-        return last
+async def ended(engine: Engine, name: str) -> Finished:
+    """Return the last event of an answer of 60 tokens that can be cancelled by its name."""
+    wanted = Asked(PROFILE, SessionRequest(answer=Request(name, max_tokens=60)), name=name)
+    *_, last = [event async for event in engine.queue.answer(wanted)]
+    assert isinstance(last, Finished)
+    return last
 
+
+@pytest.mark.parametrize("engine", [(2,), (1,)], indirect=True, ids=["paused", "not begun"])
+def test_a_cancelled_answer_ends_in_its_next_turn_and_no_other_does(engine: Engine) -> None:
     async def course() -> None:
-        answers = {name: asyncio.create_task(ended(name)) for name in ("a", "b")}
+        answers = {name: asyncio.create_task(ended(engine, name)) for name in ("a", "b")}
         await engine.at_work(2)
         engine.steps.release(6)
         await engine.until(lambda: len(engine.models.written) == 6)
         current, (waiting,) = engine.queue.jobs()
         assert current is not None
-        assert waiting.paused is not None
         assert engine.queue.cancel(waiting.asked.name)
         engine.steps.release(120)
         stopped, other = await answers[waiting.asked.name], await answers[current.asked.name]
