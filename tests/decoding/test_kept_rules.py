@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from localspec.decoding.constraint import TokenRules
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Drafters
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
-from localspec.types import EngineSettings, Sampling
+from localspec.types import EngineSettings, Sampling, VerifyOutcome
 from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
-from tests.decoding.toys import MadeConstraint
+from tests.decoding.toys import MadeConstraint, policy_of
+from tests.fake_model import FakeModel
 
 PENALISED = Sampling(
     temperature=0.9, top_k=12, top_p=0.98, min_p=0.0, repetition_penalty=1.6, frequency_penalty=0.4,
@@ -131,3 +134,54 @@ def test_what_was_found_in_the_cache_is_that_of_the_prompt_though_the_answer_pau
         assert isinstance(event, Round)
         text += event.tokens
         assert toy.engine.reused == len(prompt)
+
+
+def test_each_of_some_tokens_is_accepted_by_the_text_before_it() -> None:
+    constraint, draws = MadeConstraint(16), np.random.default_rng(6)
+    rules = TokenRules((), constraint)
+    lengths = set()
+    for _ in range(200):
+        text, tokens = draws.integers(16, size=3).tolist(), draws.integers(16, size=4).tolist()
+        fits = [token in constraint.allowed([*text, *tokens[:at]]) for at, token in enumerate(tokens)]
+        expected = fits.index(False) if False in fits else len(tokens)
+        assert rules.accepts(text, tokens) == expected
+        lengths.add(expected)
+    assert lengths == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("settings", [EngineSettings(mode="ngram"), replace(SD, fallback="ngram")])
+def test_rules_end_with_their_answer(settings: EngineSettings) -> None:
+    toy, prompt = Toy(), [1, 2, 3] * 6
+    toy.rules = TokenRules((), MadeConstraint(16))
+    toy.answer(prompt, settings, GREEDY, 30)
+    toy.rules = None
+    found = [(each.tokens, each.stats.drafted) for each in toy.rounds(prompt, settings, GREEDY, 12)]
+    other = Toy()  # which has seen as much of both models, without rules
+    other.answer(prompt, settings, GREEDY, 30)
+    assert found == [(each.tokens, each.stats.drafted) for each in other.rounds(prompt, settings, GREEDY, 12)]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_what_drafts_are_worth_beside_copies_is_learned_apart_for_best_and_for_drawn_tokens(
+    deterministic: bool,
+) -> None:
+    stats, text = PromptLookupStats(), [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]
+    lookup = PromptLookup(SuffixIndex(), policy_of(deterministic=deterministic), stats)
+    for _ in range(40):
+        lookup.begin(text)
+        (confidence, *_) = lookup.first(4).confidences
+        lookup.commit([9, 10, 11, 12], 4, VerifyOutcome(0, 13))
+    refused, unseen = (stats.chosen, stats.drawn)[:: 1 if deterministic else -1]
+    assert refused.chance(confidence, 0.7) < 0.2
+    assert unseen.chance(confidence, 0.7) == pytest.approx(0.7)
+
+
+def test_what_follows_adopted_tokens_fits_all_of_them() -> None:
+    constraint, draws = MadeConstraint(16), np.random.default_rng(7)
+    for _ in range(30):
+        state = DraftState(FakeModel(16, sequences=2))
+        proposer = Proposer(GREEDY, SD, draws, None, TokenRules((), constraint))
+        text, tokens = draws.integers(16, size=5).tolist(), draws.integers(16, size=2).tolist()
+        state.begin(text)
+        state.adopt(tokens, proposer)
+        assert state.proposals[-1].token in constraint.allowed([*text, *tokens])

@@ -156,6 +156,22 @@ def test_limits_hold_over_pauses(pair: Runtime, mode: Mode) -> None:
     assert (end_of(events).reason, end_of(events).summary.tokens) == ("length", 30)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_penalties_and_the_seed_go_on_over_pauses(pair: Runtime, temperature: float) -> None:
+    penalised = Sampling(temperature, repetition_penalty=1.3, frequency_penalty=0.5, penalty_window=400)
+    request = replace(greedy(OFF, HALVES[0], 60), sampling=penalised)
+    whole = anew(pair, request)
+    assert text_of(in_pieces(pair, request, None)) == whole
+
+
+def test_the_first_round_after_a_pause_has_no_draft_to_miss(pair: Runtime) -> None:
+    events = in_pieces(pair, greedy(replace(SSD, min_confidence=0.0), HALVES[0], 60), None)
+    rounds = sum(isinstance(event, RoundDone) for event in events)
+    summary, pauses = end_of(events).summary, (len(events) - 1) // 4
+    assert pauses > 3
+    assert 0 < summary.hits + summary.misses <= rounds - pauses
+
+
 def test_segments_draw_from_streams_of_their_own(pair: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     segments, real = list[object](), pair._engine.segment
 
