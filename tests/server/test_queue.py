@@ -16,7 +16,7 @@ from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.server import queue as queue_module
 from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Request, Sampling, TextDelta
+from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Sampling, TextDelta
 from tests.server.turning_models import TurningModels
 
 _MOMENT = threading.Event()
@@ -219,6 +219,41 @@ def test_a_death_before_the_first_token_shows_to_nobody(engine: Engine) -> None:
         engine.models.dies.set()
         engine.steps.release(10)
         assert await engine.text("a", 3) == "aaa"
+
+    run(course())
+
+
+def test_after_a_death_the_new_models_are_asked_how_to_decode_and_how_to_write_calls(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose, asked_of = TurningModels.choose_settings, list[TurningModels]()
+
+    def choose_settings(
+        models: TurningModels, settings: EngineSettings | None = None
+    ) -> tuple[EngineSettings, str]:
+        asked_of.append(models)
+        return choose(models, settings)
+
+    def render(models: TurningModels, asked_for: Request) -> str:
+        asked_of.append(models)
+        written = '<tool_call>{"name": "look_up", "arguments": {"word": "probed"}}</tool_call>'
+        return f"Look it up.{written}it says so" if asked_for.tools else "Look it up."
+
+    monkeypatch.setattr(TurningModels, "choose_settings", choose_settings)
+    monkeypatch.setattr(TurningModels, "render", render)
+    engine: Engine = request.getfixturevalue("engine")
+
+    async def course() -> None:
+        engine.steps.release(10)
+        for is_again in (False, True):
+            assert await engine.text("a", 1) == "a"
+            assert engine.queue.tool_format().opening == "<tool_call>"
+            assert asked_of
+            assert all(models is engine.opened[is_again] for models in asked_of)
+            engine.models.dies.set()
+            if not is_again:
+                assert await engine.text("a", 1) == "a"  # the new ones write it
+            asked_of.clear()
 
     run(course())
 
