@@ -26,6 +26,7 @@ from localspec.types import (
     TopK,
     TopP,
 )
+from localspec.units import counted
 
 Role = Literal["user", "assistant"]
 State = Literal["writing", "complete", "stopped", "length", "context", "circles", "failed"]
@@ -142,6 +143,19 @@ class ChatInfo:
     draft: str = ""  # what was being written and not yet sent
     deleted: float | None = None  # Unix time
     settings: ChatSettings = ChatSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class AddedChat:
+    """The chat that an import has led to: a new one, or one that was there and has `messages` more now."""
+
+    chat: ChatInfo
+    is_new: bool
+    messages: int
+
+    def growth(self) -> str:
+        """Return in words by what the chat grew."""
+        return f'{counted(self.messages, "message")} added to "{self.chat.title or "Untitled"}"'
 
 
 WholeChat = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]

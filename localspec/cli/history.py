@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
-from localspec.chat.messages import ChatInfo, SearchHit, WholeChat
+from localspec.chat.messages import AddedChat, ChatInfo, SearchHit, WholeChat
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
 from localspec.cli.shared.opening import note
@@ -244,16 +244,27 @@ def _import(store: Store, args: argparse.Namespace) -> None:
 
     left_out: Counter[LeftOut] = Counter()
     parsed = [chat for name in args.files for chat in read(name, left_out)]
-    added = [(store.add_chat(*chat), True) if args.again else store.add_missing(*chat) for chat in parsed]
+    added = [_added_again(store, chat) if args.again else store.add_missing(*chat) for chat in parsed]
     store.fill_file()
-    chats = tuple(chat for chat, is_new in added if is_new)
-    there, lacking = len(added) - len(chats), foreign.in_words(left_out)
-    found = {"chats": list(map(_as_json, chats)), "already_there": there, "left_out": dict(left_out)}
+    chats = tuple(each.chat for each in added if each.is_new)
+    grown = [each for each in added if not each.is_new and each.messages]
+    there, lacking = len(added) - len(chats) - len(grown), foreign.in_words(left_out)
+    found = {
+        "chats": list(map(_as_json, chats)),
+        "continued": [_as_json(each.chat) | {"added": each.messages} for each in grown],
+        "already_there": there,
+        "left_out": dict(left_out),
+    }
     print_result(found, _lines_of(chats), as_json=args.json, escaped=True)
+    more = "".join(f"; {each.growth()}" for each in grown)
     again = f"; {there} already there, which --again would add once more" if there else ""
-    say(f"imported {units.counted(len(chats), 'chat')}{again}")
+    say(f"imported {units.counted(len(chats), 'chat')}{more}{again}")
     if lacking:
         note(f"LocalSpec has no place for some of it: {lacking}")
+
+
+def _added_again(store: Store, chat: WholeChat) -> AddedChat:
+    return AddedChat(store.add_chat(*chat), True, len(chat[1]))
 
 
 def _delete(store: Store, args: argparse.Namespace) -> None:

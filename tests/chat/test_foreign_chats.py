@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from localspec.chat import foreign
 from localspec.chat.export import parse_all, read_chats
 from localspec.chat.foreign.parts import LeftOut
-from localspec.chat.messages import Attachment, ChatInfo, StoredMessage, WholeChat
+from localspec.chat.messages import AddedChat, Attachment, ChatInfo, StoredMessage, WholeChat
 from localspec.chat.store import Store
 from localspec.errors import UserError
+from tests.chat.sample_record import RECORD
 
 EXPORTS = Path(__file__).with_name("exports")
 CHATGPT, CLAUDE = EXPORTS / "chatgpt.json", EXPORTS / "claude.json"
@@ -97,8 +99,8 @@ def test_what_was_left_out_in_words() -> None:
 def test_what_came_is_kept_and_found(path: Path, tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store:
         added = [store.add_missing(*chat) for chat in taken(path)[0]]
-        assert [is_new for _, is_new in added] == [True, True]
-        kept = store.messages(added[0][0].id)
+        assert [each.is_new for each in added] == [True, True]
+        kept = store.messages(added[0].chat.id)
         first = taken(path)[0][0][1]
         assert [each.content for each in kept] == [each.content for each in first]
         assert [each.parent is None for each in kept] == [each.parent is None for each in first]
@@ -207,16 +209,63 @@ def chat_of(created: float, *texts: str) -> WholeChat:
     return ChatInfo(0, "T", created, created, leaf=len(texts)), messages, {}
 
 
-def test_a_chat_is_there_if_all_that_it_says_is(tmp_path: Path) -> None:
+def test_a_chat_is_there_if_one_began_at_its_time_with_its_message(tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store:
-        first, is_new = store.add_missing(*chat_of(5.0, "a", "b"))
-        assert is_new
-        assert store.add_missing(*chat_of(5.0, "a", "b")) == (first, False)
-        store.rename(first.id, "Mine")
-        store.add(first.id, 2, "user", "and on")
-        assert store.add_missing(*chat_of(5.0, "a", "b"))[1] is False
-        for other in (chat_of(5.0, "a", "b", "c"), chat_of(6.0, "a", "b"), chat_of(5.0, "a", "B")):
-            assert store.add_missing(*other)[1] is True
-        store.delete(first.id)
-        assert store.add_missing(*chat_of(5.0, "a", "b"))[1] is False  # the one with three messages has them
+        first = store.add_missing(*chat_of(5.0, "a", "b"))
+        assert (first.is_new, first.messages) == (True, 2)
+        assert store.add_missing(*chat_of(5.0, "a", "b")) == AddedChat(first.chat, False, 0)
+        store.rename(first.chat.id, "Mine")
+        store.add(first.chat.id, 2, "user", "and on")
+        again = store.add_missing(*chat_of(5.0, "a", "b"))
+        assert (again.is_new, again.messages, again.chat.title) == (False, 0, "Mine")
+        for other in (chat_of(6.0, "a", "b"), chat_of(5.0, "A", "b")):
+            assert store.add_missing(*other).is_new
+        store.delete(first.chat.id)
+        assert store.add_missing(*chat_of(5.0, "a", "b")).is_new
         assert len(store.chats()) == 3
+
+
+def shown(store: Store, chat: ChatInfo) -> list[str]:
+    """Return the texts of the branch that a chat shows."""
+    messages = {each.id: each for each in store.messages(chat.id)}
+    texts, at = list[str](), store.chat(chat.id).leaf
+    while at is not None:
+        texts.append(messages[at].content)
+        at = messages[at].parent
+    return texts[::-1]
+
+
+def test_an_export_that_has_grown_continues_its_chat(tmp_path: Path) -> None:
+    with Store(tmp_path / "chats.db") as store:
+        chat = store.add_missing(*chat_of(5.0, "a", "b")).chat
+        grown = store.add_missing(*chat_of(5.0, "a", "b", "c", "d"))
+        assert (grown.chat.id, grown.is_new, grown.messages) == (chat.id, False, 2)
+        assert grown.growth() == '2 messages added to "T"'
+        assert shown(store, chat) == ["a", "b", "c", "d"]
+        assert grown.chat.updated == 9.0
+        assert store.add_missing(*chat_of(5.0, "a", "b", "c", "d")).messages == 0
+        assert store.add_missing(*chat_of(5.0, "a", "b")).messages == 0  # an older export takes nothing away
+        assert shown(store, chat) == ["a", "b", "c", "d"]
+
+
+def test_a_chat_that_was_continued_here_goes_on_showing_that(tmp_path: Path) -> None:
+    with Store(tmp_path / "chats.db") as store:
+        chat = store.add_missing(*chat_of(5.0, "a", "b")).chat
+        store.add(chat.id, chat.leaf, "user", "mine")
+        assert store.add_missing(*chat_of(5.0, "a", "b", "c")).messages == 1
+        assert shown(store, chat) == ["a", "b", "mine"]
+        parents = {each.content: each.parent for each in store.messages(chat.id)}
+        assert parents["c"] == parents["mine"]
+
+
+def test_a_branch_that_is_shown_elsewhere_is_added_and_not_shown(tmp_path: Path) -> None:
+    info, messages, records = chat_of(5.0, "a", "b")
+    other = replace(messages[1], id=3, content="B", created=8.0)
+    with Store(tmp_path / "chats.db") as store:
+        chat = store.add_missing(info, messages, records).chat
+        added = store.add_missing(replace(info, leaf=3), (*messages, other), {3: RECORD})
+        assert (added.is_new, added.messages) == (False, 1)
+        assert shown(store, chat) == ["a", "b"]
+        (new,) = [each for each in store.messages(chat.id) if each.content == "B"]
+        assert store.record(new.id) == RECORD
+        assert new.parent == store.messages(chat.id)[0].id

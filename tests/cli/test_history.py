@@ -172,6 +172,22 @@ def test_an_import_twice_adds_nothing_and_says_so(invoke: Invoke, tmp_path: Path
     assert sorted(numbers(invoke)) == [1, 2, 3, 4]
 
 
+def test_an_export_that_has_grown_continues_its_chat(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "all.json"
+    invoke("history", "export", "--all", "-o", str(file))
+    chats = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    chat = max(chats, key=lambda chat: len(chat["messages"]))
+    last = chat["messages"][-1]
+    new = {**last, "id": 99, "parent": last["id"], "role": "user", "content": "And then?", "created": 2e9}
+    chat["messages"].append({name: each for name, each in new.items() if name != "record"})
+    file.write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
+    outcome = invoke("history", "import", str(file))
+    assert "imported 0 chats; 1 message added to " in outcome.err
+    assert "And then?" in outcome.out + invoke("history", "search", "then").out
+    again = json.loads(invoke("history", "import", str(file), "--json").out)
+    assert (again["chats"], again["continued"]) == ([], [])
+
+
 def test_chats_of_other_programs_come_and_what_lacks_is_told(invoke: Invoke) -> None:
     outcome = invoke("history", "import", *(str(EXPORTS / f"{name}.json") for name in ("chatgpt", "claude")))
     assert outcome.code == 0

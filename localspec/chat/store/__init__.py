@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from localspec.chat.messages import (
+    AddedChat,
     AnswerRecord,
     Attachment,
     ChatInfo,
@@ -303,15 +304,18 @@ class Store:
 
     def add_missing(
         self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
-    ) -> tuple[ChatInfo, bool]:
-        """Add a chat as `add_chat` does, unless it is there; return it, and whether it was added.
+    ) -> AddedChat:
+        """Add a chat as `add_chat` does, or what it has more than one that is there.
 
-        It is there if a chat that began at the same time has all of its messages.
+        It is there if a chat began at the same time with the same message. That one goes on showing what it
+        shows, unless the new messages continue it.
         """
         with self._database.writing() as connection:
-            if (there := _find_whole(connection, chat, messages)) is not None:
-                return there, False
-            return _insert_whole(connection, chat, messages, records), True
+            there = _same_chat(connection, chat, messages)
+            if there is None:
+                return AddedChat(_insert_whole(connection, chat, messages, records), True, len(messages))
+            count = _insert_missing(connection, there, chat.leaf, messages, records)
+            return AddedChat(_read_chat(connection, there), False, count)
 
     def fill_file(self) -> bool:
         """Bring all that was written into the one file, and tell whether it has all of it.
@@ -471,16 +475,54 @@ def _insert_whole(
     return _read_chat(connection, number)
 
 
-def _find_whole(
+def _same_chat(
     connection: sqlite3.Connection, chat: ChatInfo, messages: Sequence[StoredMessage]
-) -> ChatInfo | None:
-    """Return a chat that began at the same time as another one and has all of its messages."""
-    wanted = Counter(map(_said, messages))
+) -> int | None:
+    """Return the chat that began at the same time with the same message; of several the fullest."""
+    wanted, found = Counter(map(_said, messages)), list[tuple[int, int]]()
     query = "SELECT id FROM chats WHERE created = ? AND deleted IS NULL"
     for (number,) in connection.execute(query, (chat.created,)).fetchall():
-        if wanted <= Counter(map(_said, _read_messages(connection, "chat = ?", number))):
-            return _read_chat(connection, number)
-    return None
+        there = _read_messages(connection, "chat = ?", number)
+        if [*map(_said, messages[:1])] == [*map(_said, there[:1])]:
+            found.append(((wanted & Counter(map(_said, there))).total(), number))
+    return max(found)[1] if found else None
+
+
+def _insert_missing(
+    connection: sqlite3.Connection,
+    number: int,
+    leaf: int | None,
+    messages: Sequence[StoredMessage],
+    records: Mapping[int, AnswerRecord],
+) -> int:
+    """Add the messages that a chat lacks, each below the same parent as elsewhere; return how many."""
+    there = {(each.parent, _said(each)): each.id for each in _read_messages(connection, "chat = ?", number)}
+    new_ids: dict[int, int] = {}
+    added: dict[int, int | None] = {}  # new messages, with the parent of each
+    for message in messages:
+        parent = None if message.parent is None else new_ids[message.parent]
+        known = there.get((parent, _said(message)))
+        if known is None:
+            known = _insert_message(connection, replace(message, chat=number, parent=parent))
+            added[known] = parent
+            if message.id in records:
+                _keep_record(connection, known, records[message.id])
+        new_ids[message.id] = known
+    if added:
+        _change_chat(connection, number, "updated = max(updated, ?)", max(each.created for each in messages))
+        _show_continued(connection, number, None if leaf is None else new_ids[leaf], added)
+    return len(added)
+
+
+def _show_continued(
+    connection: sqlite3.Connection, number: int, leaf: int | None, added: Mapping[int, int | None]
+) -> None:
+    """Let a chat show new messages up to `leaf`, if they follow what it shows."""
+    above = leaf
+    while above is not None and above in added:
+        above = added[above]
+    if above == _read_chat(connection, number).leaf:
+        _change_chat(connection, number, "leaf = ?", leaf)
 
 
 def _said(message: StoredMessage) -> tuple[object, ...]:

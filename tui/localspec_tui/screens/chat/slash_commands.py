@@ -146,10 +146,13 @@ async def _run_import(pane: ChatPane, argument: str) -> None:
         raise UserError(f"`{path.name}` holds no chats", "choose another file")
     added = [await asyncio.to_thread(pane.session.store.add_missing, *chat) for chat in found]
     await asyncio.to_thread(pane.session.store.fill_file)
-    there, lacking = sum(not is_new for _, is_new in added), foreign.in_words(left_out)
-    told = f"imported {counted(len(added) - there, 'chat')}" + f"; {there} already there" * bool(there)
+    new = sum(each.is_new for each in added)
+    grown = [each for each in added if not each.is_new and each.messages]
+    there, lacking = len(added) - new - len(grown), foreign.in_words(left_out)
+    told = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
+    told += f"; {there} already there" * bool(there)
     pane.notify(told + f"; left out: {lacking}" * bool(lacking), timeout=NOTICE_S, markup=False)
-    await pane.open_chat(added[-1][0].id)
+    await pane.open_chat(added[-1].chat.id)
 
 
 def _run_search(pane: ChatPane, argument: str) -> None:
