@@ -82,7 +82,9 @@ def _prompt(line: bytes, place: str, file: str) -> Prompt:
     except json.JSONDecodeError as error:
         what = f"this is not JSON: {error.msg} (column {error.colno})"
         raise UserError(f"{place}: {what}", _EXAMPLE) from None
-    except (ValueError, RecursionError) as error:  # of another kind, or too large to read
+    except RecursionError:
+        raise UserError(f"{place}: this is nested too deeply", _EXAMPLE) from None
+    except ValueError as error:  # of another kind, or too large to read
         raise UserError(f"{place}: {error}", _EXAMPLE) from None
     if not text.strip():
         raise UserError(f"{place}: there is none of `prompt`, `question`, `turns` with a text", _EXAMPLE)

@@ -116,7 +116,9 @@ async def read_json(request: Request) -> object:
         if _SURROGATE.search(text):  # half of a pair is no text
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise UserError("the request is nested too deeply") from None
+    except ValueError as error:
         raise UserError(f"the request is not JSON in UTF-8: {error}") from None
 
 

@@ -59,7 +59,7 @@ def test_lines_may_be_empty_end_otherwise_and_hold_any_text(tmp_path: Path) -> N
         ('{"prompt": "a", "task": 1}', ", line 1", "prompt.task is not a text"),
         ('{"prompt": "a", "task": "all"}', ", line 1", "cannot be called `all`"),
         ('{"prompt": "\\ud800"}', ", line 1", "half of a character"),
-        ("[" * 100_000, ", line 1", "recursion"),
+        ("[" * 100_000, ", line 1", "nested too deeply"),
         ('{"prompt": "a"}\n{"prompt": ' + "9" * 5000 + "}", ", line 2", "digits"),
         (b'{"prompt": "a"}\n{"prompt": "\xff"}', ", line 2", "not UTF-8"),
         ("PK\x03\x04", ", line 1", "not JSON"),

@@ -254,8 +254,8 @@ def test_the_models_before_come_back_where_others_do_not_open(rig: LoaderRig, is
     rig.loader.start()
     first = rig.open()
     rig.loader.switch(open_others)
-    rig.loader.switch(open_others)  # the latest counts, and what was really open comes back
     opening = others.get(timeout=WAIT_S)
+    rig.loader.switch(open_others)  # the latest counts, and what was really open comes back
     assert first.closed
     if is_cancelled:
         assert rig.loader.cancel()

@@ -79,7 +79,7 @@ def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str
         ("login", "there is no verb `login`\n"),
         ("ps", "there is no verb `ps`\n"),
         ("install qwen", "there is no verb `install`; did you mean `pull`?"),
-        ("create mymodel -f Modelfile", "there is no verb `create`\n"),
+        ("create mymodel -f Modelfile", "there is no verb `create`"),
         ("sessions", "there is no verb `sessions`; did you mean `history`?"),
         ("server --port 80", "there is no verb `server`; did you mean `serve`?"),
         ("frobnicate --all", "there is no verb `frobnicate`, and no question has --all"),

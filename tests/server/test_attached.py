@@ -38,6 +38,7 @@ from localspec.types import (
 from localspec.values import read, tagged
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
+from tests.server.test_doors import until
 
 QUESTION = (Message("user", "Write a Python function that adds two numbers."),)
 GREEDY = Sampling(temperature=0)
@@ -146,7 +147,7 @@ def test_an_answer_that_nobody_reads_on_is_given_up(served: Served, models: Atta
     next(events)
     events.close()
     assert text_of(list(models.generate(Request("One two", GREEDY, EngineSettings(mode="off"), 4))))
-    assert served.service.queue.jobs() == (None, ())
+    until(lambda: served.service.queue.jobs() == (None, ()))
 
 
 def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Served) -> None:

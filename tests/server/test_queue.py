@@ -248,7 +248,7 @@ def test_after_a_death_the_new_models_are_asked_how_to_decode_and_how_to_write_c
         for is_again in (False, True):
             assert await engine.text("a", 1) == "a"
             assert engine.queue.tool_format().opening == "<tool_call>"
-            assert asked_of
+            assert len(asked_of) == 3  # the template is rendered twice
             assert all(models is engine.opened[is_again] for models in asked_of)
             engine.models.dies.set()
             if not is_again:

@@ -39,28 +39,30 @@ def held(steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def by_chat(url: str) -> str:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
     body = {name: value for name, value in ASKED.items() if name != "stream"}
-    chunks = client.chat.completions.create(model="general", stream=True, **body)  # type: ignore[call-overload]
-    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        chunks = client.chat.completions.create(model="general", stream=True, **body)  # type: ignore[call-overload]
+        return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
 
 
 def by_completion(url: str) -> str:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    chunks = client.completions.create(model="general", prompt="Hi", max_tokens=TOKENS, stream=True)
-    return "".join(choice.text for chunk in chunks for choice in chunk.choices)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        chunks = client.completions.create(model="general", prompt="Hi", max_tokens=TOKENS, stream=True)
+        return "".join(choice.text for chunk in chunks for choice in chunk.choices)
 
 
 def by_responses(url: str) -> str:
-    client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    events = client.responses.create(model="general", input="Hi", max_output_tokens=TOKENS, stream=True)
-    return "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        events = client.responses.create(model="general", input="Hi", max_output_tokens=TOKENS, stream=True)
+        return "".join(event.delta for event in events if event.type == "response.output_text.delta")
 
 
 def by_messages(url: str) -> str:
-    client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
     asked = {"role": "user", "content": "Hi"}
-    with client.messages.stream(model="general", max_tokens=TOKENS, messages=[asked]) as stream:  # type: ignore[list-item]
+    with (
+        anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client,
+        client.messages.stream(model="general", max_tokens=TOKENS, messages=[asked]) as stream,  # type: ignore[list-item]
+    ):
         text = "".join(stream.text_stream)
         assert stream.get_final_message().content[0].text == text  # type: ignore[union-attr]
     return text
