@@ -45,36 +45,35 @@ if TYPE_CHECKING:
     from localspec.models.names import Reference as Reference
     from localspec.models.pair_request import ModelRequest as ModelRequest
     from localspec.models.pair_request import PairRequest as PairRequest
-    from localspec.types import EngineSettings as EngineSettings
-    from localspec.types import Finished as Finished
-    from localspec.types import GenerationEvent as GenerationEvent
-    from localspec.types import Grammar as Grammar
-    from localspec.types import Message as Message
-    from localspec.types import Mode as Mode
-    from localspec.types import ModelOptions as ModelOptions
-    from localspec.types import PromptProgress as PromptProgress
-    from localspec.types import Request as Request
-    from localspec.types import RoundDone as RoundDone
-    from localspec.types import Sampling as Sampling
-    from localspec.types import Summary as Summary
-    from localspec.types import TextDelta as TextDelta
-    from localspec.types import ThinkingOpened as ThinkingOpened
+    from localspec.types.events import Finished as Finished
+    from localspec.types.events import GenerationEvent as GenerationEvent
+    from localspec.types.events import PromptProgress as PromptProgress
+    from localspec.types.events import RoundDone as RoundDone
+    from localspec.types.events import Summary as Summary
+    from localspec.types.events import TextDelta as TextDelta
+    from localspec.types.events import ThinkingOpened as ThinkingOpened
+    from localspec.types.models import ModelOptions as ModelOptions
+    from localspec.types.request import EngineSettings as EngineSettings
+    from localspec.types.request import Grammar as Grammar
+    from localspec.types.request import Message as Message
+    from localspec.types.request import Mode as Mode
+    from localspec.types.request import Request as Request
+    from localspec.types.request import Sampling as Sampling
 
-_HOMES = {
-    "LocalSpecError": "errors",
-    "UserError": "errors",
-    "OpenModels": "inference.interface",
-    "Runtime": "inference.runtime",
-    "Reference": "models.names",
-    "ModelRequest": "models.pair_request",
-    "PairRequest": "models.pair_request",
-} | dict.fromkeys(
-    (
-        "EngineSettings", "Finished", "GenerationEvent", "Grammar", "Message", "Mode", "ModelOptions",
-        "PromptProgress", "Request", "RoundDone", "Sampling", "Summary", "TextDelta", "ThinkingOpened",
+_NAMES = {
+    "errors": ("LocalSpecError", "UserError"),
+    "inference.interface": ("OpenModels",),
+    "inference.runtime": ("Runtime",),
+    "models.names": ("Reference",),
+    "models.pair_request": ("ModelRequest", "PairRequest"),
+    "types.events": (
+        "Finished", "GenerationEvent", "PromptProgress", "RoundDone", "Summary", "TextDelta",
+        "ThinkingOpened",
     ),
-    "types",
-)  # fmt: skip
+    "types.models": ("ModelOptions",),
+    "types.request": ("EngineSettings", "Grammar", "Message", "Mode", "Request", "Sampling"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = list(_HOMES)
 __all__ += ["__version__", "ask", "open_pair"]
 
@@ -155,7 +154,7 @@ def ask(
     give `models.generate` a `Request` of your own.
     """
     from localspec.inference.interface import QuickChooser
-    from localspec.types import EngineSettings, Message, Request, Sampling
+    from localspec.types.request import EngineSettings, Message, Request, Sampling
 
     choose = models.known_settings if isinstance(models, QuickChooser) else models.choose_settings
     settings = choose()[0] if mode is None else EngineSettings(mode)

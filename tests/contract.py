@@ -18,7 +18,8 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
-from localspec.types import Distribution, DraftOrigin, EngineSettings, Mode, Sampling
+from localspec.types.drafts import Distribution, DraftOrigin
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.chi_square import chi_square_p_value
 from tests.fake_model import FakeModel, Hold, Pacing
 

@@ -22,7 +22,7 @@ from localspec.llama.context import Context
 from localspec.llama.heads import HiddenStates
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from training.gguf_writing import add_tensor, copy_tokenizer, finish
 
 Floats = NDArray[np.float64]

@@ -12,27 +12,21 @@ from re import findall
 
 from localspec.decoding.tally import Tally
 from localspec.errors import ContextFullError, EngineDied
-from localspec.types import (
-    DeviceMemory,
-    DraftOrigin,
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Message,
-    Mode,
     ModeChanged,
-    ModelInfo,
-    PlainRate,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     RoundStats,
     TextDelta,
     TextPiece,
     ThinkingOpened,
 )
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
+from localspec.types.request import EngineSettings, Message, Mode, Request
 
 PLAIN_S = 0.030  # a verification with no draft takes,
 PER_DRAFTED_S = 0.001  # and so much more with each token of one

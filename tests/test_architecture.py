@@ -80,7 +80,7 @@ def test_only_the_command_line_prints() -> None:
     ("module", "unwanted"),
     [
         ("localspec.cli", {"textual", "rich", "optuna", "plotly", "llama_cpp", "numpy"}),
-        ("localspec.types", {"numpy"}),
+        ("localspec.types.drafts", {"numpy"}),
         ("localspec.decoding.model", {"textual", "optuna", "llama_cpp"}),
         ("localspec.llama", {"textual", "optuna"}),
     ],

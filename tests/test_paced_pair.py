@@ -13,7 +13,8 @@ from localspec.errors import EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 from tests.decoding.toys import broken
 from tests.fake_model import FakeModel, Hold, Pacing
 from tests.inference.runtimes import OFF, answer, greedy

@@ -9,20 +9,16 @@ import pytest
 
 from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.inference.interface import OpenModels
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import (
     Finished,
     GenerationEvent,
-    Message,
-    Mode,
     ModeChanged,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     TextDelta,
 )
+from localspec.types.request import EngineSettings, Message, Mode, Request
 from tests.scripted import MARKDOWN, Gate, Script, ScriptedModels, Step, says, talks_on
 
 WAIT_S = 10.0

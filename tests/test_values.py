@@ -11,7 +11,7 @@ from typing import Annotated, Literal, cast
 
 import pytest
 
-from localspec.types import SEEDS, EngineSettings, Message, Request, Sampling, Seed
+from localspec.types.request import SEEDS, EngineSettings, Message, Request, Sampling, Seed
 from localspec.values import InvalidValueError, Line, Range, check, plain, range_of, read, read_fields, tagged
 
 LARGEST = 2**53

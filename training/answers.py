@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from localspec.decoding.sampling import top_candidates
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from training.documents import Corpus
 from training.made.requests import Request, Requests
 from training.many import ManySequences

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.types import Message
+from localspec.types.request import Message
 from training.documents import SPECIALS, read_documents
 from training.progress import log
 from training.scorer import Scorer

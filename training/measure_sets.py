@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from localspec.types import Message
+from localspec.types.request import Message
 from training.measure import PROMPT_TOKENS, Pair, measure_task
 from training.measure_report import Report, write_report
 from training.progress import log, show_progress

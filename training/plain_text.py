@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from training.documents import Corpus, Document
 from training.progress import log
 from training.teacher_text import CANDIDATES

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from training.speculation import softmax
 
 

@@ -9,7 +9,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from localspec.safe_text import whole_text
-from localspec.types import EngineSettings, ModeChanged, Summary
+from localspec.types.events import ModeChanged, Summary
+from localspec.types.request import EngineSettings
 from localspec.units import MODE_NAMES, columns
 
 if TYPE_CHECKING:

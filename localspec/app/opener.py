@@ -26,7 +26,8 @@ from localspec.models.names import Reference
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.verified import verify
 from localspec.storage.profiles import Profiles
-from localspec.types import ModelInfo, TaskType
+from localspec.types.models import ModelInfo
+from localspec.types.request import TaskType
 
 if TYPE_CHECKING:
     from localspec.app.recommendation import LocalTarget, Ranked

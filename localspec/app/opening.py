@@ -31,7 +31,8 @@ from localspec.storage.tuned_settings import (
     recall_workplace,
     same_pair,
 )
-from localspec.types import ModelOptions, TaskType
+from localspec.types.models import ModelOptions
+from localspec.types.request import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:

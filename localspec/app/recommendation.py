@@ -31,7 +31,7 @@ from localspec.models.pair_files import local_file
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.pairing import PADDING_ALLOWED, PairingVerdict, may_serve
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
-from localspec.types import ModelInfo
+from localspec.types.models import ModelInfo
 from localspec.units import duration
 
 COMFORTABLE_S = 20.0

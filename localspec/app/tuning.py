@@ -25,7 +25,7 @@ from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, Opener, TunePlan
 from localspec.tuning.run_folder import RunFolder, TaskState
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.open_plan import OpenPlan

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
-from localspec.types import Acceptance, EngineSettings, Message, Mode, Provenance, Request, Sampling
+from localspec.types.drafts import Provenance
+from localspec.types.request import Acceptance, EngineSettings, Message, Mode, Request, Sampling
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime

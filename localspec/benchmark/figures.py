@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run
-from localspec.benchmark.statistics import Paces, rate, speedup
+from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.decoding.tally import total
-from localspec.types import Interval
 
 ALL = "all"
 """What stands for all tasks together."""

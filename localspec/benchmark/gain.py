@@ -9,7 +9,7 @@ from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in
 from localspec.demo import prompts
 from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels
-from localspec.types import EngineSettings, Message, Mode, Request, Sampling
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 
 PROMPTS = 6
 TOKENS = 96

@@ -13,16 +13,8 @@ from typing import Protocol
 from localspec.errors import Cancelled, DraftError, EngineError
 from localspec.inference.interface import OpenModels
 from localspec.storage.json_file import JsonFile
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    ModeChanged,
-    Request,
-    RoundDone,
-    Sampling,
-    Summary,
-)
+from localspec.types.events import Finished, ModeChanged, RoundDone, Summary
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
 FEWEST_PROMPTS = 3  # below it nothing can be told

@@ -39,7 +39,9 @@ from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineErro
 from localspec.llama.cores import physical_cores
 from localspec.models.heads import kind_of_draft
 from localspec.storage.paths import expanded
-from localspec.types import ModelOptions, Request, Summary
+from localspec.types.events import Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request
 from localspec.values import read
 
 Flag = tuple[str, str]

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, nan, pi, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from localspec.types import Distribution, Interval
+from localspec.types.drafts import Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A measured figure with its 95% interval, whose ends are NaN where one sample tells no spread."""
+
+    value: float
+    low: float
+    high: float
+
 
 _T_STEPS = 20001
 _RESAMPLES = 2000

@@ -12,7 +12,7 @@ from localspec.chat.messages import ChatSettings
 from localspec.inference.interface import Choice, OpenModels, QuickChooser
 from localspec.models.recommended import said_by, suited
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
-from localspec.types import (
+from localspec.types.request import (
     SAMPLING,
     EngineSettings,
     Mode,

@@ -15,19 +15,19 @@ from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError
 from localspec.inference.interface import OpenModels
-from localspec.types import (
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
     ModeChanged,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     TextDelta,
     TextPiece,
     ThinkingOpened,
 )
+from localspec.types.request import Request
 
 T = TypeVar("T")
 SAVE_EVERY_S = 0.3  # with the time that a save takes, a kill loses no text that is older than 0.5 s

@@ -22,7 +22,7 @@ from localspec.chat.attachments import Completion, complete_path, read_attachmen
 from localspec.chat.thinking import without_thinking
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
-from localspec.types import Mode, Sampling, TaskType
+from localspec.types.request import Mode, Sampling, TaskType
 from localspec.values import range_of, read
 
 Kind = Literal["mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file"]

@@ -11,7 +11,9 @@ from localspec import units
 from localspec.chat.messages import AnswerRecord
 from localspec.chat.timeline import History
 from localspec.decoding.tally import HitCounter
-from localspec.types import Mode, ModeChanged, PlainRate, RoundDone, Summary
+from localspec.types.events import ModeChanged, RoundDone, Summary
+from localspec.types.models import PlainRate
+from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on

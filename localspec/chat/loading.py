@@ -12,7 +12,7 @@ from functools import partial
 
 from localspec.errors import Cancelled, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import OpenModels
-from localspec.types import ModelInfo
+from localspec.types.models import ModelInfo
 
 MAX_DEATHS = 3  # within
 DEATHS_WITHIN_S = 60.0

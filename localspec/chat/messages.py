@@ -6,22 +6,20 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from localspec.types import (
+from localspec.types.drafts import Provenance
+from localspec.types.events import ModeChanged, RoundDone, Summary
+from localspec.types.models import PlainRate
+from localspec.types.request import (
     EngineSettings,
     FrequencyPenalty,
     MaxTokens,
     MinP,
     Mode,
-    ModeChanged,
     PenaltyWindow,
-    PlainRate,
     PresencePenalty,
-    Provenance,
     RepetitionPenalty,
-    RoundDone,
     Sampling,
     Seed,
-    Summary,
     Temperature,
     TopK,
     TopP,

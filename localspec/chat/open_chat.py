@@ -16,7 +16,9 @@ from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
-from localspec.types import Message, PlainRate, Summary
+from localspec.types.events import Summary
+from localspec.types.models import PlainRate
+from localspec.types.request import Message
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store

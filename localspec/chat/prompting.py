@@ -10,7 +10,8 @@ from functools import lru_cache
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.thinking import fenced, without_thinking
 from localspec.errors import ContextFullError
-from localspec.types import Message, ModelInfo
+from localspec.types.models import ModelInfo
+from localspec.types.request import Message
 
 Count = Callable[[Sequence[Message]], int]
 """Tells how many tokens a conversation takes, as `OpenModels.count_tokens` does."""

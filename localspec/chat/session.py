@@ -27,16 +27,9 @@ from localspec.chat.prompting import TITLE, TITLE_TOKENS, title_in
 from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Mode,
-    PlainRate,
-    Request,
-    Sampling,
-    TextDelta,
-    seed_after,
-)
+from localspec.types.events import Finished, TextDelta
+from localspec.types.models import PlainRate
+from localspec.types.request import EngineSettings, Mode, Request, Sampling, seed_after
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store

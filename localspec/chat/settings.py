@@ -21,7 +21,7 @@ from localspec.models.recommended import said_by
 from localspec.storage import config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import change_profile, profiles
-from localspec.types import Mode, Recommendation, Sampling
+from localspec.types.request import Mode, Recommendation, Sampling
 from localspec.units import MODE_NAMES
 from localspec.values import Range, range_of, read
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from localspec import units
-from localspec.types import DraftOrigin, RoundDone, RoundStats
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundDone, RoundStats
 
 SMOOTHING = 8  # rounds that a point of a curve looks at, at least
 SCALES_S = tuple(unit * 10.0**power for power in range(-5, 2) for unit in (1, 2, 5))

@@ -16,7 +16,8 @@ from localspec.chat.thinking import ThinkingReader, without_marks
 from localspec.errors import UserError
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.thinking_tags import Stretch, begun, opened_at_end, tags_of
-from localspec.types import Grammar, Request, TemplateVariables, ThinkingOpened
+from localspec.types.events import ThinkingOpened
+from localspec.types.request import Grammar, Request, TemplateVariables
 
 _NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from localspec.chat.messages import AnswerRecord, Span
 from localspec.chat.thinking import code_block_at, line_end
 from localspec.thinking_tags import ANY_CASE, OPENING, tags_of
-from localspec.types import Provenance
+from localspec.types.drafts import Provenance
 
 _TAGS = ("<think>", "<thinking>", "<thought>", "<reasoning>", "[THINK]", "<|begin_of_thought|>")
 _CLOSINGS = {tags.closing.lower(): tags for tags in map(tags_of, _TAGS)}

@@ -50,7 +50,8 @@ from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
 from localspec.storage.text_file import decode_text, is_wide
-from localspec.types import Finished, Mode, ModeChanged
+from localspec.types.events import Finished, ModeChanged
+from localspec.types.request import Mode
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store

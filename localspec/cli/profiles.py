@@ -15,7 +15,7 @@ from localspec.models.default_pair import default_pair
 from localspec.models.recommended import recommended_for, suited
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profile, copy_profile, profile, profiles, shipped_files
-from localspec.types import Sampling
+from localspec.types.request import Sampling
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 

@@ -14,7 +14,7 @@ from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.hardware.device_info import Machine
 from localspec.models.catalogue import shipped
 from localspec.models.default_pair import on_this_computer
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 
 SHOWN = 5
 WIDTH = 100

@@ -37,7 +37,8 @@ from localspec.cli.shared.console import (
 from localspec.cli.shared.prompt import GivenPrompt
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, QuickChooser
-from localspec.types import Finished, GenerationEvent, Message
+from localspec.types.events import Finished, GenerationEvent
+from localspec.types.request import Message
 
 LEAST_LIMIT_S = 2.0  # for measuring after the answer, once a day for a pair of models
 LIMIT_SHARE = 0.1  # of the answer's own time, where that is more

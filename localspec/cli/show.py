@@ -20,7 +20,7 @@ from localspec.models.names import looks_like_reference, parse
 from localspec.models.pair_files import local_file
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
-from localspec.types import Recommendation
+from localspec.types.request import Recommendation
 
 Needs = dict[str, int]  # by the columns of the table
 

@@ -33,7 +33,7 @@ from localspec.cli.shared.console import (
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Speculation
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 
 if TYPE_CHECKING:
     from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.types import TokenMask
+from localspec.types.drafts import TokenMask
 
 Logits = NDArray[np.float32]
 

@@ -9,7 +9,7 @@ from functools import partial
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import SavedState
-from localspec.types import SavedConversations
+from localspec.types.models import SavedConversations
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
 _SHARE = 16  # ... of up to so many times as many: copying takes a small part of the time of reading

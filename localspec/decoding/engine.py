@@ -24,7 +24,8 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
 from localspec.decoding.verify import random_streams
 from localspec.errors import DraftError
-from localspec.types import EngineSettings, Mode, ModeChanged, PromptProgress
+from localspec.types.events import ModeChanged, PromptProgress
+from localspec.types.request import EngineSettings, Mode
 
 CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mode rested
 

@@ -9,7 +9,9 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import ModeChanged, RoundStats
+from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 
 MANY_TOKENS = 64

@@ -15,18 +15,9 @@ from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import distribution, largest, penalises, score
 from localspec.decoding.verify import BufferedUniforms, Uniforms, verify, verify_greedily
 from localspec.errors import LogitsError
-from localspec.types import (
-    Acceptance,
-    Distribution,
-    Draft,
-    DraftOrigin,
-    PromptProgress,
-    Provenance,
-    RoundStats,
-    Sampling,
-    TokenScore,
-    VerifyOutcome,
-)
+from localspec.types.drafts import Distribution, Draft, DraftOrigin, Provenance, VerifyOutcome
+from localspec.types.events import PromptProgress, RoundStats, TokenScore
+from localspec.types.request import Acceptance, Sampling
 
 READ_CHUNK = 512  # tokens of a prompt between two reports
 

@@ -38,7 +38,9 @@ from localspec.decoding.sampling import (
 )
 from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.decoding.verify import Uniforms, random_streams
-from localspec.types import Distribution, Draft, EngineSettings, PlainRate, VerifyOutcome
+from localspec.types.drafts import Distribution, Draft, VerifyOutcome
+from localspec.types.models import PlainRate
+from localspec.types.request import EngineSettings
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 13, 4, 7, 6, 8, 11, 10, 12)  # what shapes the curve comes first
 FEWEST_SIZES = 3

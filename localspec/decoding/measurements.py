@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from localspec.types import Mode, Sampling
+from localspec.types.request import Mode, Sampling
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,8 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
-from localspec.types import EngineSettings, RoundStats
+from localspec.types.events import RoundStats
+from localspec.types.request import EngineSettings
 
 LEARNING_RATE = 0.1
 LEARNING_RATE_DOWN = 0.4  # disturbances only ever make a call slower: a faster one is soon believed

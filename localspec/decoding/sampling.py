@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import LogitsError
-from localspec.types import Distribution, EngineSettings, Sampling, TokenMask
+from localspec.types.drafts import Distribution, TokenMask
+from localspec.types.request import EngineSettings, Sampling
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from localspec.decoding.policy import LatencyModel
-from localspec.types import Mode
+from localspec.types.request import Mode
 from localspec.units import LONG_MODES
 
 ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair

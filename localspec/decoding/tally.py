@@ -9,7 +9,9 @@ from dataclasses import fields
 from itertools import zip_longest
 from typing import Any
 
-from localspec.types import DraftOrigin, Mode, RoundStats, Summary
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundStats, Summary
+from localspec.types.request import Mode
 
 _SUMS = ("drafted", "accepted", "verify_s", "draft_s", "wait_s")  # of the rounds
 

@@ -13,13 +13,13 @@ from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.errors import UserError
 from localspec.thinking_tags import LeadingThinking, Stretch, ThinkingTags
-from localspec.types import (
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
     ModeChanged,
     PromptProgress,
-    Provenance,
     RoundDone,
     TextDelta,
     TextPiece,

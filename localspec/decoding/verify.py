@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.sampling import best_token, draw, probability, residual
-from localspec.types import Acceptance, Distribution, Draft, VerifyOutcome
+from localspec.types.drafts import Distribution, Draft, VerifyOutcome
+from localspec.types.request import Acceptance
 
 UNIFORMS = 64  # drawn at once
 PER_TOKEN = 2  # uniforms that each token takes: one judges a draft token, one picks a token

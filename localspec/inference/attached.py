@@ -16,17 +16,9 @@ from uuid import uuid4
 
 from localspec.errors import ContextFullError, EngineDied, EngineError, ServerLost, UserError
 from localspec.inference.interface import Choice
-from localspec.types import (
-    DeviceMemory,
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    ModelInfo,
-    PlainRate,
-    Request,
-    TaskType,
-)
+from localspec.types.events import Finished, GenerationEvent
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
+from localspec.types.request import EngineSettings, Message, Request, TaskType
 from localspec.values import plain, read
 from localspec.version import __version__
 

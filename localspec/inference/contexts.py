@@ -30,7 +30,8 @@ from localspec.models.shape import read_shape
 from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
 from localspec.storage.config import SMALLEST_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
-from localspec.types import EngineSettings, Mode, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Mode
 
 MEASURE_S = 0.8  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
-from localspec.types import (
-    DeviceMemory,
-    EngineSettings,
-    GenerationEvent,
-    Message,
-    ModelInfo,
-    PlainRate,
-    Request,
-    SavedConversations,
-    Token,
-)
+from localspec.types.drafts import Token
+from localspec.types.events import GenerationEvent
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations
+from localspec.types.request import EngineSettings, Message, Request
 
 
 @dataclass(frozen=True, slots=True)

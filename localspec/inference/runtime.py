@@ -44,26 +44,10 @@ from localspec.models.pairing import compare_vocabularies
 from localspec.models.recommended import recommended
 from localspec.storage.pair_identity import fingerprint
 from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
-from localspec.types import (
-    DeviceMemory,
-    DraftOrigin,
-    EngineSettings,
-    FinishReason,
-    GenerationEvent,
-    Message,
-    Mode,
-    ModeChanged,
-    ModelInfo,
-    ModelOptions,
-    Paused,
-    PlainRate,
-    Provenance,
-    Request,
-    Sampling,
-    SavedConversations,
-    ThinkingOpened,
-    Token,
-)
+from localspec.types.drafts import DraftOrigin, Provenance, Token
+from localspec.types.events import FinishReason, GenerationEvent, ModeChanged, Paused, ThinkingOpened
+from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 

@@ -18,7 +18,7 @@ from localspec.llama import rpc
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import Native, exported, native, rpc_function
 from localspec.llama.memory import free_memory
-from localspec.types import DeviceMemory
+from localspec.types.models import DeviceMemory
 
 DeviceKind = Literal["cpu", "gpu", "igpu", "accel"]
 _KINDS: tuple[DeviceKind, ...] = ("cpu", "gpu", "igpu", "accel")  # ggml-backend.h, in this order

@@ -24,7 +24,7 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types import KvType, ModelOptions
+from localspec.types.models import KvType, ModelOptions
 
 Rows = NDArray[np.float32]
 

@@ -15,7 +15,8 @@ from localspec.errors import UserError
 from localspec.llama.library import native
 from localspec.llama.vocabulary import Vocabulary
 from localspec.thinking_tags import ThinkingTags
-from localspec.types import Grammar, TokenMask
+from localspec.types.drafts import TokenMask
+from localspec.types.request import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

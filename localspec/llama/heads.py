@@ -18,7 +18,7 @@ from localspec.llama.backends import function
 from localspec.llama.context import ABORTED, Batch, Context, HeadLink, Rows
 from localspec.llama.library import Native, native
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 EAGLE3 = "eagle3"
 WIDEST = 128  # tokens of a call: an encoder sets a row of logits aside for each

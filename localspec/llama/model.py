@@ -23,7 +23,7 @@ from localspec.llama.template.template_file import usable_template
 from localspec.llama.vocabulary import Vocabulary
 from localspec.safe_text import safe_line
 from localspec.supported import unsupported, unsupported_type
-from localspec.types import ModelInfo, ModelOptions
+from localspec.types.models import ModelInfo, ModelOptions
 
 Progress = Callable[[float], bool]
 

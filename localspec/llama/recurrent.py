@@ -25,7 +25,7 @@ from localspec.gguf import CHECKPOINTS, STATE_DRAFT, kept_states
 from localspec.llama.context import Context, Rows, SavedSequence, address_of
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
 _MERGED = 8  # tokens after a mark that are cheaper to read along than in a call of their own

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2.nodes import Node
     from jinja2.parser import Parser
 
-    from localspec.types import Message
+    from localspec.types.request import Message
 
 _CODE = "from localspec.llama.rendering import main; main()"
 _START_S, _GRACE_S = 10.0, 1.0

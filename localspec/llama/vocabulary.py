@@ -15,7 +15,7 @@ from localspec.errors import ContextFullError, EngineError, UserError
 from localspec.llama import backends
 from localspec.llama.library import native
 from localspec.thinking_tags import THINKING_TAGS, marks_of
-from localspec.types import Infill
+from localspec.types.request import Infill
 
 _END_ROLES = ("eos", "eot", "fim_pad", "fim_rep", "fim_sep")
 SPM, BPE = 1, 2

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
-from localspec.types import ModelInfo
+from localspec.types.models import ModelInfo
 
 if TYPE_CHECKING:
     from localspec.models.local import LocalModel

@@ -14,7 +14,7 @@ from typing import Literal
 
 from localspec.errors import ModelFileError, PairingError
 from localspec.gguf import TOKENS, Header, check_model_file, facts, is_mtp_head, read_header, read_model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 HeadKind = Literal["mtp", "eagle3"]
 

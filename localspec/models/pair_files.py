@@ -11,7 +11,7 @@ from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
 from localspec.models.pair_request import PairRequest
-from localspec.types import Mode
+from localspec.types.request import Mode
 
 _DRAFT_FLAGS = {
     "threads": "-td",

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.names import Reference
-from localspec.types import KvType, Mode, SplitMode
+from localspec.types.models import KvType, SplitMode
+from localspec.types.request import Mode
 
 DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
 """What drafts, in llama.cpp's words: a model, or a head of one kind."""

@@ -17,7 +17,7 @@ from localspec.errors import ModelFileError
 from localspec.gguf import Header, Scalar, read_header
 from localspec.safe_text import safe_line
 from localspec.storage.profiles import Profile
-from localspec.types import Recommendation, Sampling, SamplingChoice
+from localspec.types.request import Recommendation, Sampling, SamplingChoice
 from localspec.values import range_of
 
 _PREFIX = "general.sampling."

@@ -24,7 +24,7 @@ from localspec.gguf import (
 )
 from localspec.models.heads import head_part, kind_of_draft
 from localspec.models.recommended import recommended
-from localspec.types import Recommendation
+from localspec.types.request import Recommendation
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,14 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.figures import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import WAITING, Refusal, error, streamed, unless_gone
-from localspec.types import Finished, GenerationEvent, TextDelta, ThinkingOpened, TokenScore, TokensScored
+from localspec.types.events import (
+    Finished,
+    GenerationEvent,
+    TextDelta,
+    ThinkingOpened,
+    TokenScore,
+    TokensScored,
+)
 
 
 @dataclass(slots=True)

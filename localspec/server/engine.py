@@ -19,8 +19,9 @@ from localspec.inference.interface import Choice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import Asked
 from localspec.server.service import Protocol, Service
-from localspec.types import EngineSettings, GenerationEvent, Message, TaskType
-from localspec.types import Request as GenerationRequest
+from localspec.types.events import GenerationEvent
+from localspec.types.request import EngineSettings, Message, TaskType
+from localspec.types.request import Request as GenerationRequest
 from localspec.values import tagged
 from localspec.version import __version__
 

@@ -25,11 +25,10 @@ from localspec.server.exchange import read, read_json
 from localspec.server.queue import Asked
 from localspec.server.service import Protocol, Service
 from localspec.storage.profiles import Profile, Speculation
-from localspec.types import (
+from localspec.types.events import Finished, GenerationEvent, TokenScore
+from localspec.types.request import (
     SAMPLING,
-    Finished,
     FrequencyPenalty,
-    GenerationEvent,
     Grammar,
     Message,
     MinP,
@@ -39,13 +38,12 @@ from localspec.types import (
     Seed,
     Temperature,
     TemplateVariables,
-    TokenScore,
     ToolCall,
     TopK,
     TopP,
     seed_after,
 )
-from localspec.types import Request as GenerationRequest
+from localspec.types.request import Request as GenerationRequest
 
 _OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
 _MOST_STOPS = 16

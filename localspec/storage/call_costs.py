@@ -14,7 +14,7 @@ from localspec.errors import LocalSpecError, StoreError, in_words
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 SCHEMA = 2  # 1 held times of calls that compiled something
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long

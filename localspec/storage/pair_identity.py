@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.errors import ModelFileError, in_words
 from localspec.gguf import part_name
 from localspec.storage.paths import expanded
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 _SMALLEST_CLASS = 4096
 

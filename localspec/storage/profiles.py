@@ -17,7 +17,7 @@ from typing import Any, cast
 from localspec.errors import UserError, in_words
 from localspec.storage.paths import make_private_folder, write_atomically
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table, read_written
-from localspec.types import (
+from localspec.types.request import (
     Acceptance,
     DraftLength,
     DraftTemperature,

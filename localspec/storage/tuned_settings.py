@@ -11,7 +11,8 @@ from localspec.storage.call_costs import forget_costs
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity, ModelFacts, changes
 from localspec.storage.paths import data_dir
-from localspec.types import EngineSettings, KvType, TaskType
+from localspec.types.models import KvType
+from localspec.types.request import EngineSettings, TaskType
 
 SCHEMA = 1
 PATIENCE_S = 10.0

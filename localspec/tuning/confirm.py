@@ -26,14 +26,14 @@ from localspec.benchmark.harness import (
     RunRecord,
     in_turn,
 )
-from localspec.benchmark.statistics import Paces, rate, speedup
+from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.errors import EngineError, UserError
 from localspec.tuning.events import ConfirmedContender, Dropped, TaskResult
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import digest
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried
-from localspec.types import EngineSettings, Interval, Mode, Request, TaskType
+from localspec.types.request import EngineSettings, Mode, Request, TaskType
 
 NAMES = ("best", "second", "third")
 PLAIN = "plain"

@@ -20,7 +20,9 @@ from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.simulator.call_times import Timing
-from localspec.types import DraftOrigin, EngineSettings, Mode, Request, RoundStats
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundStats
+from localspec.types.request import EngineSettings, Mode, Request
 
 DEPTHS = (64, 1536)
 CALLS_S = 16.0

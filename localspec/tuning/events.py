@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
+from localspec.benchmark.statistics import Interval
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types import EngineSettings, Interval, TaskType
+from localspec.types.request import EngineSettings, TaskType
 
 Stage = Literal["machine", "costs", "traces", "study", "confirm"]
 STAGES: tuple[Stage, ...] = ("machine", "costs", "traces", "study", "confirm")

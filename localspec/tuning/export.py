@@ -15,7 +15,8 @@ from typing import Literal
 from localspec.benchmark.llama_server import draft_flags, target_flags
 from localspec.decoding.drafters.prompt_lookup import SHORTEST_MATCH
 from localspec.errors import UserError
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 
 ExportForm = Literal["llama-server", "preset.ini", "llama-swap", "toml"]
 

@@ -15,7 +15,8 @@ from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.interface import OpenModels, on_card
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
-from localspec.types import EngineSettings, Mode, Request, Summary
+from localspec.types.events import Summary
+from localspec.types.request import EngineSettings, Mode, Request
 
 ANCHOR_EVERY = 3  # attempts after which the usual load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it

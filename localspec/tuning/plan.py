@@ -18,7 +18,7 @@ from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Stage
 from localspec.tuning.space import Space, space_of
-from localspec.types import EngineSettings, Message, Mode, Request
+from localspec.types.request import EngineSettings, Message, Mode, Request
 
 LONGEST_DRAFT = 16
 FIRST_S = 45.0  # for what serves all tasks

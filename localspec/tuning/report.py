@@ -28,7 +28,8 @@ from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
 from localspec.tuning.study import Tried, search
 from localspec.tuning.words import figure, settings_words
-from localspec.types import EngineSettings, Summary
+from localspec.types.events import Summary
+from localspec.types.request import EngineSettings
 
 BUDGETS = (1, 2, 4, 8, 16, 24)  # of outcomes to prepare, and
 LENGTHS = (1, 2, 4, 8, 16)  # of drafts, whose rates are drawn

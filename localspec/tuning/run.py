@@ -55,7 +55,8 @@ from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest, 
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
 from localspec.tuning.study import Tried, best, predicted, search
-from localspec.types import ModelOptions, Request, TaskType
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request, TaskType
 from localspec.units import short
 
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models

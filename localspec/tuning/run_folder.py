@@ -23,7 +23,7 @@ from localspec.storage.paths import data_dir, make_private_folder, write_atomica
 from localspec.storage.profiles import Profile
 from localspec.tuning.events import LoadOptionsChosen, TaskResult
 from localspec.tuning.plan import ReopenedModels, requests
-from localspec.types import Request, TaskType
+from localspec.types.request import Request, TaskType
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from localspec.decoding.measurements import Costs
-from localspec.types import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling
+from localspec.types.request import Acceptance, EngineSettings, Fallback, FanOutShape, Mode, Sampling
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial

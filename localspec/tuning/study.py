@@ -15,7 +15,7 @@ from random import Random
 
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.tuning.space import Space, canonical, neighbours, starting_points, suggest
-from localspec.types import EngineSettings, Mode
+from localspec.types.request import EngineSettings, Mode
 
 NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
 PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell

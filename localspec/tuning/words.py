@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from textwrap import wrap
 
+from localspec.benchmark.statistics import Interval
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import BestSoFar, ConfirmedContender, LoadOptionsChosen, StageStatus, TaskResult
-from localspec.types import EngineSettings, Interval
+from localspec.types.request import EngineSettings
 from localspec.units import MODE_NAMES, columns
 
 STAGE_WORDS = {

@@ -16,7 +16,8 @@ from numpy.random import Generator
 from localspec.decoding.loop import DecodeParams, Decoder
 from localspec.decoding.model import Rows
 from localspec.demo import prompts
-from localspec.types import Draft, Mode, VerifyOutcome
+from localspec.types.drafts import Draft, VerifyOutcome
+from localspec.types.request import Mode
 from tests.benchmarks.exactness import compare
 from tests.benchmarks.pair import Pair
 from tests.benchmarks.stress import stress

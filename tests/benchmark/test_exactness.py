@@ -20,7 +20,9 @@ from localspec.benchmark.exactness import (
 )
 from localspec.errors import Cancelled
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Message, Mode, ModelInfo, Provenance, Request
+from localspec.types.drafts import Provenance
+from localspec.types.models import ModelInfo
+from localspec.types.request import EngineSettings, Message, Mode, Request
 
 Row = NDArray[np.float32]
 Bend = Callable[[str, bool, list[int], Row], Row]

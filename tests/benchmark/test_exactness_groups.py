@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from localspec.benchmark.exactness import FEWEST_TOKENS, Judged, judge, surprise, transforms, verdict
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.errors import Cancelled
-from localspec.types import Provenance, Request
+from localspec.types.drafts import Provenance
+from localspec.types.request import Request
 from tests.benchmark.test_exactness import EFFORT, HAS_DRAFT, MarkovRuntime, check
 
 ROW = np.random.default_rng(1).normal(0, 2, 40).astype(np.float32)

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.benchmark.figures import Row, SpeedTable, table
 from localspec.benchmark.harness import Anchor, Run
-from localspec.types import Summary
+from localspec.types.events import Summary
 
 
 def run(contender: str, prompt: int, seconds: float, tokens: int = 101, **sums: object) -> Run:

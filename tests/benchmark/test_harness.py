@@ -9,7 +9,8 @@ import pytest
 
 from localspec.benchmark.harness import WARM_UP_TOKENS, Anchor, Question, Run, Turn, interleave
 from localspec.errors import EngineDied
-from localspec.types import Request, Summary
+from localspec.types.events import Summary
+from localspec.types.request import Request
 
 QUESTIONS = [
     Question("odd", Request("first", max_tokens=50)),

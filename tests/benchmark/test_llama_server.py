@@ -22,7 +22,8 @@ from localspec.benchmark.harness import Prompt, Question
 from localspec.benchmark.llama_server import LlamaServer, request_body
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.cores import physical_cores
-from localspec.types import ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request, Sampling
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the fake server is a script with a first line")
 
@@ -93,7 +94,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from localspec.benchmark.llama_server import LlamaServer
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 server = LlamaServer("theirs", Path(sys.argv[1]), ModelOptions(Path("target.gguf")))
 print(server._process.pid, server._watcher.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

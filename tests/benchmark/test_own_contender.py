@@ -25,19 +25,10 @@ from localspec.demo import bundled_pair
 from localspec.errors import Cancelled, EngineDied, EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    ModelOptions,
-    Request,
-    RoundDone,
-    RoundStats,
-    Sampling,
-    Summary,
-)
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.scripted import PLAIN_TOKENS_PER_S, ScriptedModels, says
 
 OFF = EngineSettings(mode="off")

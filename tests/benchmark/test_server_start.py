@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.benchmark.llama_server import _environment, target_flags
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 
 @pytest.mark.parametrize(("given", "said"), [(None, None), (True, "on"), (False, "off")])

@@ -9,7 +9,7 @@ from localspec.benchmark.statistics import (
     randomised_pit,
     ratio_of_sums,
 )
-from localspec.types import Distribution
+from localspec.types.drafts import Distribution
 from tests.chi_square import chi_square_p_value
 
 SPARSE = Distribution(np.array([7, 3, 5]), np.array([0.5, 0.25, 0.25]))

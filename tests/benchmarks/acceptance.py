@@ -14,7 +14,7 @@ from localspec.storage.profiles import profiles
 from localspec.tuning.confirm import Entrant, Terms, confirm
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import requests
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 from tests.benchmarks.simulation import opened, pair_parser
 from tests.tuning.fake_models import open_once
 

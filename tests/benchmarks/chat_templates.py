@@ -20,7 +20,7 @@ from localspec.llama.model import Model
 from localspec.llama.template.chat_template import ChatTemplate
 from localspec.llama.vocabulary import Vocabulary
 from localspec.models.default_pair import default_pair
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.conversations import SHAPES, missing
 
 PROBES = 5

@@ -19,16 +19,9 @@ import psutil
 from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    ModelOptions,
-    Request,
-    Sampling,
-    Summary,
-    TextDelta,
-)
+from localspec.types.events import Finished, Summary, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 
 MIB = 2**20
 NEXT_TURN = 1.1

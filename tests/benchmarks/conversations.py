@@ -16,7 +16,9 @@ from localspec.decoding.conversations import Conversations
 from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Finished, Mode, ModelOptions, Request, Sampling, TextDelta
+from localspec.types.events import Finished, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Mode, Request, Sampling
 
 ROOM = 4 * 2**30
 ANSWER = 16

@@ -37,7 +37,8 @@ from localspec.decoding.speed_model import BRANCHES, predict
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.types import EngineSettings, Message, Mode, ModelOptions, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Sampling
 from tests.benchmarks.draft_variants import EMBEDDING, Ids, Variant, by_frequency, stand_ins, write
 from training.measure_sets import SETS, read_set
 from training.scorer import Scorer

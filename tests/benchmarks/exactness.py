@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.demo import DemoPrompt, bundled_pair, prompts
-from localspec.types import DraftOrigin, EngineSettings, Mode
+from localspec.types.drafts import DraftOrigin
+from localspec.types.request import EngineSettings, Mode
 from tests.benchmarks.pair import Pair, tokens_of
 from tests.benchmarks.stress import stress
 from tests.conftest import QUANTIZE

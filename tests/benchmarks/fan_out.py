@@ -19,7 +19,7 @@ from unittest.mock import patch
 from localspec.decoding.measurements import Costs, Trace
 from localspec.decoding.policy import Calibrator
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.types import EngineSettings, FanOutShape
+from localspec.types.request import EngineSettings, FanOutShape
 from tests.benchmarks.simulation import MAX_FAN_OUT, chosen_requests, known, opened, pair_parser, traced
 
 BUDGETS = (2, 4, 8, 16, MAX_FAN_OUT)

@@ -17,7 +17,7 @@ from statistics import median
 from localspec.decoding.measurements import CostRequest
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
 DEPTH = 200

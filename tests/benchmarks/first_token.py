@@ -30,7 +30,8 @@ from localspec.benchmark.llama_server import LlamaServer
 from localspec.demo import bundled_pair, prompts
 from localspec.llama.cores import physical_cores
 from localspec.llama.model import Model
-from localspec.types import Message, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message, Request, Sampling
 
 TARGET_S = 0.35
 LONG = 500  # tokens

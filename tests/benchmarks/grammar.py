@@ -20,18 +20,9 @@ from localspec.decoding.tally import total
 from localspec.demo import bundled_pair
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Grammar,
-    Message,
-    Mode,
-    ModelOptions,
-    Request,
-    Sampling,
-    Summary,
-    TextDelta,
-)
+from localspec.types.events import Finished, Summary, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Sampling
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -23,7 +23,8 @@ from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
 from localspec.tuning.study import best, search
-from localspec.types import EngineSettings, Finished, Request
+from localspec.types.events import Finished
+from localspec.types.request import EngineSettings, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
 from tests.tuning.fake_models import open_once
 

@@ -16,7 +16,9 @@ from statistics import median
 from localspec.chat.messages import AnswerRecord, ChatInfo, Span, StoredMessage
 from localspec.chat.store import Store
 from localspec.demo import prompts
-from localspec.types import DraftOrigin, EngineSettings, Provenance, RoundDone, RoundStats, Sampling, Summary
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import RoundDone, RoundStats, Summary
+from localspec.types.request import EngineSettings, Sampling
 
 LONG_CHAT = 2_000
 PER_CHAT = 20

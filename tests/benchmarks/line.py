@@ -36,7 +36,9 @@ from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import read_shape
-from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, Sampling, Summary
+from localspec.types.events import Finished, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 
 MODES: tuple[Mode, ...] = ("off", "sd", "ssd")
 CONTEXT = 1024

@@ -15,8 +15,9 @@ from pathlib import Path
 from localspec.benchmark.figures import Row, SpeedTable, table
 from localspec.benchmark.harness import Anchor, OwnContender, Prompt, Question, Run, interleave, plain_anchor
 from localspec.benchmark.prompts import read_prompts, spread
+from localspec.benchmark.statistics import Interval
 from localspec.demo import prompts
-from localspec.types import EngineSettings, Interval, Request, Sampling
+from localspec.types.request import EngineSettings, Request, Sampling
 from tests.benchmarks.simulation import opened, pair_parser
 
 OFF = EngineSettings(mode="off")

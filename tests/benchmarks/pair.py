@@ -15,7 +15,8 @@ from localspec.decoding.sampling import distribution
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.llama.model import Model
-from localspec.types import EngineSettings, Message, ModelOptions, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Sampling
 
 GREEDY = Sampling(temperature=0.0)
 OFF = EngineSettings(mode="off")

@@ -18,7 +18,9 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.cores import physical_cores
-from localspec.types import EngineSettings, Finished, ModelOptions, Request, Sampling
+from localspec.types.events import Finished
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Request, Sampling
 
 DEPTH = 512
 

@@ -27,18 +27,9 @@ import numpy as np
 from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    Mode,
-    ModelOptions,
-    Request,
-    RoundDone,
-    RoundStats,
-    Sampling,
-    Summary,
-)
+from localspec.types.events import Finished, RoundDone, RoundStats, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from training.gguf_writing import add_tensor, finish
 from training.inflate import Matrix, copy_metadata
 

@@ -32,7 +32,9 @@ from localspec.benchmark.prompts import read_prompts, spread
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.cores import physical_cores
-from localspec.types import EngineSettings, ModelOptions, Request, Sampling, Summary
+from localspec.types.events import Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Request, Sampling
 from tests.benchmarks.paced import report
 
 SD, NGRAM = EngineSettings(mode="sd"), EngineSettings(mode="ngram")

@@ -22,7 +22,8 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.types import GenerationEvent, Request, RoundDone
+from localspec.types.events import GenerationEvent, RoundDone
+from localspec.types.request import Request
 from localspec_tui.app import LocalSpecApp, collect_rarely
 from localspec_tui.widgets.composer.composer import Composer
 from tests.benchmarks.screen_stream import ANSWER, LONG_CODE, LONG_PARAGRAPH, summary, tick

@@ -16,7 +16,8 @@ from dataclasses import replace
 from textual.app import App, ComposeResult
 
 from localspec.chat.messages import Role, Shown, State, StoredMessage
-from localspec.types import Provenance, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 from localspec_tui.app import collect_rarely
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.tui.styled import STYLES

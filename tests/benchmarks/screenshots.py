@@ -24,7 +24,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.types import ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request, Sampling
 from localspec_tui.app import LocalSpecApp
 from localspec_tui.widgets.composer.composer import Composer
 

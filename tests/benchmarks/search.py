@@ -32,7 +32,7 @@ from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, space_of, starting_points, suggest
 from localspec.tuning.study import search
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 
 TRIALS = (30, 60, 100, 150)

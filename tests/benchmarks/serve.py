@@ -33,7 +33,9 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama.cores import physical_cores
-from localspec.types import EngineSettings, Finished, Message, ModelOptions, Request, Sampling
+from localspec.types.events import Finished
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from localspec.units import columns
 
 TOKENS = 64

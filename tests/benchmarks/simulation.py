@@ -23,16 +23,9 @@ from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import record
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    Mode,
-    ModelOptions,
-    Request,
-    Sampling,
-    Summary,
-)
+from localspec.types.events import Finished, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.benchmarks.simulation_report import Comparison, report
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced

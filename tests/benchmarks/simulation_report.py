@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from localspec.types import EngineSettings, Mode, Summary
+from localspec.types.events import Summary
+from localspec.types.request import EngineSettings, Mode
 
 
 @dataclass(slots=True)

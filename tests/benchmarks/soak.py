@@ -31,7 +31,8 @@ from localspec.errors import LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
-from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.benchmarks.line import Line, sharing
 from tests.conftest import QUANTIZE
 from tests.inference.runtimes import text_of

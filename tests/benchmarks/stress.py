@@ -20,7 +20,8 @@ from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Round
 from localspec.demo import prompts
 from localspec.errors import Cancelled
-from localspec.types import DraftOrigin, EngineSettings, Sampling
+from localspec.types.drafts import DraftOrigin
+from localspec.types.request import EngineSettings, Sampling
 from tests.benchmarks.pair import GREEDY, MAX_FAN_OUT, Pair, costs
 from tests.paced_pair import PacedModel
 

@@ -34,8 +34,10 @@ from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
 from localspec.llama.model import Model
 from localspec.tuning.simulator.replay import Shape, candidates, drawn_from, target_of, truncated
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.types import Draft, EngineSettings, Mode, ModelOptions, Sampling
-from localspec.types import VerifyOutcome as Outcome
+from localspec.types.drafts import Draft
+from localspec.types.drafts import VerifyOutcome as Outcome
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.benchmarks.simulation import pair_parser, recorded
 
 PASS_S, LONGEST = 0.025, 33

@@ -17,7 +17,7 @@ import httpx2
 from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.campaign.log import Log, allowed_s, require
 from tests.campaign.turns import Watch
 from tests.server.running import Served, serving

@@ -22,7 +22,7 @@ from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import StoreError
 from localspec.storage.paths import write_atomically
-from localspec.types import Request
+from localspec.types.request import Request
 from tests.campaign.engine_calls import opened, soon
 from tests.campaign.headers import verb
 from tests.campaign.kills import environment, program

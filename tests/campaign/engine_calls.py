@@ -25,7 +25,9 @@ from hypothesis.stateful import (
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
-from localspec.types import Finished, GenerationEvent, Message, ModelOptions, Request, TextDelta
+from localspec.types.events import Finished, GenerationEvent, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message, Request
 from tests.campaign.fake_engine import CODE
 from tests.campaign.log import PROMPT_S, Log, allowed_s, require, thorough
 

@@ -15,18 +15,10 @@ from typing import Any, Self
 
 from localspec.errors import EngineError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.types import (
-    DeviceMemory,
-    Finished,
-    Message,
-    ModelInfo,
-    PromptProgress,
-    Provenance,
-    Request,
-    Summary,
-    TextDelta,
-    TextPiece,
-)
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, PromptProgress, Summary, TextDelta, TextPiece
+from localspec.types.models import DeviceMemory, ModelInfo
+from localspec.types.request import Message, Request
 
 CODE = "from tests.campaign.fake_engine import main; main()"
 _INFO = ModelInfo(Path("fake.gguf"), "fake", "llama", 1, 1, 4096, 4096, 100, ("CPU",))

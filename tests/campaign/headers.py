@@ -20,7 +20,8 @@ from localspec.gguf import header_of, read_header, read_tokens
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.models.shape import read_shape, shape_of_parts
-from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.campaign.gguf_edits import Base, Edit, any_edits, drawn
 from tests.campaign.log import PROMPT_S, Log, require, thorough
 from tests.llama import tiny

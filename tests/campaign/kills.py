@@ -33,7 +33,7 @@ from localspec.chat.store import Store
 folder = Path(sys.argv[1])
 """
 _ANSWERS = """
-from localspec.types import TextDelta
+from localspec.types.events import TextDelta
 from tests.chat.talk import options
 from tests.scripted import ScriptedModels, Script
 from localspec.chat.open_chat import OpenChat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.llama.rendering import Renderer
-from localspec.types import Message
+from localspec.types.request import Message
 from tests.campaign.headers import MOST_BYTES, peak_bytes
 from tests.campaign.log import PROMPT_S, Log, require
 

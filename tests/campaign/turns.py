@@ -22,7 +22,9 @@ from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.storage.profiles import profiles
-from localspec.types import Mode, ModelOptions, Request, TextDelta
+from localspec.types.events import TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import Mode, Request
 from tests.campaign.log import Log, require
 
 MODES: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from localspec.chat.messages import AnswerRecord, Span
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
-    ModeChanged,
-    PlainRate,
-    Provenance,
-    RoundDone,
-    RoundStats,
-    Sampling,
-    Summary,
-)
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import ModeChanged, RoundDone, RoundStats, Summary
+from localspec.types.models import PlainRate
+from localspec.types.request import EngineSettings, Sampling
 
 RECORD = AnswerRecord(
     mode="ssd",

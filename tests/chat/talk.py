@@ -9,7 +9,8 @@ from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
-from localspec.types import EngineSettings, Mode, Request, Sampling, Summary, TextDelta
+from localspec.types.events import Summary, TextDelta
+from localspec.types.request import EngineSettings, Mode, Request, Sampling
 from tests.scripted import ScriptedModels, Step, says
 
 

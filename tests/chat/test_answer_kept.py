@@ -13,7 +13,7 @@ from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import StoreError, UserError
-from localspec.types import TextDelta
+from localspec.types.events import TextDelta
 from tests.campaign.kills import LOST_S
 from tests.campaign.log import allowed_s
 from tests.chat.talk import answer_again, kept, options, streamed, texts

@@ -15,19 +15,18 @@ from localspec.chat.messages import State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
-from localspec.types import (
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Message,
     ModeChanged,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     TextDelta,
     ThinkingOpened,
 )
+from localspec.types.request import Message, Request
 from tests.chat.talk import answer_again, kept, options, streamed, texts
 from tests.scripted import MARKDOWN, ScriptedModels, Step, says, talks_on
 

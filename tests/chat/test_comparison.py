@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.live_stats import ComparedAnswer, figures, first_difference, plain_rate, verdict
-from localspec.types import Mode, ModeChanged
+from localspec.types.events import ModeChanged
+from localspec.types.request import Mode
 from tests.tui.answers import plain, record_of, sd, ssd
 
 ROUNDS = {"off": plain(60), "sd": sd(40), "ssd": ssd(40)}

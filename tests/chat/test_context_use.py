@@ -17,7 +17,8 @@ from localspec.chat.prompting import (
     warning,
 )
 from localspec.errors import ContextFullError
-from localspec.types import Message, Summary
+from localspec.types.events import Summary
+from localspec.types.request import Message
 from tests.chat.talk import record
 from tests.scripted import model_info
 

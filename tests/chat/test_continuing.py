@@ -10,7 +10,7 @@ from localspec.chat.answering import Saved
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
-from localspec.types import Message
+from localspec.types.request import Message
 from tests.chat.talk import answer_again, ask, kept, options
 from tests.scripted import ScriptedModels, Step, says
 

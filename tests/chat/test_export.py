@@ -23,7 +23,7 @@ from localspec.chat.messages import (
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import UserError
-from localspec.types import Provenance
+from localspec.types.drafts import Provenance
 from tests.chat.sample_record import RECORD
 
 CHAT = ChatInfo(1, "Llamas", created=0.0, updated=5.0)

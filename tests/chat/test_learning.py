@@ -9,7 +9,7 @@ import pytest
 
 from localspec.chat.answer_settings import Chooser, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
-from localspec.types import EngineSettings, Mode, TaskType
+from localspec.types.request import EngineSettings, Mode, TaskType
 from tests.scripted import ScriptedModels
 
 CODING = profiles(Path("nowhere")).named("coding")

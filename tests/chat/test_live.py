@@ -8,12 +8,11 @@ from localspec.chat.messages import StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import EngineDied
-from localspec.types import (
-    DraftOrigin,
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import (
     Finished,
     ModeChanged,
     PromptProgress,
-    Provenance,
     RoundDone,
     RoundStats,
     Summary,

@@ -5,7 +5,10 @@ from dataclasses import replace
 import pytest
 
 from localspec.chat.live_stats import Figures, LiveStats, PlainRates, in_words, label, of_record
-from localspec.types import DraftOrigin, Mode, ModeChanged, PlainRate, RoundDone, RoundStats, Summary
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import ModeChanged, RoundDone, RoundStats, Summary
+from localspec.types.models import PlainRate
+from localspec.types.request import Mode
 from tests.chat.talk import record
 
 SUMMARY = Summary(

@@ -9,7 +9,8 @@ from localspec.chat.messages import Attachment
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, UserError
-from localspec.types import Message, PlainRate
+from localspec.types.models import PlainRate
+from localspec.types.request import Message
 from tests.chat.talk import answer_again, ask, options, texts
 from tests.scripted import ScriptedModels, says
 

@@ -22,7 +22,7 @@ from localspec.errors import UserError
 from localspec.models.recommended import recommended_for
 from localspec.smollm2 import SAMPLING
 from localspec.storage.profiles import Speculation, profiles
-from localspec.types import EngineSettings, Message, Request, Sampling, TaskType
+from localspec.types.request import EngineSettings, Message, Request, Sampling, TaskType
 from tests.scripted import ScriptedModels, says
 
 

@@ -20,7 +20,7 @@ from localspec.chat.messages import Span
 from localspec.chat.store import Store, database
 from localspec.chat.store.search import search_text
 from localspec.errors import StoreError
-from localspec.types import Provenance
+from localspec.types.drafts import Provenance
 from tests.chat.sample_record import RECORD
 
 Breaks = Callable[[Path], object]

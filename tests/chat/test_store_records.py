@@ -10,7 +10,8 @@ import pytest
 
 from localspec.chat.messages import AnswerRecord, Span
 from localspec.chat.store.record_codec import from_plain, pack, to_plain, unpack
-from localspec.types import DraftOrigin, Provenance, RoundDone, RoundStats
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import RoundDone, RoundStats
 from localspec.values import InvalidValueError
 from tests.chat.sample_record import RECORD
 

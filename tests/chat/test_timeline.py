@@ -14,7 +14,8 @@ from localspec.chat.timeline import (
     duration,
     origin_of,
 )
-from localspec.types import DraftOrigin, RoundDone, RoundStats
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundDone, RoundStats
 from tests.tui.answers import PROMPT, plain, sd, ssd, summary_of
 
 ROUND = RoundStats(4, 2, DraftOrigin.FRESH, 0.020, 0.010, 0.0, 0.0)

@@ -16,7 +16,7 @@ from localspec.demo import bundled_pair
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import profiles
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.scripted import Script, ScriptedModels, says
 
 QUESTION = "Why is the sky blue, and not green?"

@@ -16,7 +16,7 @@ from localspec.chat.tool_calls import (
     call_grammar,
     tool_format,
 )
-from localspec.types import Request
+from localspec.types.request import Request
 
 TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
 TOOLS = tuple(

@@ -11,16 +11,10 @@ from pathlib import Path
 from localspec.benchmark.harness import Question
 from localspec.cli.bench.contenders import MODES
 from localspec.errors import Cancelled, EngineError
-from localspec.types import (
-    DraftOrigin,
-    Finished,
-    GenerationEvent,
-    ModelOptions,
-    Request,
-    RoundDone,
-    RoundStats,
-    Summary,
-)
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
 
 ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.01, 0.0, 0.0, 0.0)

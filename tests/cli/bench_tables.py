@@ -7,10 +7,10 @@ from math import nan
 
 from localspec.benchmark.figures import Drift, Row, SpeedTable
 from localspec.benchmark.harness import Prompt
+from localspec.benchmark.statistics import Interval
 from localspec.cli.bench.contenders import USUAL_SAMPLING, BenchRequest
 from localspec.cli.bench.output import Conditions
 from localspec.storage.profiles import Speculation
-from localspec.types import Interval
 
 PLAIN = Row(
     contender="off",

@@ -15,23 +15,19 @@ from localspec.cli.shared import opening
 from localspec.errors import Cancelled
 from localspec.hardware.devices import Answer
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.types import (
-    DeviceMemory,
-    EngineSettings,
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Message,
     ModeChanged,
-    ModelInfo,
-    PlainRate,
-    Provenance,
-    Request,
     Summary,
     TextDelta,
     TextPiece,
     ThinkingOpened,
 )
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
+from localspec.types.request import EngineSettings, Message, Request
 
 Value = TypeVar("Value")
 Script = Callable[[Request], Iterator[GenerationEvent]]

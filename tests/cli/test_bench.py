@@ -19,7 +19,8 @@ from localspec.cli.bench.contenders import MODES
 from localspec.cli.shared import opening
 from localspec.errors import StoreError
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.types import ModelOptions, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import Sampling
 from tests.cli.bench_fakes import SPEEDS, Models, Rival
 from tests.cli.conftest import Invoke
 from tests.cli.requests import left_as_asked

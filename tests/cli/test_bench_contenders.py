@@ -34,7 +34,8 @@ from localspec.inference.worker.client import Worker
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 from localspec.storage.profiles import Speculation
-from localspec.types import EngineSettings, Message, ModelOptions, TaskType
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, TaskType
 from tests.cli.bench_tables import REQUEST
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -12,7 +12,7 @@ import pytest
 from localspec.benchmark.harness import Prompt, Question, Run, Turn
 from localspec.cli.bench import BenchProgress, Measured, measure
 from localspec.errors import Cancelled, EngineError
-from localspec.types import Summary
+from localspec.types.events import Summary
 from tests.cli.bench_tables import REQUEST
 
 ANSWER = Summary(tokens=11, decode_s=2.0)

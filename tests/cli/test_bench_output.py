@@ -14,9 +14,10 @@ import pytest
 
 from localspec.benchmark.figures import Drift, SpeedTable
 from localspec.benchmark.harness import Run
+from localspec.benchmark.statistics import Interval
 from localspec.cli.bench.output import comma_separated, line, markdown, picture, times, whole
 from localspec.cli.shared.console import print_result
-from localspec.types import Interval, Summary
+from localspec.types.events import Summary
 from tests.cli.bench_tables import AHEAD, CONDITIONS, PLAIN, REQUEST, SERVER, TABLE
 
 

@@ -21,7 +21,7 @@ from localspec.cli.bench.contenders import (
 )
 from localspec.errors import UserError
 from localspec.models.pair_files import PairFiles
-from localspec.types import Sampling
+from localspec.types.request import Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -14,7 +14,9 @@ from localspec.chat.store import Store
 from localspec.cli import chat
 from localspec.errors import ContextFullError, EngineError
 from localspec.storage.paths import chats_file, config_dir
-from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, GenerationEvent, TextDelta, TextPiece
+from localspec.types.request import Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
 from tests.scripted import PATIENCE_S

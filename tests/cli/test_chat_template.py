@@ -23,7 +23,8 @@ from localspec.inference.worker.client import Worker
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.storage.paths import config_dir
-from localspec.types import Message, ModelOptions, Request
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 from tests.cli.requests import unplaced

@@ -13,7 +13,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.smollm2 import SAMPLING
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
-from localspec.types import ModelOptions, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

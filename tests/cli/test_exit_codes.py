@@ -15,8 +15,9 @@ from tests.test_readme import rows
 ROOT = Path(__file__).parents[2]
 PROGRAM = (
     "import os, sys; from localspec.__main__ import main; from localspec.cli.shared import opening\n"
-    "from localspec.errors import EngineError; from localspec.types import Finished, TextDelta, TextPiece\n"
-    "from localspec.types import Provenance; from tests.cli.fake_runtime import FakeRuntime, SUMMARY\n"
+    "from localspec.errors import EngineError\n"
+    "from localspec.types.events import Finished, TextDelta, TextPiece\n"
+    "from localspec.types.drafts import Provenance; from tests.cli.fake_runtime import FakeRuntime, SUMMARY\n"
     "from localspec.cli.shared.console import leaving_in_order\n"
     "how = sys.argv[1]\n"
     "def script(request):\n"

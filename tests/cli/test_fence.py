@@ -8,7 +8,7 @@ import pytest
 
 from localspec.cli import main as command_line
 from localspec.cli.main import VERBS
-from localspec.types import Message
+from localspec.types.request import Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from localspec.demo import bundled_pair
-from localspec.types import EngineSettings, ModelOptions, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -15,7 +15,8 @@ from localspec.cli.shared.answer_request import session_request
 from localspec.cli.shared.arguments import pair_request
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Speculation
-from localspec.types import EngineSettings, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Request, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 from tests.cli.requests import unplaced

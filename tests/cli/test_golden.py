@@ -18,7 +18,8 @@ from localspec.storage.paths import config_dir, data_dir
 from localspec.storage.tuned_settings import LoadOptions, keep_workplace
 from localspec.tuning.confirm import Entrant
 from localspec.tuning.run_folder import digest
-from localspec.types import EngineSettings, Message, ModelOptions, Request
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request
 from tests.cli.conftest import Invoke
 from tests.cli.tuning_script import whole
 from tests.hardware.machines import card, machine

@@ -9,7 +9,8 @@ import gguf
 import pytest
 
 from localspec.tuning.export import Exported, flags
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -15,7 +15,7 @@ from localspec.cli import main as command_line
 from localspec.cli import screen
 from localspec.errors import UserError
 from localspec.storage.profiles import Profiles
-from localspec.types import Message
+from localspec.types.request import Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeInput, FakeRuntime
 

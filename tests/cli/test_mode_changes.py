@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from localspec.types import ModeChanged
+from localspec.types.events import ModeChanged
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime, says
 

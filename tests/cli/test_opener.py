@@ -19,7 +19,7 @@ from localspec.inference.interface import OpenModels
 from localspec.llama import rpc
 from localspec.models.pair_request import ModelChoice, ModelRequest, PairRequest
 from localspec.storage.profiles import Profiles
-from localspec.types import ModelInfo
+from localspec.types.models import ModelInfo
 from tests.hardware.machines import machine
 from tests.scripted import ScriptedModels, says
 

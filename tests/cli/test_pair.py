@@ -18,7 +18,8 @@ from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
 from localspec.models.catalogue import Catalogue, approximate_shape
 from localspec.models.pairing import PairingVerdict
-from localspec.types import EngineSettings, Finished, GenerationEvent, Mode, Request, Summary
+from localspec.types.events import Finished, GenerationEvent, Summary
+from localspec.types.request import EngineSettings, Mode, Request
 from tests.cli.choosing import entry, on_disk, pair
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from localspec.types import Grammar, Message
+from localspec.types.request import Grammar, Message
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

@@ -17,7 +17,7 @@ from localspec.cli.shared.arguments import Parser, add_answer_flags, verb_parser
 from localspec.errors import UserError
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
-from localspec.types import Message, Sampling
+from localspec.types.request import Message, Sampling
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 

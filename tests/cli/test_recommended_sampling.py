@@ -14,7 +14,8 @@ from localspec.cli.shared import opening
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.attached import from_json, to_json
 from localspec.inference.runtime import Runtime
-from localspec.types import ModelInfo, ModelOptions, Recommendation, Sampling, SamplingChoice
+from localspec.types.models import ModelInfo, ModelOptions
+from localspec.types.request import Recommendation, Sampling, SamplingChoice
 from tests.cli.bench_fakes import Models
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime

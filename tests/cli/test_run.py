@@ -16,19 +16,9 @@ import pytest
 from localspec import units
 from localspec.cli.shared.console import ERASE_LINE, StatusLine
 from localspec.errors import Cancelled, ContextFullError, EngineError, ModelFileError
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Grammar,
-    Message,
-    PromptProgress,
-    Provenance,
-    Request,
-    Summary,
-    TextDelta,
-    TextPiece,
-)
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, GenerationEvent, PromptProgress, Summary, TextDelta, TextPiece
+from localspec.types.request import EngineSettings, Grammar, Message, Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, says
 

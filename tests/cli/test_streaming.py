@@ -12,7 +12,9 @@ import pytest
 from localspec.cli.shared import answer
 from localspec.cli.shared.answer import stream
 from localspec.errors import EngineDied
-from localspec.types import Finished, GenerationEvent, Provenance, Request, TextDelta, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, GenerationEvent, TextDelta, TextPiece
+from localspec.types.request import Request
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime
 
 REQUEST = Request("Hi")

@@ -12,7 +12,9 @@ from localspec.chat.store import Store
 from localspec.cli.shared import answer, console
 from localspec.errors import EngineDied
 from localspec.storage.paths import chats_file
-from localspec.types import Finished, Provenance, Request, TextDelta, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, TextDelta, TextPiece
+from localspec.types.request import Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, Script, says
 

@@ -19,7 +19,7 @@ from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
-from localspec.types import EngineSettings, TaskType
+from localspec.types.request import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
 from tests.cli.requests import unplaced
 from tests.cli.tuning_script import PLAIN, SSD, result

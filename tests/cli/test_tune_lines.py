@@ -28,7 +28,7 @@ from localspec.tuning.words import (
     settings_words,
     sparkline,
 )
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 from tests.cli.tuning_script import PLAIN, REASON, SSD, around, result, whole
 
 

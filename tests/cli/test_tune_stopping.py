@@ -17,7 +17,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.plan import ReopenedModels
-from localspec.types import ModelOptions, Request
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request
 from tests.scripted import ScriptedModels, says
 
 

@@ -22,7 +22,7 @@ from localspec.models.pair_request import PairRequest
 from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.paths import config_dir, data_dir
 from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, keep_workplace
-from localspec.types import EngineSettings, Mode
+from localspec.types.request import EngineSettings, Mode
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
 from tests.cli.requests import found, left_as_asked, requested

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from localspec.benchmark.statistics import Interval
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
@@ -16,7 +17,7 @@ from localspec.tuning.events import (
     TaskResult,
     TuneEvent,
 )
-from localspec.types import EngineSettings, Interval, TaskType
+from localspec.types.request import EngineSettings, TaskType
 
 PLAIN = EngineSettings(mode="off")
 SSD = EngineSettings("ssd", 6, 12, "best-first", 0.8, 0.9)

@@ -12,7 +12,7 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.errors import LogitsError
-from localspec.types import Sampling
+from localspec.types.request import Sampling
 from tests.decoding.test_sampling import random_row
 
 SAMPLINGS = (

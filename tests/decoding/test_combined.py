@@ -20,7 +20,8 @@ from localspec.decoding.drafters.prompt_lookup import (
 )
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
-from localspec.types import DraftOrigin, EngineSettings, Sampling, VerifyOutcome
+from localspec.types.drafts import DraftOrigin, VerifyOutcome
+from localspec.types.request import EngineSettings, Sampling
 from tests.decoding.toys import (
     GREEDY,
     PLAIN,

@@ -20,7 +20,8 @@ from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import LookupDraft, PromptLookup
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import CostCurve, LatencyModel, SpeculationPolicy
-from localspec.types import Distribution, Draft, DraftOrigin, EngineSettings
+from localspec.types.drafts import Distribution, Draft, DraftOrigin
+from localspec.types.request import EngineSettings
 from tests import contract
 from tests.chi_square import chi_square_p_value
 from tests.contract import PLAIN, SIGNIFICANT

@@ -10,7 +10,8 @@ from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.constraint import Logits, TokenRules
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
-from localspec.types import EngineSettings, Sampling, TokenMask
+from localspec.types.drafts import TokenMask
+from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.contract import PLAIN, SIGNIFICANT, EngineContract
 from tests.decoding.test_heads import HeadToy

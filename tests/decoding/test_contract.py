@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from localspec.types import EngineSettings, Sampling
+from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.contract import EngineContract
 from tests.decoding.toys import let_texts_repeat

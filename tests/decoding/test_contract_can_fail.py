@@ -10,7 +10,8 @@ from localspec.decoding import loop, sampling, verify
 from localspec.decoding.drafters import model_drafter, proposer
 from localspec.decoding.drafters.proposer import Guesses, Proposal, Proposer
 from localspec.decoding.verify import Target, Uniforms
-from localspec.types import Acceptance, Distribution, Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types.drafts import Distribution, Draft, DraftOrigin, VerifyOutcome
+from localspec.types.request import Acceptance, EngineSettings
 from tests.contract import SIGNIFICANT, EngineContract
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)

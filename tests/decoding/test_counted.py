@@ -10,15 +10,9 @@ import pytest
 from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
-    Finished,
-    Provenance,
-    RoundDone,
-    RoundStats,
-    TextDelta,
-)
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import Finished, RoundDone, RoundStats, TextDelta
+from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, OFF, Toy
 
 WORD = "abcdefghijkl"

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
-from localspec.types import EngineSettings, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings
 from tests.decoding.toys import PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of
 from tests.fake_model import FakeModel
 

@@ -14,7 +14,7 @@ from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
-from localspec.types import Acceptance, EngineSettings, Sampling
+from localspec.types.request import Acceptance, EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN, latency_model
 from tests.fake_model import FakeModel
 

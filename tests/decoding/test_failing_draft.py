@@ -15,7 +15,8 @@ from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import measure
 from localspec.decoding.model import Rows
 from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
-from localspec.types import EngineSettings, Mode, ModeChanged, Sampling
+from localspec.types.events import ModeChanged
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
 
 PROMPT = [1, 2, 3]

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from localspec.decoding.fallback import FIRST_PATIENCE, ModeFallback, PlainCost
-from localspec.types import DraftOrigin, Mode, ModeChanged, RoundStats
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import ModeChanged, RoundStats
+from localspec.types.request import Mode
 
 DEPTH = 1000
 TOKENS = 1280

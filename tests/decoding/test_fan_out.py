@@ -12,7 +12,8 @@ from localspec.decoding.drafters.speculation_cache import (
     forecasts_after,
     guesses_after,
 )
-from localspec.types import FanOutShape, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import FanOutShape
 
 GUESSES = Proposal(7, 0.5, ((7, 0.5), (3, 0.3), (9, 0.2)), None)
 

@@ -13,7 +13,8 @@ from localspec.decoding.drafters.model_drafter import HeadDrafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows
-from localspec.types import EngineSettings, Sampling, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.contract import EngineContract, Toy
 from tests.decoding.toys import let_texts_repeat, policy_of, proposer_of

@@ -15,7 +15,8 @@ from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Drafters
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
-from localspec.types import EngineSettings, Sampling, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings, Sampling
 from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
 from tests.decoding.toys import MadeConstraint, policy_of
 from tests.fake_model import FakeModel

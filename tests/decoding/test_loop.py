@@ -9,7 +9,8 @@ import pytest
 from localspec.decoding.drafters.drafter import Drafter
 from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
 from localspec.errors import Cancelled, EngineError
-from localspec.types import Draft, DraftOrigin, PromptProgress, Provenance, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, Provenance, VerifyOutcome
+from localspec.types.events import PromptProgress
 from tests.decoding.toys import GREEDY, greedy_text, policy_of
 from tests.fake_model import FakeModel
 

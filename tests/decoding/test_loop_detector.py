@@ -10,7 +10,8 @@ import pytest
 from localspec.decoding.loop import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import COPIES, TOKENS, AnswerEvents, AnswerText, LoopDetector
-from localspec.types import DraftOrigin, Finished, Provenance, RoundStats, TextDelta
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import Finished, RoundStats, TextDelta
 
 NEW = range(10_000, 20_000)
 

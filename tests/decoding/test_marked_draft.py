@@ -8,7 +8,7 @@ import pytest
 
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows
-from localspec.types import EngineSettings, Fallback
+from localspec.types.request import EngineSettings, Fallback
 from tests.contract import GREEDY, OFF, Toy
 from tests.fake_model import FakeModel, Hold, Pacing
 

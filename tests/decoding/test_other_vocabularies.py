@@ -13,7 +13,7 @@ import pytest
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.engine import Engine
 from localspec.decoding.model import Rows
-from localspec.types import EngineSettings, Sampling
+from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.contract import GREEDY, OFF, PLAIN, SIGNIFICANT, EngineContract, Toy
 from tests.decoding.test_constrained import Forced

@@ -16,7 +16,8 @@ from localspec.decoding.policy import (
     LatencyModel,
     is_plausible,
 )
-from localspec.types import EngineSettings, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings
 from tests.decoding.toys import PLAIN, latency_model, policy_of, proposer_of, stats
 from tests.fake_model import FakeModel
 

@@ -8,7 +8,7 @@ import pytest
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.sampling import probability
 from localspec.errors import EngineError
-from localspec.types import EngineSettings, Mode, Sampling
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.chi_square import chi_square_p_value
 from tests.decoding.toys import GREEDY, PLAIN, proposer_of
 

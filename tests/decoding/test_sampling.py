@@ -19,7 +19,8 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.errors import EngineError
-from localspec.types import Distribution, EngineSettings, Sampling
+from localspec.types.drafts import Distribution
+from localspec.types.request import EngineSettings, Sampling
 
 OPEN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 GREEDY = Sampling(temperature=0.0)

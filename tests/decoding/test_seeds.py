@@ -17,16 +17,9 @@ from localspec.decoding.fallback import PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import Tracer
 from localspec.decoding.verify import BufferedUniforms, random_streams, verify
-from localspec.types import (
-    SEEDS,
-    Distribution,
-    Draft,
-    EngineSettings,
-    Mode,
-    PromptProgress,
-    Sampling,
-    seed_after,
-)
+from localspec.types.drafts import Distribution, Draft
+from localspec.types.events import PromptProgress
+from localspec.types.request import SEEDS, EngineSettings, Mode, Sampling, seed_after
 from tests.contract import NO_END, OFF, PLAIN, Toy, latency_model
 from tests.decoding.test_heads import HeadToy
 from tests.decoding.toys import BIAS, MadeConstraint

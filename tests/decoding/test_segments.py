@@ -14,18 +14,16 @@ from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import (
     Finished,
     GenerationEvent,
-    Mode,
     ModeChanged,
     PromptProgress,
     RoundDone,
     RoundStats,
-    Sampling,
 )
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests import contract
 from tests.contract import SIGNIFICANT, EngineContract, Toy, latency_model
 from tests.decoding.toys import GREEDY

@@ -20,7 +20,8 @@ from localspec.decoding.drafters.speculation_cache import (
     forecasts_after,
 )
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
-from localspec.types import EngineSettings, FanOutShape, Sampling, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings, FanOutShape, Sampling
 from tests.decoding.toys import GREEDY, PLAIN, assert_cache_follows, greedy_text, policy_of, proposer_of
 from tests.fake_model import FakeModel
 

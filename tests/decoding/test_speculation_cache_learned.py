@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel
-from localspec.types import VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
 from tests.decoding.test_speculation_cache import SETTINGS, Bench
 from tests.decoding.toys import policy_of, teach
 

@@ -15,7 +15,8 @@ from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookup
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
-from localspec.types import DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types.drafts import DraftOrigin, VerifyOutcome
+from localspec.types.request import EngineSettings
 from tests.decoding.toys import (
     GREEDY,
     PATIENCE_S,

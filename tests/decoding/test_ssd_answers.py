@@ -10,7 +10,8 @@ import pytest
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.errors import Cancelled, DraftError
-from localspec.types import DraftOrigin, EngineSettings
+from localspec.types.drafts import DraftOrigin
+from localspec.types.request import EngineSettings
 from tests.decoding.toys import (
     GREEDY,
     Gate,

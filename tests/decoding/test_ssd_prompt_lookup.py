@@ -12,7 +12,8 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
 from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
-from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.request import EngineSettings
 from tests.decoding.test_ssd import SEND_WHAT_IS_READY, Signalling, first_token
 from tests.decoding.toys import (
     GREEDY,

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.tally import Stopwatch, Tally
-from localspec.types import DraftOrigin, Mode, Summary
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import Summary
+from localspec.types.request import Mode
 from tests.decoding.toys import stats
 
 

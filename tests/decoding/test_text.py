@@ -6,7 +6,8 @@ import pytest
 from localspec.decoding.text import AnswerText
 from localspec.errors import UserError
 from localspec.thinking_tags import LeadingThinking, tags_of
-from localspec.types import Provenance, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 
 TARGET, ACCEPTED, BONUS = Provenance.TARGET, Provenance.ACCEPTED, Provenance.BONUS
 

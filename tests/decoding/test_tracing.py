@@ -15,7 +15,7 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
-from localspec.types import EngineSettings, Sampling
+from localspec.types.request import EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN
 from tests.fake_model import FakeModel
 

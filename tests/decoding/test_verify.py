@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from localspec.decoding import verify as module
 from localspec.decoding.sampling import distribution, draft_distribution, draw, one_point, top_candidates
 from localspec.decoding.verify import verify, verify_greedily
-from localspec.types import Acceptance, Distribution, Draft, EngineSettings, Sampling, VerifyOutcome
+from localspec.types.drafts import Distribution, Draft, VerifyOutcome
+from localspec.types.request import Acceptance, EngineSettings, Sampling
 from tests.chi_square import chi_square_p_value
 
 VOCABULARY = 5

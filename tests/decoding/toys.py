@@ -19,7 +19,9 @@ from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
-from localspec.types import Distribution, DraftOrigin, EngineSettings, RoundStats, Sampling, TokenMask
+from localspec.types.drafts import Distribution, DraftOrigin, TokenMask
+from localspec.types.events import RoundStats
+from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.fake_model import FakeModel
 

@@ -18,7 +18,9 @@ from localspec.inference.worker.client import Worker
 from localspec.llama.context import STOPPABLE_S, Context
 from localspec.llama.model import Model
 from localspec.models.shape import read_shape
-from localspec.types import EngineSettings, Finished, Mode, ModelOptions
+from localspec.types.events import Finished
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Mode
 from tests.gpu.conftest import COLD_S, Row
 from tests.inference.runtimes import LONG_STORY, MODES, end_of, greedy, text_of
 

@@ -8,7 +8,7 @@ from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.needs import CacheTypes
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.models.shape import LayerShape, ModelShape
-from localspec.types import Mode
+from localspec.types.request import Mode
 
 GIB = 2**30
 GB = 10**9

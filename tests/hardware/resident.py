@@ -9,7 +9,7 @@ import psutil
 
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 
 def main(path: str, small: str, size: int) -> None:

@@ -14,7 +14,7 @@ from localspec.hardware.placement import place as place_module
 from localspec.hardware.placement.place import confirm, place
 from localspec.models.pair_request import USUAL_FAN_OUT
 from localspec.models.shape import ModelShape
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.hardware.machines import SMALL, asking, card, cpu, machine, model
 
 GIB = 1 << 30

@@ -25,7 +25,7 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.shape import read_shape
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.hardware import shapes_more
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny

@@ -21,7 +21,7 @@ from localspec.hardware.placement.candidates import (
 from localspec.hardware.placement.place import place
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
-from localspec.types import Mode
+from localspec.types.request import Mode
 from tests.hardware.machines import GB, GIB, apple, asking, beside, card, cpu, machine, mixture, model, remote
 
 SEEDS = range(60)

@@ -25,7 +25,8 @@ from localspec.llama.heads import HeadContext
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import kind_of_draft
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 
 LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the processor rounds differently

@@ -10,17 +10,9 @@ from pathlib import Path
 from localspec.demo import prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    Mode,
-    ModelOptions,
-    Request,
-    Sampling,
-    TextDelta,
-)
+from localspec.types.events import Finished, GenerationEvent, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 
 GREEDY = Sampling(temperature=0.0)
 OFF = EngineSettings(mode="off")

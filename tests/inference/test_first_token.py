@@ -17,7 +17,9 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
-from localspec.types import EngineSettings, ModelOptions, RoundDone, TextDelta
+from localspec.types.events import RoundDone, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 from localspec.units import UNMEASURED
 from tests.decoding.toys import policy_of, stats
 from tests.inference.runtimes import OFF, answer, greedy, open_pair

@@ -27,7 +27,8 @@ from localspec.inference import remote
 from localspec.inference.remote import RemoteModels, run_there
 from localspec.inference.runtime import Runtime
 from localspec.models.pair_request import ModelChoice
-from localspec.types import EngineSettings, Message, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.inference.runtimes import text_of
 
 ROOT = Path(__file__).parents[2]

@@ -13,18 +13,10 @@ from localspec.errors import Cancelled, ContextFullError, ModelFileError, Pairin
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
-    Message,
-    Mode,
-    ModelOptions,
-    Provenance,
-    Request,
-    RoundDone,
-    Sampling,
-    TextDelta,
-)
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import RoundDone, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.inference.runtimes import (
     FORCED,
     LONG_STORY,

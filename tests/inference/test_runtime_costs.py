@@ -25,7 +25,8 @@ from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
-from localspec.types import ModelOptions, RoundDone
+from localspec.types.events import RoundDone
+from localspec.types.models import ModelOptions
 from tests.fake_model import Pacing
 from tests.inference.runtimes import FORCED, answer, greedy, measuring
 

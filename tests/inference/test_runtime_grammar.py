@@ -12,16 +12,8 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Grammar,
-    Message,
-    Mode,
-    Request,
-    Sampling,
-    TokenScore,
-    TokensScored,
-)
+from localspec.types.events import TokenScore, TokensScored
+from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Sampling
 from tests.inference.runtimes import GREEDY, MODES, answer, open_pair, text_of
 
 SCHEMA = Grammar(

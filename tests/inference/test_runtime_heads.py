@@ -18,18 +18,9 @@ from localspec.errors import EngineError, PairingError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.heads import HeadContext
-from localspec.types import (
-    Acceptance,
-    EngineSettings,
-    Finished,
-    Grammar,
-    Message,
-    ModeChanged,
-    ModelOptions,
-    RoundDone,
-    Sampling,
-    TextDelta,
-)
+from localspec.types.events import Finished, ModeChanged, RoundDone, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import Acceptance, EngineSettings, Grammar, Message, Sampling
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
 from tests.made_models import eagle3
 

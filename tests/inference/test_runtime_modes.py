@@ -14,7 +14,8 @@ from localspec.hardware.memory.needs import uses_processor
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
-from localspec.types import EngineSettings, Mode, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Mode
 from tests.inference.runtimes import MODES, answer, greedy, open_pair
 from tests.llama import tiny
 

@@ -16,16 +16,9 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
-from localspec.types import (
-    EngineSettings,
-    Message,
-    Mode,
-    ModelOptions,
-    PlainRate,
-    Request,
-    RoundDone,
-    Sampling,
-)
+from localspec.types.events import RoundDone
+from localspec.types.models import ModelOptions, PlainRate
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.inference.runtimes import FORCED, MODES, OFF, QUESTION, answer, end_of, greedy, open_pair
 from tests.llama import tiny
 

@@ -13,19 +13,9 @@ from localspec.decoding import loop
 from localspec.demo import prompts
 from localspec.errors import UserError
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    Mode,
-    Paused,
-    PromptProgress,
-    Request,
-    RoundDone,
-    Sampling,
-    SavedConversations,
-)
+from localspec.types.events import Finished, GenerationEvent, Paused, PromptProgress, RoundDone
+from localspec.types.models import SavedConversations
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.inference.runtimes import (
     FORCED,
     LONG_STORY,

@@ -17,17 +17,9 @@ from localspec.errors import Cancelled, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    GenerationEvent,
-    Message,
-    Mode,
-    ModeChanged,
-    ModelOptions,
-    Request,
-    RoundDone,
-    Sampling,
-)
+from localspec.types.events import GenerationEvent, ModeChanged, RoundDone
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.inference.runtimes import (
     FORCED,
     MODES,

@@ -15,21 +15,17 @@ from localspec.decoding.text import TOKENS
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
 from localspec.llama.vocabulary import Detokenizer
-from localspec.types import (
-    EngineSettings,
+from localspec.types.events import (
     Finished,
     GenerationEvent,
-    Grammar,
-    Message,
-    Mode,
-    ModelOptions,
     Paused,
-    Request,
     RoundDone,
     TextDelta,
     ThinkingOpened,
     TokensScored,
 )
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request
 from tests.inference.runtimes import GREEDY, MODES, end_of, open_pair, text_of
 from tests.inference.thinking_pair import CLOSES, OPENS, thinking_pair
 

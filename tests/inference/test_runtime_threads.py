@@ -10,7 +10,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
-from localspec.types import EngineSettings, Message, Mode, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 
 Threads = tuple[int, int | None]
 

@@ -17,7 +17,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
-from localspec.types import EngineSettings, ModelOptions, Request, Sampling
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Request, Sampling
 from tests.inference.runtimes import LONG_STORY, OFF, QUESTION, answer, greedy, open_pair
 from tests.llama import tiny
 

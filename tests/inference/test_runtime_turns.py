@@ -15,15 +15,9 @@ import pytest
 from localspec.demo import prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import (
-    EngineSettings,
-    GenerationEvent,
-    Message,
-    Mode,
-    ModelOptions,
-    PromptProgress,
-    Summary,
-)
+from localspec.types.events import GenerationEvent, PromptProgress, Summary
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode
 from tests.inference.runtimes import (
     FORCED,
     LONG_STORY,

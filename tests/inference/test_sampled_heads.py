@@ -13,7 +13,8 @@ from localspec.benchmark.exactness import DRAFTED, FALSE_ALARM, FULL, Judged, _r
 from localspec.decoding import loop
 from localspec.decoding.verify import Uniforms, verify
 from localspec.inference.runtime import Runtime
-from localspec.types import Acceptance, Distribution, Draft, EngineSettings, Message, Request, VerifyOutcome
+from localspec.types.drafts import Distribution, Draft, VerifyOutcome
+from localspec.types.request import Acceptance, EngineSettings, Message, Request
 from tests.chi_square import chi_square_p_value
 from tests.inference.runtimes import open_pair
 

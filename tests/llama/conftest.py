@@ -10,7 +10,7 @@ import pytest
 from localspec.llama import recurrent
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama import tiny
 
 ChatMl = (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from localspec.llama.template.chat_template import ChatTemplate
-from localspec.types import Message, ToolCall
+from localspec.types.request import Message, ToolCall
 
 TOOL = json.dumps(
     {

@@ -9,7 +9,7 @@ import pytest
 from localspec.errors import Cancelled
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.conftest import OpenContext
 
 TOKENS = [(11 * number) % 250 + 7 for number in range(400)]

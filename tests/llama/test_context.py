@@ -9,7 +9,7 @@ import pytest
 from localspec.errors import ContextFullError, EngineError
 from localspec.llama.library import Native
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.conftest import OpenContext
 
 TOKENS = [(7 * number) % 250 + 7 for number in range(100)]

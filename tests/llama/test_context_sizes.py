@@ -9,7 +9,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.llama.context import Context, kv_bytes
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext
 

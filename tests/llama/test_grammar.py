@@ -15,7 +15,8 @@ from localspec.errors import UserError
 from localspec.llama.grammar import ClosingTag, GrammarConstraint, Grammars, check
 from localspec.llama.model import Model
 from localspec.thinking_tags import THINKING_TAGS, tags_of
-from localspec.types import Grammar, GrammarKind, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Grammar, GrammarKind
 
 VOCABULARY = 8192
 SCHEMA = Grammar(

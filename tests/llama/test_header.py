@@ -12,7 +12,7 @@ from localspec.errors import ModelFileError
 from localspec.gguf import check_model_file, facts, known, read_header
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama import tiny
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from localspec.llama.context import Context
 from localspec.llama.heads import HeadContext, HiddenStates
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.made_models import eagle3
 
 TEXT = [700 + 37 * number % 6000 for number in range(40)]

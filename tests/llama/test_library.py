@@ -56,7 +56,7 @@ def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
     code = (
         "from pathlib import Path; from localspec.llama.context import Context;"
         "from localspec.llama.model import Model;"
-        "from localspec.types import ModelOptions;"
+        "from localspec.types.models import ModelOptions;"
         f"model = Model.open(ModelOptions(path=Path({str(tiny_llama)!r})));"
         "context = Context(model, model.options); context.evaluate([1])"
     )

@@ -8,7 +8,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.llama import memory, model
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 MIB = 2**20
 

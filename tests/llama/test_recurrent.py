@@ -20,7 +20,7 @@ from localspec.llama.context import Rows
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import TAIL, RecurrentContext, open_context
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.test_cancel import cancel_inside
 
 TEXT = [(37 * number) % 8000 + 10 for number in range(400)]

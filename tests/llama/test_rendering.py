@@ -13,7 +13,7 @@ import pytest
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.llama import rendering
 from localspec.llama.rendering import Renderer
-from localspec.types import Message
+from localspec.types.request import Message
 from tests.inference.worker.processes import ends, start_script
 
 pytestmark = pytest.mark.timeout(60)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.llama.model import Model
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.conftest import OpenContext
 
 TOKENS = [(11 * number) % 250 + 7 for number in range(60)]

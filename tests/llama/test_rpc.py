@@ -35,15 +35,9 @@ from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
 from localspec.llama.rpc import Endpoint, endpoints, peek
 from localspec.models.shape import read_shape
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    Message,
-    ModelOptions,
-    Request,
-    Sampling,
-    TextDelta,
-)
+from localspec.types.events import Finished, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.benchmarks.line import Line
 from tests.inference.runtimes import text_of
 from tests.inference.worker.processes import ENDLESS

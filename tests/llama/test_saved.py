@@ -17,7 +17,7 @@ from localspec.llama import recurrent
 from localspec.llama.context import Context, Rows
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama.test_cancel import cancel_inside
 
 TEXT = [(37 * number) % 240 + 10 for number in range(400)]

@@ -10,7 +10,8 @@ from localspec.llama.model import Model
 from localspec.llama.template import segments
 from localspec.llama.template.segments import Segments
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from tests.llama import tiny
 
 WORDS = [

@@ -23,7 +23,7 @@ from localspec.llama.library import VERSION, native
 from localspec.llama.model import Model
 from localspec.models.shape import read_shape, shape_of_parts
 from localspec.supported import supported
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.benchmarks import llama_cpp_names
 from tests.campaign.gguf_edits import Base, Edit, drawn
 from tests.llama import tiny

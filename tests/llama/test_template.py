@@ -9,7 +9,8 @@ import pytest
 from localspec.errors import UserError
 from localspec.llama.model import Model
 from localspec.llama.template.begun_answer import trailing_spaces
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from tests.llama import tiny
 
 USER = Message("user", "hi")

@@ -12,7 +12,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.llama.model import Model
 from localspec.llama.template.template_file import LARGEST, read_template, usable_template
-from localspec.types import Message, ModelOptions, Request
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message, Request
 
 OWN = "{% for m in messages %}({{ m.role }}: {{ m.content }}){% endfor %}"
 HELLO = (Message("user", "Hello!"),)

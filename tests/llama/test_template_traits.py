@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from localspec.errors import UserError
 from localspec.llama.model import Model
 from localspec.llama.template.chat_template import ChatTemplate
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from tests.llama import tiny
 from tests.llama.conversations import SHAPES, TOOL, Shape, missing
 

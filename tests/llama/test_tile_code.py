@@ -8,7 +8,7 @@ import pytest
 
 from localspec.llama import tile_code
 from localspec.llama.model import _parameters
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 
 @pytest.mark.parametrize(

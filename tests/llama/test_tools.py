@@ -11,7 +11,8 @@ import pytest
 from localspec.errors import UserError
 from localspec.llama.model import Model
 from localspec.llama.vocabulary import Detokenizer
-from localspec.types import Infill, Message, ModelOptions, ToolCall
+from localspec.types.models import ModelOptions
+from localspec.types.request import Infill, Message, ToolCall
 from tests.llama import tiny
 
 Opener = Callable[[str], Model]

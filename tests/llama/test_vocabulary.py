@@ -10,7 +10,7 @@ from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.vocabulary import Detokenizer, Vocabulary
 from localspec.models.pairing import compare_vocabularies
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama import tiny
 
 SAMPLES = [

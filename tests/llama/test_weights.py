@@ -12,7 +12,7 @@ from localspec.llama import backends
 from localspec.llama.backends import BackendDevice, devices, memory_of
 from localspec.llama.context import Context
 from localspec.llama.model import Model
-from localspec.types import DeviceMemory, ModelOptions
+from localspec.types.models import DeviceMemory, ModelOptions
 from tests.llama import tiny
 from tests.llama.conftest import OpenContext
 

@@ -22,7 +22,7 @@ from localspec.models.catalogue import (
 from localspec.models.names import parse
 from localspec.models.shape import read_shape
 from localspec.supported import supported
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 from tests.benchmarks import catalogue as script
 from tests.models.disk import REPOSITORY, model_bytes
 from tests.models.hub_server import Repository, in_place_of_the_hub

@@ -14,7 +14,7 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.models.heads import check_head, head_for, head_kind, head_part, own_head, unsupported_draft
 from localspec.models.shape import read_draft_shape, read_shape
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.made_models import LAYERS, eagle3, hybrid
 
 Value = Scalar | tuple[float, ...]

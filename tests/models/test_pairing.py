@@ -11,7 +11,7 @@ from localspec.errors import ModelFileError, PairingError
 from localspec.llama.model import Model
 from localspec.models import pairing
 from localspec.models.pairing import compare_vocabularies, may_serve
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.llama import tiny
 from tests.llama.tiny import Recipe
 

@@ -18,7 +18,7 @@ from localspec.demo import bundled_pair
 from localspec.gguf import Header, Scalar
 from localspec.models.recommended import recommended, recommended_for, suited
 from localspec.storage.profiles import Profile, profiles
-from localspec.types import Recommendation, Sampling, SamplingChoice
+from localspec.types.request import Recommendation, Sampling, SamplingChoice
 from localspec.values import check
 
 NOTHING = Recommendation()

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from tests.server.running import Served, serving
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 from localspec.errors import EngineError
 from localspec.llama.tool_words import in_words
-from localspec.types import (
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     GenerationEvent,
     PromptProgress,
-    Provenance,
-    Request,
     Summary,
     TextDelta,
     TextPiece,
     ThinkingOpened,
 )
+from localspec.types.request import Request
 from tests.server.turning_models import TurningModels
 
 

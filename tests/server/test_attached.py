@@ -15,19 +15,15 @@ from localspec.inference.attached import AttachedModels, Server, from_json, to_j
 from localspec.inference.interface import Choice, SharedModels
 from localspec.inference.runtime import Runtime
 from localspec.server.application import Doors
-from localspec.types import DraftOrigin as Origin
-from localspec.types import (
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin as Origin
+from localspec.types.drafts import Provenance
+from localspec.types.events import (
     Finished,
     GenerationEvent,
-    Message,
     ModeChanged,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     RoundStats,
-    Sampling,
     Summary,
     TextDelta,
     TextPiece,
@@ -35,6 +31,7 @@ from localspec.types import (
     TokenScore,
     TokensScored,
 )
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from localspec.values import read, tagged
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving

@@ -12,7 +12,8 @@ from localspec.errors import ContextFullError, EngineError
 from localspec.inference.attached import to_json
 from localspec.server import queue
 from localspec.server.application import Doors
-from localspec.types import GenerationEvent, Message, Request
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Message, Request
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
 from tests.server.test_doors import ASK, CHAT, FOR_EVER, connected, is_idle, sent, until

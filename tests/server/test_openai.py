@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Message, Request, Sampling
+from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.inference.runtimes import text_of
 from tests.server.running import Served
 

@@ -16,7 +16,8 @@ from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.server import queue as queue_module
 from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
 from localspec.storage.profiles import Profile
-from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Sampling, TextDelta
+from localspec.types.events import Finished, GenerationEvent, TextDelta
+from localspec.types.request import EngineSettings, Request, Sampling
 from tests.server.turning_models import TurningModels
 
 _MOMENT = threading.Event()

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from localspec.inference.runtime import Runtime
-from localspec.types import Message, Request
+from localspec.types.request import Message, Request
 from tests.server.running import Served
 
 pytestmark = pytest.mark.filterwarnings("ignore:llama_token_get_attr is deprecated")  # llguidance

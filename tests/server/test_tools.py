@@ -10,7 +10,7 @@ import anthropic
 import openai
 import pytest
 
-from localspec.types import Message, ToolCall
+from localspec.types.request import Message, ToolCall
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
 

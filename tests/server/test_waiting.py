@@ -13,7 +13,8 @@ import pytest
 from localspec.errors import ContextFullError, EngineError
 from localspec.inference.attached import AttachedModels, Server
 from localspec.server import exchange
-from localspec.types import GenerationEvent, Message, Request
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Message, Request
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
 from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent, until

@@ -8,25 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from localspec.errors import EngineDied
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin, Provenance, Token
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Message,
     Paused,
     PromptProgress,
-    Provenance,
-    Request,
     RoundDone,
     RoundStats,
-    SavedConversations,
     Summary,
     TextDelta,
     TextPiece,
-    Token,
 )
+from localspec.types.models import SavedConversations
+from localspec.types.request import EngineSettings, Message, Request
 from tests.cli.fake_runtime import FakeRuntime
 
 ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.0, 0.0, 0.0, 0.0)

@@ -12,7 +12,9 @@ import pytest
 from localspec import smollm2
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types import EngineSettings, Finished, Message, Mode, ModelOptions, Request, TextDelta
+from localspec.types.events import Finished, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request
 from tests.conftest import SMOLLM2_PACKAGE
 
 GREEDY = replace(smollm2.SAMPLING, temperature=0.0)  # what is drawn differs between processors

@@ -30,7 +30,7 @@ def test_the_draft_and_its_licence_travel_with_the_package() -> None:
 def test_the_draft_has_the_vocabulary_of_the_target(smollm2_target: Path) -> None:
     from localspec.llama.model import Model
     from localspec.models.pairing import compare_vocabularies
-    from localspec.types import ModelOptions
+    from localspec.types.models import ModelOptions
 
     opened = [Model.open(ModelOptions(path, devices=())) for path in (smollm2_target, smollm2.draft())]
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, changes, identify
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 MACHINE = MachineFacts("A processor", 8, ("CUDA0: A card",), "550.1", "0.3.36")
 TUNED = Identity(MACHINE, ModelFacts("/models/large.gguf", "aa", "CUDA0"), None, 4096)

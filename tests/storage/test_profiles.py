@@ -15,7 +15,7 @@ from localspec.storage.profiles import (
     read_profile,
     shipped_files,
 )
-from localspec.types import SAMPLING, EngineSettings, Sampling, SamplingChoice, TaskType
+from localspec.types.request import SAMPLING, EngineSettings, Sampling, SamplingChoice, TaskType
 from localspec.values import check, range_of
 
 MINIMAL = 'title = "Mine"\ntask = "coding"\n'

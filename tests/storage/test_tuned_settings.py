@@ -25,7 +25,8 @@ from localspec.storage.tuned_settings import (
     recall,
     recall_workplace,
 )
-from localspec.types import EngineSettings, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings
 
 MACHINE = MachineFacts("A processor", 8, ("CUDA0: A card",), "550.1", "0.3.36")
 SETTINGS = EngineSettings(mode="sd", draft_length=5, min_confidence=0.25, acceptance="match")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from localspec.errors import UserError
-from localspec.types import Message
+from localspec.types.request import Message
 from training.answers import Conversation, save
 from training.documents import Document
 from training.made.requests import SLOT, SYSTEM_SHARE, TABLES, Request, Requests

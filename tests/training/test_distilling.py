@@ -11,7 +11,7 @@ import pytest
 from localspec.demo import bundled_pair
 from localspec.llama.model import Model
 from localspec.models.pairing import compare_vocabularies
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from training.answers import Conversation, Writer, save
 from training.documents import Document
 from training.made.coding import made_coding

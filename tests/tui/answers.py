@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from localspec.chat.messages import AnswerRecord
 from localspec.decoding.tally import Tally
-from localspec.types import DraftOrigin, EngineSettings, Mode, RoundDone, RoundStats, Sampling, Summary
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundDone, RoundStats, Summary
+from localspec.types.request import EngineSettings, Mode, Sampling
 
 PROMPT = RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 0.412, 0.0, 0.0, 0.001), 1)
 VERIFY_S = 0.018

@@ -13,7 +13,7 @@ from localspec.chat.live_stats import Figures
 from localspec.errors import EngineDied
 from localspec.storage.config import Config
 from localspec.storage.paths import config_dir
-from localspec.types import EngineSettings, Message
+from localspec.types.request import EngineSettings, Message
 from localspec_tui.screens.chat import screen as chat_screen
 from localspec_tui.widgets.status import speed_parts
 from localspec_tui.widgets.welcome import Welcome

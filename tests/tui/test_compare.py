@@ -14,7 +14,9 @@ from textual.widgets import Static
 from localspec.chat.answering import AnswerEvent, Saved, Started
 from localspec.chat.messages import StoredMessage
 from localspec.errors import EngineError
-from localspec.types import Finished, Mode, Provenance, TextDelta, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, TextDelta, TextPiece
+from localspec.types.request import Mode
 from localspec_tui.screens import compare
 from localspec_tui.screens.compare import AnswerColumn, CompareScreen
 from localspec_tui.widgets.markdown.prose import Prose

@@ -14,7 +14,8 @@ from localspec.chat.attachments import attach
 from localspec.chat.commands import Command
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, ServerLost, StoreError, UserError
-from localspec.types import DeviceMemory, PlainRate, TaskType
+from localspec.types.models import DeviceMemory, PlainRate
+from localspec.types.request import TaskType
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.composer.composer import PromptEntered

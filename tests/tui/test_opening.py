@@ -18,7 +18,7 @@ from localspec.errors import Cancelled, ModelFileError, UserError
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
 from localspec.storage.toml_file import read_table
-from localspec.types import ModeChanged
+from localspec.types.events import ModeChanged
 from localspec_tui.app import LocalSpecApp
 from tests.scripted import ScriptedModels, says
 from tests.tui.desktop import Desktop, desktop

@@ -9,7 +9,8 @@ from textual.geometry import Region
 from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Span
 from localspec.cli.shared.answer import LEGEND
-from localspec.types import Provenance, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.origins import WORDS, GrowingOrigins, OriginText, shares
 from tests.tui.transcripts import Host, said, shown, until
 

@@ -9,7 +9,7 @@ import pytest
 
 from localspec.chat.answer_settings import TunedChoice
 from localspec.storage.config import Config
-from localspec.types import EngineSettings, TaskType
+from localspec.types.request import EngineSettings, TaskType
 from localspec_tui.widgets import status
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import says

@@ -11,7 +11,8 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from localspec.chat.messages import Shown
-from localspec.types import Provenance, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.prose import Prose
 from localspec_tui.widgets.transcript import message
 from localspec_tui.widgets.transcript.message import MessageView, Prepared, prepare

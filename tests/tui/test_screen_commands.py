@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from localspec.chat.commands import COMMANDS
 from localspec.storage.config import Config
-from localspec.types import Message
+from localspec.types.request import Message
 from localspec_tui.screens.compare import AnswerColumn
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen, NoteScreen
 from localspec_tui.screens.help import HelpScreen

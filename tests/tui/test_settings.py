@@ -14,7 +14,7 @@ from localspec.hardware.memory.needs import DEFAULT_CONTEXT
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import shipped_files
-from localspec.types import Message, Recommendation, Sampling, SamplingChoice
+from localspec.types.request import Message, Recommendation, Sampling, SamplingChoice
 from localspec_tui.screens.settings import SettingRow, SettingsScreen
 from tests.scripted import ScriptedModels
 from tests.tui.desktop import Desktop, burst, desktop

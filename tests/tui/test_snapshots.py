@@ -19,7 +19,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.storage.config import Config
 from localspec.storage.profiles import profiles
-from localspec.types import Request
+from localspec.types.request import Request
 from localspec_tui.app import LocalSpecApp
 from tests.scripted import MARKDOWN, ScriptedModels, says
 from tests.tui.desktop import Desktop

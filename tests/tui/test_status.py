@@ -8,7 +8,7 @@ from textual.content import Content
 from textual.geometry import Size
 
 from localspec.chat.live_stats import Figures
-from localspec.types import DeviceMemory
+from localspec.types.models import DeviceMemory
 from localspec_tui.widgets.status import (
     FigureRow,
     Part,

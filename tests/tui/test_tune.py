@@ -17,7 +17,7 @@ from localspec.chat.loading import Closed
 from localspec.errors import UserError
 from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent, TuneProgress
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 from localspec_tui.screens.tune import TuneScreen, drawn
 from tests.cli.tuning_script import SSD, machine, task, whole
 from tests.scripted import Gate, says

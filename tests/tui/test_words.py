@@ -12,7 +12,8 @@ from localspec.app import figures
 from localspec.chat.live_stats import Figures, in_words
 from localspec.tuning.events import TuneProgress
 from localspec.tuning.words import result_lines
-from localspec.types import EngineSettings, Summary
+from localspec.types.events import Summary
+from localspec.types.request import EngineSettings
 from localspec.units import MODE_NAMES
 from localspec_tui.screens.tune import drawn
 from localspec_tui.widgets.explained import Explained, explained

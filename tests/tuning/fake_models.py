@@ -15,20 +15,10 @@ from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.errors import EngineDied
 from localspec.inference.interface import TunableModels
 from localspec.tuning.plan import ReopenedModels
-from localspec.types import (
-    DeviceMemory,
-    DraftOrigin,
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    ModelInfo,
-    PlainRate,
-    Request,
-    RoundDone,
-    RoundStats,
-    Summary,
-)
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary
+from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
+from localspec.types.request import EngineSettings, Message, Request
 
 WIDTH = 8  # candidates of a trace
 TRACED = 24  # tokens of its answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 
 BEST = EngineSettings(
     "ssd", draft_length=6, fan_out_budget=9, fan_out_shape="geometric", draft_temperature=0.8, saguaro_c=0.6

@@ -17,7 +17,7 @@ from localspec.errors import Cancelled, EngineDied, UserError
 from localspec.tuning.confirm import ConfirmProgress, Terms, confirm, entrants
 from localspec.tuning.events import Dropped
 from localspec.tuning.study import Tried
-from localspec.types import EngineSettings, Request
+from localspec.types.request import EngineSettings, Request
 from tests.tuning.fake_models import open_once
 from tests.tuning.timed import (
     DEFAULTS,
@@ -174,7 +174,7 @@ def test_a_killed_program_loses_no_finished_answer(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from localspec.benchmark.harness import Run, RunRecord
-from localspec.types import Summary
+from localspec.types.events import Summary
 record = RunRecord(Path(sys.argv[1]), "key")
 record.set_tokens(40)
 for prompt in range(3):

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.tuning.costs import measure
-from localspec.types import ModelInfo, ModelOptions
+from localspec.types.models import ModelInfo, ModelOptions
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
 from tests.tuning.fake_models import open_once

@@ -17,7 +17,8 @@ import pytest
 from localspec.errors import UserError
 from localspec.storage.profiles import read_profile
 from localspec.tuning.export import Exported, ExportForm, export, flags
-from localspec.types import EngineSettings, Fallback, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Fallback
 
 TARGET = ModelOptions(
     Path("/models/it's a large one.gguf"),

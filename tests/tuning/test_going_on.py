@@ -20,7 +20,8 @@ from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
-from localspec.types import GenerationEvent, Request
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Request
 from tests.tuning.fake_models import FakeModels
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
 

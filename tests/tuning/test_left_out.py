@@ -14,7 +14,8 @@ from localspec.errors import EngineDied, EngineError
 from localspec.tuning.events import StageProgress, TaskResult
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
-from localspec.types import GenerationEvent, Request
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Request
 from tests.tuning.fake_models import TRACED, FakeModels
 from tests.tuning.test_tune import planned, results, run_of, stopped_at
 

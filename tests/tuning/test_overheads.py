@@ -13,22 +13,18 @@ from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import Cancelled
 from localspec.tuning.costs import RealRound, fit, measure, real_rounds
 from localspec.tuning.simulator.call_times import Timing
-from localspec.types import (
-    DraftOrigin,
-    EngineSettings,
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import (
     Finished,
     FinishReason,
     GenerationEvent,
-    Mode,
-    ModelInfo,
-    ModelOptions,
-    Request,
     RoundDone,
     RoundStats,
-    Sampling,
     Summary,
     TextDelta,
 )
+from localspec.types.models import ModelInfo, ModelOptions
+from localspec.types.request import EngineSettings, Mode, Request, Sampling
 from tests.fake_model import Pacing
 from tests.inference.runtimes import QUESTION
 from tests.paced_pair import open_paced

@@ -13,7 +13,8 @@ from localspec.decoding.drafters.proposer import CANDIDATES, Proposal
 from localspec.decoding.sampling import probability
 from localspec.decoding.verify import verify
 from localspec.tuning.simulator.replay import Shape, candidates
-from localspec.types import Draft, EngineSettings, Sampling
+from localspec.types.drafts import Draft
+from localspec.types.request import EngineSettings, Sampling
 from tests.tuning.written import PROMPT, Written
 
 GREEDY = Sampling(temperature=0.0)

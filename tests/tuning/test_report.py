@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 from plotly.offline import get_plotlyjs
 
+from localspec.benchmark.statistics import Interval
 from localspec.storage.profiles import profiles
 from localspec.tuning import report
 from localspec.tuning.events import BestSoFar, TaskResult, TuneEvent
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure
-from localspec.types import EngineSettings, Interval, Summary
+from localspec.types.events import Summary
+from localspec.types.request import EngineSettings
 from tests.tuning.fake_models import VERIFY_S
 from tests.tuning.test_tune import identity, planned, run_of
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.benchmark.statistics import Interval
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.errors import StoreError
 from localspec.storage.json_file import JsonFile
@@ -16,7 +17,7 @@ from localspec.tuning.events import (
     TaskResult,
 )
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
-from localspec.types import EngineSettings, Interval
+from localspec.types.request import EngineSettings
 
 PLAIN = ConfirmedContender(
     "plain", EngineSettings(mode="off"), None, Interval(50.0, 49.0, 51.0), Interval(1.0, 1.0, 1.0)

@@ -14,7 +14,8 @@ from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
 from localspec.tuning.simulator.simulator import ReplayedState, Simulator
-from localspec.types import EngineSettings, Mode, Sampling, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.tuning.virtual import Linear, toy
 from tests.tuning.written import Written
 

@@ -13,7 +13,9 @@ import pytest
 from localspec.decoding.measurements import Overhead
 from localspec.decoding.tally import Tally
 from localspec.tuning.simulator.simulator import Simulator
-from localspec.types import DraftOrigin, EngineSettings, Fallback, Mode, RoundStats, Summary
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundStats, Summary
+from localspec.types.request import EngineSettings, Fallback, Mode
 from tests.tuning.straying import StrayingModel, straying_alike
 from tests.tuning.virtual import Happened, Linear, Toy, decode, toy
 

@@ -7,7 +7,7 @@ import pytest
 from localspec.tuning.simulator.call_times import Timing
 from localspec.tuning.simulator.replay import Shape, replays
 from localspec.tuning.simulator.simulator import ReplayedModel, VirtualClock
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 from tests.tuning.virtual import toy
 
 ONE = toy(60, agreement=0.6, varied=True)

@@ -17,7 +17,7 @@ from localspec.tuning.space import (
     starting_points,
     suggest,
 )
-from localspec.types import EngineSettings, Mode, Sampling
+from localspec.types.request import EngineSettings, Mode, Sampling
 
 DRAWS = Space()
 GREEDY = Space(draws=False)

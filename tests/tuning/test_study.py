@@ -7,7 +7,7 @@ from localspec.errors import Cancelled, EngineError
 from localspec.tuning import study as study_module
 from localspec.tuning.space import Space, starting_points, suggest
 from localspec.tuning.study import Tried, search
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 from tests.tuning.fake_study import BEST_RATE, PLAIN_RATE, rate, simulate
 
 SPACE = Space(max_fan_out=16)

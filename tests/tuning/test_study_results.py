@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from localspec.tuning.space import Space
 from localspec.tuning.study import Tried, best, predicted
-from localspec.types import EngineSettings
+from localspec.types.request import EngineSettings
 
 SPACE = Space()
 SSD = EngineSettings("ssd", 6, 8)

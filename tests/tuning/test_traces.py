@@ -14,7 +14,7 @@ from localspec.decoding.measurements import TraceSegment
 from localspec.errors import ContextFullError, EngineDied
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import digest, record, with_tokens
-from localspec.types import Request
+from localspec.types.request import Request
 from tests.tuning.fake_models import FakeModels
 
 

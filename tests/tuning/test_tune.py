@@ -38,7 +38,8 @@ from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.space import Space
 from localspec.tuning.study import Simulate, Tried, search
-from localspec.types import ModelOptions, Request
+from localspec.types.models import ModelOptions
+from localspec.types.request import Request
 from tests.tuning.fake_models import PYTHON_S, VERIFY_S, FakeModels
 
 MACHINE = MachineFacts("a processor", 4, llama_cpp="1.0")

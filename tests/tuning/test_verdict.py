@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.harness import Run
-from localspec.benchmark.statistics import student_t_quantile
+from localspec.benchmark.statistics import Interval, student_t_quantile
 from localspec.tuning.confirm import compare
-from localspec.types import Interval, Request, Summary
+from localspec.types.events import Summary
+from localspec.types.request import Request
 from tests.tuning.timed import (
     DEFAULTS,
     NGRAM,

@@ -17,7 +17,8 @@ from localspec.tuning.load_options import (
     possible,
     try_load_options,
 )
-from localspec.types import Finished, FinishReason, GenerationEvent, Request, Summary
+from localspec.types.events import Finished, FinishReason, GenerationEvent, Summary
+from localspec.types.request import Request
 from tests.scripted import ScriptedModels
 
 ROOM = MachineLimits(cores=8)

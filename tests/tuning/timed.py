@@ -9,7 +9,8 @@ from localspec.benchmark.harness import WARM_UP_TOKENS
 from localspec.tuning.confirm import ConfirmProgress, Entrant, Terms, confirm
 from localspec.tuning.events import TaskResult
 from localspec.tuning.space import LLAMA_CPP
-from localspec.types import EngineSettings, Finished, GenerationEvent, Request, Summary
+from localspec.types.events import Finished, GenerationEvent, Summary
+from localspec.types.request import EngineSettings, Request
 from tests.scripted import ScriptedModels
 from tests.tuning.fake_models import open_once
 

@@ -24,7 +24,8 @@ from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
-from localspec.types import DraftOrigin, EngineSettings, Sampling
+from localspec.types.drafts import DraftOrigin
+from localspec.types.request import EngineSettings, Sampling
 
 PATIENCE_S = 30.0
 VOCABULARY = 1024

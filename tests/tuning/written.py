@@ -8,7 +8,8 @@ from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.measurements import CANDIDATES, Trace, TraceSegment
 from localspec.decoding.sampling import distribution, draw, probability, top_candidates
 from localspec.tuning.simulator.replay import Replay, replays
-from localspec.types import Distribution, EngineSettings, Sampling
+from localspec.types.drafts import Distribution
+from localspec.types.request import EngineSettings, Sampling
 
 PROMPT = (3, 1, 4, 1, 5)
 

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 
 from localspec.chat.messages import AnswerRecord, Span
-from localspec.types import DraftOrigin, Provenance, RoundDone, RoundStats
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import RoundDone, RoundStats
 from localspec.values import InvalidValueError, read
 
 SCHEMA = 1

@@ -36,7 +36,7 @@ from localspec.models.pair_request import PairRequest
 from localspec.models.recommended import recommended_for
 from localspec.storage.paths import config_dir, expanded
 from localspec.storage.profiles import Speculation, files_in, shipped_files
-from localspec.types import EngineSettings, Mode, Request, Sampling, TaskType
+from localspec.types.request import EngineSettings, Mode, Request, Sampling, TaskType
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.open_plan import OpenPlan

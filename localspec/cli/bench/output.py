@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from localspec.app.figures import Json
 from localspec.benchmark.harness import Run
+from localspec.benchmark.statistics import Interval
 from localspec.cli.bench.contenders import BenchRequest
 from localspec.tuning.words import figure
-from localspec.types import Interval
 from localspec.units import memory
 
 if TYPE_CHECKING:

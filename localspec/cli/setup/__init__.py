@@ -32,7 +32,7 @@ from localspec.models.pairing import may_serve
 from localspec.models.shape import read_shape
 from localspec.storage.config import Edit, models_table, prepare, read_config
 from localspec.storage.paths import config_dir
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 
 Models = tuple[Path | None, Path | None]  # target and draft; without a target the default pair
 _BUNDLED: Models = (None, None)

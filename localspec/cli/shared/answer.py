@@ -25,15 +25,8 @@ from localspec.cli.shared.console import (
 )
 from localspec.safe_text import safe_text
 from localspec.thinking_tags import Stretch, StretchKind, tags_of
-from localspec.types import (
-    Finished,
-    ModeChanged,
-    PromptProgress,
-    Provenance,
-    TextDelta,
-    TextPiece,
-    ThinkingOpened,
-)
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, ModeChanged, PromptProgress, TextDelta, TextPiece, ThinkingOpened
 
 if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent

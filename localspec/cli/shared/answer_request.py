@@ -13,7 +13,7 @@ from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation, files_in, profile
 from localspec.storage.text_file import STANDARD_INPUT, read_text
-from localspec.types import Grammar, GrammarKind, Request, Sampling
+from localspec.types.request import Grammar, GrammarKind, Request, Sampling
 
 _IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
     "json_schema": lambda given: given.lstrip().startswith("{"),

@@ -18,16 +18,15 @@ from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelReque
 from localspec.safe_text import safe_line
 from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
 from localspec.storage.paths import expanded
-from localspec.types import (
+from localspec.types.models import KvType, SplitMode
+from localspec.types.request import (
     SEEDS,
     Acceptance,
     EngineSettings,
     Fallback,
     FanOutShape,
-    KvType,
     Mode,
     Sampling,
-    SplitMode,
     TemplateVariables,
 )
 from localspec.values import range_of

@@ -67,7 +67,7 @@ from localspec.tuning.words import (
     result_lines,
     settings_words,
 )
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 from localspec.units import duration
 
 _SHORTEST_S, _LONGEST_S = 10, 24 * 3600

@@ -33,7 +33,7 @@ from localspec.storage.profiles import profiles
 from localspec.storage.tuned_settings import Kept, TunedTask, everything, forget, recall
 from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure, settings_words
-from localspec.types import TaskType
+from localspec.types.request import TaskType
 from localspec.units import ago, columns, counted
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.sampling import one_point
 from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
-from localspec.types import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 
 
 class Drafter:

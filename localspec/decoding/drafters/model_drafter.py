@@ -8,7 +8,7 @@ from localspec.decoding.drafters.drafter import Drafter, DraftState, draft_of
 from localspec.decoding.drafters.prompt_lookup import PromptLookup
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.policy import SpeculationPolicy
-from localspec.types import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 
 
 class ModelDrafter(Drafter):

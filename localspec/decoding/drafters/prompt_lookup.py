@@ -16,7 +16,8 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
-from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.request import EngineSettings
 
 SHORTEST_MATCH = 3  # tokens that must repeat before what followed them is worth a draft
 LONGEST = 32  # tokens of a draft that ends in copied ones, where the draft model may write fewer

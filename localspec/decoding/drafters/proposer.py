@@ -23,7 +23,8 @@ from localspec.decoding.sampling import (
     top_candidates,
 )
 from localspec.decoding.verify import BufferedUniforms
-from localspec.types import Distribution, EngineSettings, Sampling
+from localspec.types.drafts import Distribution
+from localspec.types.request import EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
 GUESSES = 12  # bonus tokens worth considering at one position

@@ -18,7 +18,8 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.errors import ContextFullError
-from localspec.types import EngineSettings, FanOutShape, VerifyOutcome
+from localspec.types.drafts import VerifyOutcome
+from localspec.types.request import EngineSettings, FanOutShape
 
 
 @dataclass(frozen=True, slots=True)

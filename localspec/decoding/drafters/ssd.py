@@ -17,7 +17,8 @@ from localspec.decoding.drafters.prompt_lookup import PromptLookup
 from localspec.decoding.drafters.proposer import Proposal, Proposer
 from localspec.decoding.drafters.speculation_cache import Branch, SpeculationCache
 from localspec.decoding.policy import SpeculationPolicy
-from localspec.types import Draft, DraftOrigin, EngineSettings, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.request import EngineSettings
 
 
 @dataclass(frozen=True, slots=True)

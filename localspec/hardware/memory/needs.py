@@ -17,7 +17,7 @@ from localspec.errors import EngineDied, EngineError
 from localspec.gguf import CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape, read_shape
-from localspec.types import KvType, ModelOptions
+from localspec.types.models import KvType, ModelOptions
 
 if TYPE_CHECKING:
     from localspec.llama.context import Context

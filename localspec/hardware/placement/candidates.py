@@ -39,7 +39,7 @@ from localspec.hardware.memory.needs import (
 )
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
-from localspec.types import Mode
+from localspec.types.request import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.candidates import Placement

@@ -23,7 +23,7 @@ from localspec.hardware.placement.candidates import (
 )
 from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts

@@ -14,7 +14,7 @@ from localspec.llama.backends import rows_refused
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 
 def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenPlan:

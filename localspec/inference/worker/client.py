@@ -51,8 +51,10 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
-from localspec.types import GenerationEvent, Mode, ModelInfo, Paused
-from localspec.types import Request as GenerationRequest
+from localspec.types.events import GenerationEvent, Paused
+from localspec.types.models import ModelInfo
+from localspec.types.request import Mode
+from localspec.types.request import Request as GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.hardware.devices import Answer

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.errors import LocalSpecError
-from localspec.types import Mode, ModelInfo
+from localspec.types.models import ModelInfo
+from localspec.types.request import Mode
 
 ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""

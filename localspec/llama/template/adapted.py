@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from localspec.llama.template.traits import Conversation, TemplateTraits
 from localspec.llama.tool_words import in_words
-from localspec.types import Message
+from localspec.types.request import Message
 
 _NOBODY = Message("user", "")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.thinking_tags import OPENING, tags_of
-from localspec.types import Message
+from localspec.types.request import Message
 
 # What gpt-oss writes before its answer; right behind the prompt its first part stands there already.
 _FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>")

@@ -25,7 +25,7 @@ from localspec.llama.template.traits import Conversation, TemplateTraits, probe
 from localspec.llama.template.turn_ends import turn_ends
 from localspec.llama.vocabulary import Vocabulary
 from localspec.thinking_tags import THINKING_TAGS, opened_at_end, tags_of
-from localspec.types import Message, ToolCall
+from localspec.types.request import Message, ToolCall
 
 _NEVER = re.compile("(?!)")
 _SAID = Message("user", "markedquestion"), Message("assistant", "markedanswer")

@@ -9,7 +9,7 @@ from pathlib import Path
 from localspec.child_process import values_of
 from localspec.llama.model import Model
 from localspec.llama.template.traits import TemplateTraits
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 _TIME_S = 60.0
 

@@ -8,7 +8,7 @@ from localspec.errors import ModelFileError, UserError, in_words
 from localspec.llama.rendering import renderer
 from localspec.storage.paths import read_plain
 from localspec.storage.text_file import decode_text
-from localspec.types import Message
+from localspec.types.request import Message
 
 LARGEST = 2**20  # bytes; those of models have up to 50,000
 _WHERE = "correct the path: --chat-template-file gives it, or [templates] in config.toml"

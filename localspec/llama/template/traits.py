@@ -8,7 +8,7 @@ from functools import partial
 
 from localspec.errors import ModelFileError, UserError
 from localspec.llama.tool_words import PROBE_TOOL
-from localspec.types import Message, ToolCall
+from localspec.types.request import Message, ToolCall
 
 Render = Callable[["Conversation", "TemplateTraits"], str]
 """Returns the text of a conversation under a template with these traits; raises `UserError`."""

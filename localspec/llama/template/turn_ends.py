@@ -8,7 +8,7 @@ from typing import Protocol
 
 from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.llama.vocabulary import Vocabulary
-from localspec.types import Message
+from localspec.types.request import Message
 
 _QUESTION, _ANSWER = Message("user", "markedquestion"), Message("assistant", "markedanswer")
 _NEXT, _THOUGHT = Message("user", "markednext"), "markedthought"

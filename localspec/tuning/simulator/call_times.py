@@ -10,7 +10,7 @@ from statistics import NormalDist
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Overhead
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.types import Mode
+from localspec.types.request import Mode
 
 # What the drafter's thread does takes so much of the Python for one token of plain speculation, as measured.
 AHEAD_STEP = 1.8  # around a call that prepares outcomes

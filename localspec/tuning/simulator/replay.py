@@ -19,7 +19,7 @@ import numpy as np
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
 from localspec.decoding.measurements import Trace, TraceSegment
 from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises, saguaro_top
-from localspec.types import EngineSettings, Sampling
+from localspec.types.request import EngineSettings, Sampling
 
 USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
 BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it

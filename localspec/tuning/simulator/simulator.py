@@ -26,7 +26,9 @@ from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
 from localspec.tuning.simulator.call_times import CallTimes, Timing
 from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
-from localspec.types import Draft, DraftOrigin, EngineSettings, RoundStats, Summary, VerifyOutcome
+from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
+from localspec.types.events import RoundStats, Summary
+from localspec.types.request import EngineSettings
 
 SCRIPTS_KEPT = 128
 _ANY_TOKEN = 2**31

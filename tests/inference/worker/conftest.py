@@ -12,7 +12,7 @@ import pytest
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
-from localspec.types import ModelOptions
+from localspec.types.models import ModelOptions
 
 Open = Callable[[], Worker]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from localspec.types import EngineSettings, Request, Sampling
+from localspec.types.request import EngineSettings, Request, Sampling
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 20.0  # bounds a failing test, and is never spent by a passing one
@@ -27,7 +27,9 @@ ENDLESS = Request(
 )
 PRELUDE = """
 import os, resource, signal, sys
-from localspec.types import *
+from localspec.types.request import *
+from localspec.types.events import *
+from localspec.types.models import *
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from tests.inference.runtimes import greedy

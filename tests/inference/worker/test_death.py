@@ -13,7 +13,8 @@ from localspec.errors import EngineDied, ModelFileError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker, explain
 from localspec.inference.worker.wire import LogLine
-from localspec.types import ModelOptions, TextDelta
+from localspec.types.events import TextDelta
+from localspec.types.models import ModelOptions
 from tests.inference.runtimes import QUESTION, end_of, greedy
 from tests.inference.worker.conftest import Open
 from tests.inference.worker.processes import ENDLESS, children, ends, kill_children_except, patience

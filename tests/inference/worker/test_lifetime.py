@@ -17,7 +17,8 @@ from localspec.errors import EngineDied, EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker import client
 from localspec.inference.worker.client import Worker
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from tests.inference.worker.conftest import Open
 from tests.inference.worker.processes import (
     ENDLESS,

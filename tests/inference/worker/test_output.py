@@ -14,7 +14,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.child import LogSender, Outbox
 from localspec.inference.worker.client import Output, Worker
 from localspec.inference.worker.wire import LogLine, Told
-from localspec.types import Message, ModelOptions
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message
 from tests.inference.runtimes import end_of, greedy
 from tests.inference.worker.processes import patience
 from tests.llama import tiny

@@ -26,7 +26,7 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
-from localspec.types import Finished, GenerationEvent, Summary
+from localspec.types.events import Finished, GenerationEvent, Summary
 
 CANCELLED = Finished("cancelled", Summary())
 

@@ -24,19 +24,9 @@ from localspec.inference.interface import OpenModels, SharedModels, TunableModel
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.inference.worker.wire import FirstCall, LogLine, Measuring, Reply
-from localspec.types import (
-    EngineSettings,
-    Finished,
-    GenerationEvent,
-    Message,
-    Mode,
-    ModelOptions,
-    Paused,
-    Request,
-    RoundDone,
-    Sampling,
-    TextDelta,
-)
+from localspec.types.events import Finished, GenerationEvent, Paused, RoundDone, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from tests.inference.runtimes import LONG_STORY, MODES, QUESTION, end_of, greedy, text_of
 from tests.inference.worker.conftest import Open
 from tests.inference.worker.processes import ENDLESS, children, ends

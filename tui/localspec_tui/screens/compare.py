@@ -19,7 +19,7 @@ from textual.widgets import Static, Tab, Tabs
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.chat.messages import Shown
-from localspec.types import Mode
+from localspec.types.request import Mode
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.chat.answering import STUCK, STUCK_S
 from localspec_tui.widgets.explained import ExplainedText

@@ -23,7 +23,7 @@ from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.candidates import Placement
 from localspec.models.pair_request import ModelChoice
-from localspec.types import ModelInfo
+from localspec.types.models import ModelInfo
 from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import in_words

@@ -19,6 +19,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 
 from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
+from localspec.benchmark.statistics import Interval
 from localspec.chat.answer_settings import PairKnowledge
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled, LocalSpecError
@@ -42,7 +43,7 @@ from localspec.tuning.words import (
     sparkline,
     verdict_words,
 )
-from localspec.types import EngineSettings, Interval, TaskType
+from localspec.types.request import EngineSettings, TaskType
 from localspec.units import ago, duration
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import TickList

@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.widgets import Static
 
 from localspec.chat.messages import Span
-from localspec.types import Provenance, TextPiece
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.explained import Explained
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.prose import Prose

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from localspec.chat.live_stats import Figures
 from localspec.chat.live_stats import in_words as figure_words
 from localspec.errors import UserError
-from localspec.types import DeviceMemory
+from localspec.types.models import DeviceMemory
 from localspec.units import MODE_NAMES, UNMEASURED
 from localspec_tui.widgets.explained import Explained, explained
 from localspec_tui.widgets.markdown.blocks import clean

@@ -23,7 +23,8 @@ from localspec.chat.timeline import (
     duration,
     percent,
 )
-from localspec.types import DraftOrigin, RoundDone
+from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundDone
 from localspec_tui.widgets.explained import Explained
 
 LABELS = 9  # columns of the row names

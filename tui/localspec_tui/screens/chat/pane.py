@@ -39,7 +39,8 @@ from localspec.errors import (
 )
 from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
-from localspec.types import Mode, PlainRate
+from localspec.types.models import PlainRate
+from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 from localspec_tui.clipboard import CopyAsked
 from localspec_tui.screens.chat.answering import STUCK, Answering, Job

@@ -30,7 +30,7 @@ from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import introduction, name_of
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
-from localspec.types import Mode
+from localspec.types.request import Mode
 from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.slash_commands import COMMANDS

@@ -20,7 +20,7 @@ from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
-from localspec.types import Message
+from localspec.types.request import Message
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import in_words

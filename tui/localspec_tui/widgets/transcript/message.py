@@ -25,7 +25,7 @@ from localspec.chat.answering import pieces_of
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
-from localspec.types import TextPiece
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.parse import build, code_blocks
 from localspec_tui.widgets.markdown.prose import AnswerText, Prose

@@ -19,7 +19,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from localspec.chat.messages import Shown, Span
-from localspec.types import TextPiece
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import Looks, MessageView, prepare
 

@@ -1,0 +1,164 @@
+"""What an answer tells while it is generated, and its figures. Times are in seconds (`_s`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Literal
+
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.request import Mode
+from localspec.values import Range
+
+FinishReason = Literal["stop", "length", "context", "circles", "cancelled"]
+Logprob = Annotated[float, Range(-inf, inf)]
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """What one round of draft, verify and commit did and cost."""
+
+    drafted: int
+    accepted: int
+    origin: DraftOrigin
+    verify_s: float  # native time of the target
+    draft_s: float  # native time of the draft model while the target waited
+    wait_s: float  # other time that the target waited for the drafter
+    python_s: float  # the rest
+    ahead_s: float = 0.0  # native time of the draft model while the target verified
+    copied: int = field(default=0, kw_only=True)  # of the drafted tokens: see Draft
+
+    @property
+    def seconds(self) -> float:
+        """Return all of its time; drafting ahead ran beside it."""
+        return self.verify_s + self.draft_s + self.wait_s + self.python_s
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What one answer did and cost."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, found in the KV cache
+    tokens: int = 0
+    thinking_tokens: int = 0  # of those, up to the end of the thinking
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    accepted_at: tuple[int, ...] = ()  # per draft position: how often accepted
+    drafted_at: tuple[int, ...] = ()  # per draft position: how often judged
+    model_accepted_at: tuple[int, ...] = ()  # the same two of the draft model's tokens alone
+    model_drafted_at: tuple[int, ...] = ()
+    hits: int = 0  # rounds whose draft was prepared
+    misses: int = 0  # rounds that wanted a prepared draft and had none; those that repeat the text want none
+    prompt_s: float = 0.0  # native time of reading the rest
+    first_token_s: float = 0.0  # from the request to the first token
+    decode_s: float = 0.0
+    verify_s: float = 0.0
+    draft_s: float = 0.0
+    wait_s: float = 0.0
+    python_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptProgress:
+    """So many of the prompt's new tokens have been read."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Some text whose tokens share one provenance."""
+
+    text: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of the answer."""
+
+    pieces: tuple[TextPiece, ...]
+
+    @property
+    def text(self) -> str:
+        """Return the text without its provenance."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """One round ended, having emitted so many tokens."""
+
+    stats: RoundStats
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModeChanged:
+    """Decoding goes on in another mode, because the one before was losing or may pay again.
+
+    Or because the draft model failed, which then rests until the models are opened again.
+    """
+
+    mode: Mode
+    reason: str
+    draft_failed: bool = field(default=False, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete: why, and what it cost; `stop_string` is that which ended it, if one did."""
+
+    reason: FinishReason
+    summary: Summary
+    stop_string: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScore:
+    """What the target itself thought of a token that the answer got.
+
+    `logprob` is the natural logarithm of the target's probability at temperature 1, before any step of
+    sampling: no logit bias, no grammar, no penalty. `top` are the most likely tokens, best first, each with
+    its bytes and its logarithm.
+    """
+
+    token: int
+    data: bytes  # what it adds to the text; one of a character's several bytes, perhaps
+    logprob: Logprob
+    top: tuple[tuple[int, bytes, Logprob], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokensScored:
+    """The scores of a round's tokens, right before its text, if there is any yet.
+
+    An end token has none, nor has anything behind a stop string.
+    """
+
+    scores: tuple[TokenScore, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The answer stands still between two rounds, until it is resumed or dropped by this number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingOpened:
+    """The prompt ends inside the model's thinking: the answer begins there, and its text lacks the tag.
+
+    Told before the text. `opening` is the tag with the white space behind it, as the prompt has them.
+    """
+
+    opening: str
+
+
+GenerationEvent = (
+    PromptProgress | ThinkingOpened | TokensScored | TextDelta | RoundDone | ModeChanged | Finished | Paused
+)

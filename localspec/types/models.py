@@ -1,0 +1,92 @@
+"""What an open model is, and how it is to be opened. Sizes are in bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from localspec.types.request import Recommendation
+
+SplitMode = Literal["none", "layer", "row"]
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRate:
+    """How fast plain decoding runs with `depth` tokens in the context, as measured."""
+
+    depth: int
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """What is taken of a device's memory, by anybody; of the processor's, by this program. In bytes."""
+
+    device: str
+    used: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SavedConversations:
+    """What is kept of conversations whose caches made room for others, so as not to read them again.
+
+    `tokens` are those of the target; of the `bytes` at most `limit` are taken.
+    """
+
+    count: int = 0
+    tokens: int = 0
+    bytes: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What an open model is."""
+
+    path: Path
+    name: str
+    architecture: str
+    parameters: int
+    file_bytes: int
+    context: int  # tokens that one conversation can hold
+    training_context: int
+    vocabulary: int
+    devices: tuple[str, ...]  # where the weights sit, in words
+    recommended: Recommendation = field(default_factory=Recommendation)  # of a target
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Return the addresses of the RPC servers among its devices."""
+        return tuple(name.partition(" (RPC")[0] for name in self.devices if " (RPC" in name)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which GGUF to open, where, and with which context.
+
+    `context` 0: the model's own training length; `threads` 0: all physical cores; `gpu_layers` None: all that
+    there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
+    llama.cpp choose. `output_at_home` keeps the weights after the last layer with the processor: from another
+    machine then come rows as wide as the model.
+    `chat_template`, of a target, is a file with a template that is used instead of the model's own.
+    """
+
+    path: Path
+    context: int = 0
+    gpu_layers: int | None = None
+    devices: tuple[str, ...] | None = None
+    tensor_split: tuple[float, ...] = ()
+    split_mode: SplitMode = "layer"
+    main_gpu: int = 0
+    output_at_home: bool = False
+    kv_type_k: KvType = "f16"
+    kv_type_v: KvType = "f16"
+    flash_attention: bool | None = None
+    batch: int = 2048
+    micro_batch: int = 512
+    threads: int = 0
+    mmap: bool = True
+    chat_template: Path | None = None

@@ -1,0 +1,217 @@
+"""What is asked of open models: a prompt, how to sample, how to speculate, what to obey."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
+
+from localspec.values import Range
+
+Mode = Literal["off", "ngram", "sd", "ssd"]
+TaskType = Literal["coding", "writing", "math", "translate", "summarise", "dialogue"]
+Acceptance = Literal["match", "rejection"]
+FanOutShape = Literal["uniform", "geometric", "best-first"]
+Fallback = Literal["just-in-time", "ngram"]
+GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
+_COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
+SEEDS = (-(2**63), 2**63 - 1)
+"""The least and the largest seed: 64 bits with a sign, as other programs have it."""
+Seed = Annotated[int, Range(*SEEDS)]
+MaxTokens = Annotated[int, Range(1, 2**31 - 1)]
+TopLogprobs = Annotated[int, Range(0, 64)]
+Temperature = Annotated[float, Range(0, 100)]
+TopK = Annotated[int, Range(0, 1_000_000)]
+TopP = Annotated[float, Range(0, 1)]
+MinP = Annotated[float, Range(0, 1)]
+RepetitionPenalty = Annotated[float, Range(0.01, 10)]
+PresencePenalty = Annotated[float, Range(-10, 10)]
+FrequencyPenalty = Annotated[float, Range(-10, 10)]
+PenaltyWindow = Annotated[int, Range(0, 1_000_000)]
+DraftLength = Annotated[int, Range(1, 256)]
+FanOutBudget = Annotated[int, Range(1, 64)]
+DraftTemperature = Annotated[float, Range(0, 10)]
+SaguaroC = Annotated[float, Range(0, 1)]
+MinConfidence = Annotated[float, Range(0, 1)]
+
+
+def seed_after(seed: int, count: int) -> int:
+    """Return the seed that comes so many after another; the least one follows the largest."""
+    low, high = SEEDS
+    return low + (seed - low + count) % (high - low + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen; temperature 0 is greedy.
+
+    The order is llama.cpp's: penalties, top-k, top-p, min-p, temperature.
+    `top_k` 0, `top_p` 1, `min_p` 0, and penalties 1, 0, 0 switch their step off;
+    penalties look at the last `penalty_window` tokens of the answer, and at none of the question.
+    """
+
+    temperature: Temperature = 0.8
+    top_k: TopK = 40
+    top_p: TopP = 0.95
+    min_p: MinP = 0.05
+    repetition_penalty: RepetitionPenalty = 1.0
+    presence_penalty: PresencePenalty = 0.0
+    frequency_penalty: FrequencyPenalty = 0.0
+    penalty_window: PenaltyWindow = 64
+
+    @property
+    def is_greedy(self) -> bool:
+        """Tell whether the best token is always taken; a temperature that numbers cannot bear means that."""
+        return self.temperature < _COLDEST
+
+
+SAMPLING = tuple(field.name for field in fields(Sampling))
+"""The names of what can be chosen about sampling."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """The fields of `Sampling` that somebody settles; None leaves one open."""
+
+    temperature: Temperature | None = None
+    top_k: TopK | None = None
+    top_p: TopP | None = None
+    min_p: MinP | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    presence_penalty: PresencePenalty | None = None
+    frequency_penalty: FrequencyPenalty | None = None
+    penalty_window: PenaltyWindow | None = None
+
+    @property
+    def settled(self) -> dict[str, Any]:
+        """Return the fields that are not left open, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    def over(self, sampling: Sampling) -> Sampling:
+        """Return a sampling with the settled fields in its place."""
+        return replace(sampling, **self.settled)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """How a model's maker recommends to sample it; `source` says in words where that is written.
+
+    `firm` names fields that go before the profiles that LocalSpec ships. `unused` are recommendations that
+    LocalSpec has no sampler for, `wrong` are sentences about values that make no sense; neither counts.
+    """
+
+    sampling: SamplingChoice = SamplingChoice()
+    source: str = "from the model's file"
+    firm: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How to speculate: exactly the search space of the tuner.
+
+    `min_confidence` None lets measured costs decide when a draft ends;
+    a number ends it where the draft model's confidence falls below it.
+    """
+
+    mode: Mode = "ssd"
+    draft_length: DraftLength = 12
+    fan_out_budget: FanOutBudget = 16
+    fan_out_shape: FanOutShape = "best-first"
+    draft_temperature: DraftTemperature = 1.0
+    saguaro_c: SaguaroC = 1.0
+    acceptance: Acceptance = "rejection"
+    min_confidence: MinConfidence | None = None
+    fallback: Fallback = "just-in-time"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """What an assistant asks for: a tool by its name, with `arguments`, the JSON text of an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation.
+
+    The assistant may call tools; a message of the role "tool" is what one of them returned, to the call of
+    that id. `thinking` is what the assistant thought before; most templates leave it out.
+    """
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+    thinking: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Infill:
+    """What stands behind a gap that the model is to fill, and other files, by name, that it may look at."""
+
+    suffix: str
+    files: tuple[tuple[str, str], ...] = ()
+
+
+TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
+"""What a chat template is given beside the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an answer must look like, in one of four languages; `gbnf` is llama.cpp's."""
+
+    kind: GrammarKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One answer to generate: from a conversation, or from a bare text that the model continues.
+
+    A conversation that ends with an assistant's message has that message continued.
+    `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
+    `measures_first` waits until costs are measured, for answers that are compared; others never wait.
+    `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
+    or has filled the context; thinking that goes in circles is closed, and the answer follows. So is thinking
+    in which the model would end its turn, if there is a grammar.
+    In a conversation `stop` counts from the end of the thinking on.
+    `seed` None draws one. With the same seed plain decoding, mode ngram and acceptance `match` write the same
+    text, whatever is drafted and wherever the answer pauses, but for tokens that are all but equally likely.
+    With `rejection` that holds while the same places are drafted, as in mode sd with a `min_confidence`; else
+    measured times decide that, and the distribution alone stays the same.
+    `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
+    `infill` of a bare text ends the answer where what follows begins.
+    `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
+    tokens, whose text `shows_control` leaves in the answer. The tags of thinking are always shown in a
+    conversation.
+    `reuses_cache` False reads the whole prompt, as if it were the first.
+    `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
+    the prompt has opened the model's thinking, it holds from the end of that. What it leaves no choice about
+    is drafted without a model, and counts as drafted and accepted. Each of `logit_bias` adds a
+    number to the logit of a token, and -100 or less bans it, unless the grammar leaves nothing else. The
+    order is: logit bias, grammar, penalties and the rest of `Sampling`.
+    `top_logprobs` asks for `TokensScored`: with so many of the best tokens beside each (0: itself alone).
+    """
+
+    prompt: tuple[Message, ...] | str
+    sampling: Sampling = field(default_factory=Sampling)
+    settings: EngineSettings = field(default_factory=EngineSettings)
+    max_tokens: MaxTokens | None = None
+    stop: tuple[str, ...] = ()
+    seed: Seed | None = None
+    template_variables: TemplateVariables = ()
+    infill: Infill | None = None
+    tools: tuple[str, ...] = ()
+    shows_control: bool = False
+    steps_down: bool = False
+    measures_first: bool = field(default=False, repr=False)  # files of the tuner are named by the repr
+    reuses_cache: bool = True
+    grammar: Grammar | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    top_logprobs: TopLogprobs | None = None
+    ignores_circles: bool = False
