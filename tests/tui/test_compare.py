@@ -83,6 +83,9 @@ class Host(App[None]):
         found = (prose.get_selection(Selection(None, None)) for prose in self.column(mode).query(Prose))
         return "\n".join(text for text, _ in filter(None, found))
 
+    def shown(self) -> list[str]:
+        return [mode for mode in ("off", "sd", "ssd") if self.column(mode).size.width > 0]
+
     def done(self) -> bool:
         return "Enter keeps the chosen answer" in self.said("#compare-progress")
 
@@ -102,7 +105,7 @@ async def test_modes_run_one_after_the_other() -> None:
         await until(pilot, app.done)
         assert app.order == [f"{mode} {word}" for mode in ("off", "sd", "ssd") for word in ("begins", "ends")]
         for mode in ("off", "sd", "ssd"):
-            assert app.text(mode) == "The answer [b]is 42."
+            await until(pilot, lambda mode=mode: app.text(mode) == "The answer [b]is 42.")  # type: ignore[misc]
             assert "tokens/s" in app.said(".answer-column--figures", mode)
         assert "times plain" in app.said(".answer-column--figures", "ssd")
         assert app.said("#compare-verdict").count("same text as Plain") == 2
@@ -226,10 +229,9 @@ async def test_narrow_screens_show_one_column_at_a_time() -> None:
     app = Host("off", "sd", "ssd")
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, app.done)
-        assert [app.column(mode).size.width > 0 for mode in ("off", "sd", "ssd")] == [False, False, True]
+        await until(pilot, lambda: app.shown() == ["ssd"])
         await pilot.press("right")
-        await pilot.pause()
-        assert [app.column(mode).size.width > 0 for mode in ("off", "sd", "ssd")] == [True, False, False]
+        await until(pilot, lambda: app.shown() == ["off"])
         await pilot.click("#tab-sd")
         await pilot.pause()
         assert app.focused is app.column("sd")
