@@ -128,6 +128,8 @@ def parse_all(text: str, name: str = "", left_out: Counter[LeftOut] | None = Non
     They may be another program's, of which `left_out` counts what could not be taken over.
     Raises UserError with `name` and the place of the first thing that is wrong.
     """
+    if not text.strip():
+        raise UserError(f"{name or 'the text'} is empty", _READABLE)
     decoder, end = json.JSONDecoder(), 0
     found: list[WholeChat] = []
     counts = Counter[LeftOut]() if left_out is None else left_out

@@ -9,8 +9,9 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -408,6 +409,15 @@ def chats(name: str, path: Path) -> Check:
     return Check(name, "pass", f"`{path}` is whole, {path.stat().st_size / 2**20:.1f} MiB")
 
 
+def _nearly(path: Path) -> Path | None:
+    """Return the file beside a missing one whose name is nearly its own, if there is one."""
+    with suppress(OSError):
+        names = {each.name.lower(): each for each in path.parent.iterdir() if each.is_file()}
+        near = get_close_matches(path.name, names, n=1, cutoff=0.8)
+        return names[near[0]] if near else None
+    return None
+
+
 def models() -> Iterator[Check]:
     """Look at the configured models, if the configuration names any."""
     try:
@@ -417,8 +427,13 @@ def models() -> Iterator[Check]:
     except UserError as error:
         yield Check("configuration", "fail", error.message, error.hint)
         return
-    text = f"`{path}` is in order" if path.exists() else "none; nothing needs one"
-    yield Check("configuration", "pass", text)
+    if path.exists():
+        yield Check("configuration", "pass", f"`{path}` is in order")
+    elif (other := _nearly(path)) is not None:
+        mend = f"mv {shlex.quote(str(other))} {shlex.quote(str(path))}"
+        yield Check("configuration", "warn", f"`{other}` is not read: its name is not `{path.name}`", mend)
+    else:
+        yield Check("configuration", "pass", "none; nothing needs one")
     for name, file in (("target model", config.target), ("draft model", config.draft)):
         if file is not None:
             yield _model(name, file)

@@ -176,7 +176,9 @@ def _read() -> tuple[_Contents, str]:
     except FileNotFoundError:
         return _Contents(), ""
     except (OSError, ValueError, RecursionError) as error:
-        note = f"the tuned settings in {file.path} cannot be used: {error}"
+        note = (
+            f"the tuned settings in {file.path} cannot be used: {getattr(error, 'strerror', None) or error}"
+        )
         warn("%s", note)
         return _Contents(), note
 

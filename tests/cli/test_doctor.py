@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -306,3 +307,18 @@ def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> N
     config.write_text("theme = 3\n")
     (broken,) = doctor.models()
     assert broken.verdict == "fail"
+
+
+@pytest.mark.parametrize("name", ["config.tml", "Config.toml.txt", "config.toml~", "configs.toml"])
+def test_a_configuration_by_nearly_its_name_is_not_passed_over_in_silence(name: str) -> None:
+    folder = paths.config_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("theme = 'nord'\n")
+    (folder / "keys.json").write_text("{}")
+    (check,) = doctor.models()
+    assert check.verdict == "warn"
+    assert check.text == f"`{folder / name}` is not read: its name is not `config.toml`"
+    assert shlex.split(check.mend) == ["mv", str(folder / name), str(folder / "config.toml")]
+    (folder / "config.toml").write_text("")
+    (check,) = doctor.models()
+    assert check.verdict == "pass"

@@ -172,6 +172,13 @@ def test_an_import_twice_adds_nothing_and_says_so(invoke: Invoke, tmp_path: Path
     assert sorted(numbers(invoke)) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("text", [b"", b" \n\n"])
+def test_an_import_of_nothing_says_so(invoke: Invoke, text: bytes) -> None:
+    outcome = invoke("history", "import", "-", piped=text)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith("error: standard input is empty\n  hint: what can be read is")
+
+
 def test_an_export_that_has_grown_continues_its_chat(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "all.json"
     invoke("history", "export", "--all", "-o", str(file))
@@ -209,7 +216,7 @@ def test_chats_of_other_programs_come_and_what_lacks_is_told(invoke: Invoke) -> 
     ("content", "complaint"),
     [
         (b"junk", "not JSON: Expecting value: line 1 column 1"),
-        (b"", "not JSON"),
+        (b"", "is empty"),
         (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
         (b"GOOD\n{}", 'chat 2 of the file: not a chat that can be imported: "format" is not'),
         (None, "cannot read"),
