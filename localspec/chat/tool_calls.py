@@ -236,7 +236,7 @@ class _Calls:
     def _call(self, *, more: bool) -> Generator[Piece, None, bool]:
         """Tell what there is of a call; return whether there is more to look at."""
         assert self._skip is not None
-        read = self._read(self._rest[self._skip :])
+        read = self._read(self._rest[self._skip :], more=more)
         if read is None or (read.name and read.name not in self._schemas) or not (read.name or more):
             text, self._rest = self._rest[: self._skip or 1], self._rest[self._skip or 1 :]
             self._skip, self._place = None, "text"
@@ -254,14 +254,15 @@ class _Calls:
             self._rest = ""  # cut in the middle
         return read.end is not None
 
-    def _read(self, text: str) -> _Read | None:
+    def _read(self, text: str, *, more: bool) -> _Read | None:
         """Return what there is of a call that a text begins with; None for what is no call."""
         form, last, new = self._form, self._last, text[self._seen :]
         self._seen = len(text)
-        if last.name and not {*"}>"} & {*new}:  # nothing has closed: long calls are not read again and again
+        closes = not more or bool({*"}>"} & {*new})
+        if last.name and not closes:  # long calls are not read again and again
             return last if last.closed else replace(last, arguments=last.arguments + new)
         if form.kind == "parameters":
-            return _parameters(text, self._schemas)
+            return _parameters(text, self._schemas, more=more)
         if form.kind == "gemma":
             return _gemma(text, form.closing[0])
         return _json(text, _JSON_HEAD, 1) if form.kind == "json" else _json(text, _NAMED_HEAD, 0)
@@ -280,12 +281,17 @@ _NAMED_HEAD = re.compile(r"\s*([\w.-]+)[^{]{0,100}(?=\{)")
 _PARAMETERS_HEAD = re.compile(
     r'\s*<(?:function|[^<>\s]{0,12}invoke)(?:=| name=)"?([^">\s]+)"?>|\s*([\w.-]+)\s*(?=<arg_key|</tool_call)'
 )
+_OPENED = r"<[^<>\s/]*?param(?:eter)?(?:=| name=)"
+# A tag that closes a value is followed by another parameter or by the end: else it is of the value.
 _PARAMETER = re.compile(
-    r'<[^<>\s/]*?param(?:eter)?(?:=| name=)"?([^">\s]+)"?[^>]*>\n?(.*?)\n?</[^<>\s]*?param(?:eter)?>'
-    r"|<arg_key[^>]*>(.*?)</arg_key[^>]*>\s*<arg_value[^>]*>(.*?)</arg_value[^>]*>",
+    rf'{_OPENED}"?([^">\s]+)"?[^>]*>\n?(.*?)\n?</[^<>\s]*?param(?:eter)?>'
+    rf"(?=\s*(?:{_OPENED}|</function>|</[^<>\s]*?invoke>|</tool_call))"
+    r"|<arg_key[^>]*>(.*?)</arg_key[^>]*>\s*<arg_value[^>]*>(.*?)</arg_value[^>]*>"
+    r"(?=\s*(?:<arg_key|</tool_call))",
     re.DOTALL,
 )
-_PARAMETER_OPENED = re.compile(r"<[^<>\s/]*?param(?:eter)?(?:=| name=)|<arg_key")
+_PARAMETER_OPENED = re.compile(rf'{_OPENED}"?([^">\s]+)"?[^>]*>\n?|<arg_key')
+_CALL_FOLLOWS = re.compile(r"</function>\s*(?:</tool_call>\s*<tool_call>\s*)?(?=<function=)")
 _PARAMETERS_END = re.compile(r"</function>|</[^<>\s]*?invoke>|</tool_call[^>]*>")
 _GEMMA_HEAD = re.compile(r"\s*call:([\w.-]+)(?=\{)")
 _GEMMA_QUOTE = re.compile(r'<\|"\|>|<escape>')
@@ -320,13 +326,20 @@ def _closed(text: str, at: int, depth: int = 0) -> int | None:
     return None
 
 
-def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]]) -> _Read | None:
-    """Read a call whose parameters stand in tags of their own, each told when it is complete."""
+def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more: bool = True) -> _Read | None:
+    """Read a call whose parameters stand in tags of their own, each told when it is complete.
+
+    Some models leave out the tag that closes the last one: it ends with the call then, which shows where the
+    answer ends (not `more`), or where another call begins.
+    """
     head = _PARAMETERS_HEAD.match(text)
     if head is None:
         return _Read() if len(text) < _LONGEST_HEAD else None
     name = head[1] or head[2]
     types, at = schemas.get(name, {}), head.end()
+    following = _CALL_FOLLOWS.search(text, at)
+    if following is not None:
+        text, more = text[: following.start() + len("</function>")], False
     told = list[str]()
     while parameter := _PARAMETER.search(text, at):
         end = _PARAMETERS_END.search(text, at)
@@ -336,10 +349,20 @@ def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]]) -> _Read
         told.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
         at = parameter.end()
     end = _PARAMETERS_END.search(text, at)
-    if end is not None and _PARAMETER_OPENED.search(text, at, end.start()):
+    opened = None if end is None else _PARAMETER_OPENED.search(text, at, end.start())
+    if opened is not None:
         end = None  # it stands in the value of a parameter that is not complete yet
+        if opened[1] is not None and not more:
+            value, end = _unclosed(text, opened.end())
+            told.append(f"{json.dumps(opened[1], ensure_ascii=False)}: {_typed(value, types.get(opened[1]))}")
     arguments = "{" + ", ".join(told) + ("}" if end else "")
     return _Read(name, arguments if told or end else "", end and end.end())
+
+
+def _unclosed(text: str, start: int) -> tuple[str, re.Match[str]]:
+    """Return the value that no tag closes from a place on, and the last tag that ends its call."""
+    *_, end = _PARAMETERS_END.finditer(text, start)
+    return re.sub(r"\n?(</function>\s*)?\Z", "", text[start : end.start()]), end
 
 
 def _gemma(text: str, closing: str) -> _Read | None:

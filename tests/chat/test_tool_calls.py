@@ -197,6 +197,40 @@ def test_a_call_without_parameters_takes_none_of_the_next_one() -> None:
         assert [(tool, json.loads(arguments)) for tool, arguments in calls] == BOTH[::-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "city"),
+    [
+        ("coder", "A block ends with </parameter> here, a call with </function> or </tool_call>."),
+        ("coder", "</parameter>"),
+        ("coder", "<b>\n</parameter>\n</b>"),
+        ("glm", "A value ends with </arg_value> here, a call with </tool_call>."),
+    ],
+)
+def test_a_value_may_hold_the_tag_that_closes_it(name: str, city: str) -> None:
+    for size in (1, 5, 1000):
+        ((tool, arguments),) = read(name, WRITERS[name](city), size)[2]
+        assert (tool, json.loads(arguments)) == ("weather", {"city": city})
+
+
+@pytest.mark.parametrize("closed", ["\n</function>\n</tool_call>", "\n</function>", "</tool_call>\n"])
+def test_the_last_parameter_may_lack_the_tag_that_closes_it(closed: str) -> None:
+    first = "<tool_call>\n<function=weather>\n<parameter=days>\n3\n</parameter>\n"
+    call = f"{first}<parameter=city>\nRome, see </b>{closed}"
+    expected = [("weather", {"days": 3, "city": "Rome, see </b>"})]
+    for size in (1, 5, 1000):
+        calls = read("coder", call, size)[2]
+        assert [(tool, json.loads(arguments)) for tool, arguments in calls] == expected
+
+
+def test_a_call_whose_last_parameter_is_not_closed_ends_where_another_begins() -> None:
+    first = "<tool_call>\n<function=weather>\n<parameter=city>\nRome\n</function>\n</tool_call>\n"
+    for size in (1, 5, 1000):
+        calls = read("coder", first + XML, size)[2]
+        assert [(tool, json.loads(arguments)) for tool, arguments in calls] == [
+            ("weather", {"city": "Rome"}), *BOTH,
+        ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_call_that_is_cut_anywhere_says_no_more_than_was_written(name: str) -> None:
     whole = WRITERS[name]("Rome")
