@@ -152,7 +152,7 @@ def test_the_pythons_that_pip_is_told_are_those_of_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [int(minor) for minor in named] == [*range(oldest, newest + 1)]
     assert project["requires-python"] == f">=3.{oldest}", "no cap: pip would refuse the next Python, untried"
-    assert f"They need Python 3.{oldest} or newer (tried up to 3.{newest})" in readme
+    assert f"You need Python 3.{oldest} or newer (tested up to 3.{newest})" in readme
 
 
 def test_native_and_screen_dependencies_are_pinned() -> None:

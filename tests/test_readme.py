@@ -41,7 +41,9 @@ def test_the_pictures_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [ROOT / "README.md", ROOT / "ARCHITECTURE.md", RESULTS], ids=lambda page: page.name
+    "page",
+    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", RESULTS],
+    ids=lambda page: page.name,
 )
 def test_what_a_page_leads_to_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
@@ -50,6 +52,13 @@ def test_what_a_page_leads_to_is_there(page: Path) -> None:
         f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     }
     assert [place for place in places if place not in headings and not (page.parent / place).exists()] == []
+
+
+def test_what_contributors_are_told_to_change_is_there() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:localspec|tui|tests|\.ci)/[\w./-]+)`", page)
+    assert len(named) >= 15
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_readme_is_short() -> None:

@@ -39,11 +39,11 @@ WAYS = {  # for each code: how the answer goes, and flags
 }
 STREAMS: dict[str, Callable[[str], bool]] = {  # README's words, and whether they fit what came
     "the answer or the result": lambda text: text == "so far\n",
-    "what came before": lambda text: text.startswith("so far"),
+    "the output so far": lambda text: text.startswith("so far"),
     "nothing": lambda text: text.replace("note: a note\n", "").strip() == "",
     "notes": lambda text: text == "note: a note\n",
     "`error:`": lambda text: "error: memory is short" in text,
-    "`error:`, mostly with `hint:`": lambda text: text.startswith("error: ") and "  hint: " in text,
+    "`error:`, usually with `hint:`": lambda text: text.startswith("error: ") and "  hint: " in text,
 }
 
 
