@@ -23,7 +23,7 @@ def parser() -> Parser:
         "--measure",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="measure the rates anew, or not at all (default: if they are not known yet)",
+        help="measure the speeds again, or not at all (default: only if unknown)",
     )
     return result.with_output()
 

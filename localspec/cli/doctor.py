@@ -79,8 +79,8 @@ def parser() -> Parser:
     """Return the parser of `localspec doctor`."""
     return verb_parser(
         "doctor",
-        "Look at everything that commonly goes wrong, and say what mends it. The exit code is 1 if something "
-        "fails; a warning alone leaves it at 0.",
+        "Check for common problems and print the command that fixes each. The exit code is 1 if a check "
+        "fails; warnings do not change it.",
     ).with_output()
 
 

@@ -23,8 +23,8 @@ def parser() -> Parser:
     """Return the parser of `localspec plan`."""
     result = verb_parser(
         "plan",
-        "Say which device each model would sit on, how fast that should be, and why, without loading "
-        "anything. The flags are those of `localspec run`; the plan says what they cost.",
+        "Show which device each model would use, the expected speed, and the reasons. Nothing is loaded. "
+        "Takes the flags of `localspec run`.",
     )
     add_model_flags(result.with_output(told="log"), may_skip_plan=False)
     add_speculation_flags(result)

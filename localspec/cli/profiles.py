@@ -82,8 +82,8 @@ def parser() -> Parser:
     """Return the parser of `localspec profiles`."""
     result = verb_parser(
         "profiles",
-        "Profiles say what the assistant is told and how it picks its words, for one kind of work each. "
-        "Without a command: list them. Your own go before shipped ones of the same name.",
+        "A profile sets the system prompt and the sampling for one task. Without a command, list them. Your "
+        "profiles override built-in ones of the same name.",
     )
     commands = result.add_subparsers(metavar="COMMAND", dest="command")
 

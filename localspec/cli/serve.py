@@ -56,15 +56,15 @@ def parser() -> Parser:
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
     about = f"port ({SERVER_PORT}; 0 takes a free one)"
     add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
-    about = f"key that clients have to send; better set {KEY_VARIABLE}, which other users cannot see"
+    about = f"API key that clients must send; prefer {KEY_VARIABLE}, which other users cannot see"
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
-    about = "web page that may ask, such as https://example.org; repeatable"
+    about = "web origin that may send requests, such as https://example.org; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
-    about = "answers that take turns between two rounds, who has had the fewest tokens next (4)"
+    about = "number of answers to interleave; the one with the fewest tokens so far is next (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
     add("--share", choices=("on", "off"), default="on", help=about)
-    about = "memory that keeps what was read of other conversations (a quarter of what is free, at most 8192)"
+    about = "memory for the KV caches of other conversations, in MiB (a quarter of free memory, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     about = "what --host starts on another machine: the key is the first line of standard input, and it ends "
     about += "with that"

@@ -37,13 +37,13 @@ def parser() -> Parser:
     result = verb_parser(
         "share",
         "Let another machine compute on devices of this one: `localspec --rpc HOST:PORT` there. Each device "
-        "gets a port of its own. Nobody has to log in, so by default only this machine can ask, and others "
-        "come through ssh.",
+        "gets a port of its own. There is no login, so by default only this machine can connect; use an ssh "
+        "tunnel from others.",
     )
     result.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="IPv4 address (127.0.0.1)")
     about = f"port of the first device, the next ones follow ({PORT})"
     result.add_argument("--port", type=whole(1, 65535), default=PORT, metavar="N", help=about)
-    about = "let anybody who reaches another --host use this machine"
+    about = "allow a --host that other machines can reach; anyone who reaches it can use this machine"
     result.add_argument("--anyone", action="store_true", help=about)
     about = "which devices (every graphics card, else the processor)"
     result.add_argument("-dev", "--device", type=device_names, metavar="NAMES", dest="devices", help=about)

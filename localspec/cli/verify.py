@@ -44,14 +44,15 @@ def parser() -> Parser:
     """Return the parser of `localspec verify`."""
     result = verb_parser(
         "verify",
-        "Check that speculation changes nothing: equal greedy answers, and at temperature 1 tokens that "
-        "follow the target's distribution. Exit code 0: exact; 1: not. Ctrl+C tells what was found so far.",
+        "Test that speculation is exact: greedy answers equal plain decoding, and tokens at temperature 1 "
+        "follow the target's distribution. Exit code: 0 exact, 1 not exact. Ctrl+C prints the results so "
+        "far.",
     )
     add = result.add_argument
     add("--quick", action="store_true", help="half the answers, a third of the tokens")
     about = "tokens to sample for each variant (600); 4000 find smaller mistakes"
     add("--tokens", type=whole(50, 1_000_000), metavar="N", help=about)
-    about = "logits below which two tokens count as equally likely (0.05)"
+    about = "logit difference up to which two tokens count as tied (0.05)"
     add("--near-tie", type=decimal(0, 10), metavar="X", help=about)
     add_model_flags(result.with_output())
     add_speculation_flags(result)

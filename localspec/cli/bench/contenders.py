@@ -153,7 +153,7 @@ def parser() -> Parser:
     add("--tasks", nargs="+", action="extend", default=[], metavar="TASK", help="only prompts of these")
     about = f"most prompts of each task ({USUAL_PER_TASK})"
     add("--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N", help=about)
-    add("--runs", type=whole(1, 1000), default=1, metavar="N", help="ask everything so many times (1)")
+    add("--runs", type=whole(1, 1000), default=1, metavar="N", help="number of times to run each prompt (1)")
     most, about = whole(2, 2**31 - 1), f"most tokens of an answer ({USUAL_TOKENS})"
     add("-n", "--predict", "--n-predict", type=most, default=USUAL_TOKENS, metavar="N", help=about)
     about = "tables, figures, one object, or a line for each answer (md)"

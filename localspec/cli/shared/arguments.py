@@ -197,23 +197,23 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     group = parser.add_argument_group("models (without -m: as in config.toml, else those included)")
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
-    add("-m", "--model", metavar="FILE", help="GGUF file of the target model, or its name in `models`")
+    add("-m", "--model", metavar="FILE", help="target model: a GGUF file, or a name from `localspec models`")
     add("-md", "--model-draft", "--spec-draft-model", metavar="FILE", help="the same for the draft model")
-    about = "target model on the Hugging Face hub; downloaded once"
+    about = "target model on Hugging Face; downloaded on first use"
     hub("-hf", "-hfr", "--hf-repo", dest="model", help=about)
-    about = "which file of the -hf repository, where its quant is not enough"
+    about = "file in the -hf repository, if the quant does not identify it"
     add("-hff", "--hf-file", metavar="FILE", help=about)
     about = 'Jinja template that the target is to use for chats; "" takes the one in its own file'
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
-    hub(*names, dest="model_draft", help="draft model on the hub")
-    about = "context in tokens (0: as the model was trained, at most 8192)"
+    hub(*names, dest="model_draft", help="draft model on Hugging Face")
+    about = "context size in tokens (0: as the model was trained, at most 8192)"
     add("-c", "--ctx-size", dest="context", type=context_size, metavar="N", help=about)
     for short, flag, name, least, most, about in (
         ("-t", "--threads", "threads", 0, 1024, "CPU threads (0: all cores)"),
         ("-td", "--threads-draft", "draft_threads", 1, 1024, "CPU threads of the draft model"),
-        ("-b", "--batch-size", "batch", 1, 65536, f"tokens per batch ({USUAL_BATCH})"),
-        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "tokens computed at once"),
+        ("-b", "--batch-size", "batch", 1, 65536, f"logical batch size in tokens ({USUAL_BATCH})"),
+        ("-ub", "--ubatch-size", "micro_batch", 1, 65536, "physical batch size in tokens (512, at most -b)"),
     ):
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
     switch = partial(add, type=on_off_auto, metavar="on|off|auto")
@@ -229,10 +229,18 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     add("--no-mmap", dest="mmap", action="store_false", help=about)
     _add_device_flags(parser)
     add = parser.add_argument_group("placement").add_argument
-    add("--reserve", metavar="SIZES", help="memory to keep free, such as 0=1GiB,1=2GiB,cpu=4GiB")
-    add("--explain", action="store_true", help="print who sits where and why, and all that was not taken")
+    add(
+        "--reserve",
+        metavar="SIZES",
+        help="memory to leave free on each device, such as 0=1GiB,1=2GiB,cpu=4GiB",
+    )
+    add(
+        "--explain",
+        action="store_true",
+        help="print the placement, its reasons, and every rejected alternative",
+    )
     if may_skip_plan:
-        about = "make no plan: llama.cpp places the models, whether they fit or not"
+        about = "skip the plan; llama.cpp places the models even if they do not fit"
         add("--no-fit", action="store_true", help=about)
 
 
@@ -289,9 +297,23 @@ def _add_device_flags(parser: Parser) -> None:
     layers("-ngl", "--gpu-layers", "--n-gpu-layers", help="layers of the target on the GPU")
     names = ("-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl")
     layers(*names, dest="draft_gpu_layers", help="layers of the draft")
-    add("-ts", "--tensor-split", type=tensor_split, default=(), metavar="3,1", help="shares per device")
+    add(
+        "-ts",
+        "--tensor-split",
+        type=tensor_split,
+        default=(),
+        metavar="3,1",
+        help="share of the target for each device, such as 3,1",
+    )
     add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
-    add("-mg", "--main-gpu", type=whole(0, 63), default=0, metavar="N", help="device when not split")
+    add(
+        "-mg",
+        "--main-gpu",
+        type=whole(0, 63),
+        default=0,
+        metavar="N",
+        help="device to use when the target is not split",
+    )
     devices = partial(add, type=device_names, metavar="NAMES")
     devices("-dev", "--device", dest="devices", help="devices of the target, or none")
     about = "devices of the draft model"
@@ -308,10 +330,10 @@ def add_sampling_flags(parser: Parser) -> None:
     )
     add("-s", "--seed", type=_or_minus_one(*SEEDS), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
-    add("-n", "--predict", "--n-predict", type=most, metavar="N", help="most tokens to write")
+    add("-n", "--predict", "--n-predict", type=most, metavar="N", help="maximum number of tokens to generate")
     about = (
-        "let an answer go on that only repeats itself; without it, that ends where -n sets no length, and "
-        "thinking that does is closed"
+        "do not stop an answer that repeats itself endlessly, and do not close thinking that does (by "
+        "default both are ended, unless -n is given)"
     )
     add("--ignore-circles", action=argparse.BooleanOptionalAction, default=None, help=about)
     about = "end the answer before this text, wherever that stands behind the thinking; repeatable"
@@ -329,7 +351,11 @@ def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., 
         (("--repeat-penalty",), "repetition_penalty", "1 is off (1)"),
         (("--presence-penalty",), "presence_penalty", "0 is off (0)"),
         (("--frequency-penalty",), "frequency_penalty", "0 is off (0)"),
-        (("--repeat-last-n",), "penalty_window", f"tokens of the answer they see ({s.penalty_window})"),
+        (
+            ("--repeat-last-n",),
+            "penalty_window",
+            f"number of answer tokens that the penalties look back on ({s.penalty_window})",
+        ),
     ):
         low, high = range_of(Sampling, name)
         is_whole = isinstance(getattr(s, name), int)
@@ -380,11 +406,11 @@ def add_speculation_flags(parser: Parser) -> None:
         "speculation", "what is not given: as the profile says, else as `tune` found, else as in parentheses"
     )
     add, s = group.add_argument, _SETTINGS
-    add("--mode", choices=MODES, help="decoding mode; auto takes what pays here (auto)")
+    add("--mode", choices=MODES, help="decoding mode; auto picks the fastest on this machine (auto)")
     about = "the mode in llama.cpp's words: none, draft-simple, draft-mtp, draft-eagle3, ngram-simple"
     add("--spec-type", action=_SpecType, metavar="TYPES", help=about)
     length = partial(add, type=whole(1, MAX_DRAFT_LENGTH), dest="draft_length")
-    about = f"most tokens in a draft ({s.draft_length})"
+    about = f"maximum draft length in tokens ({s.draft_length})"
     length("--draft-length", "--spec-draft-n-max", metavar="N", help=about)
     for alias in ("--draft-max", "--draft"):
         length(alias, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -394,16 +420,29 @@ def add_speculation_flags(parser: Parser) -> None:
 def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     """Add how drafts are made and judged, whatever their mode and length."""
     s = _SETTINGS
-    about = f"outcomes to prepare in mode ssd ({s.fan_out_budget})"
+    about = f"number of verification outcomes to prepare drafts for, in mode ssd ({s.fan_out_budget})"
     add("--fan-out", type=whole(1, MAX_FAN_OUT), metavar="N", help=about)
     add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
-    add("--draft-temperature", type=decimal(0, 10), metavar="X", help="tempers the draft (1)")
-    add("--saguaro-c", type=decimal(0, 1), metavar="X", help="weight of likely draft tokens (1)")
-    about = f"how drafts are judged; with match one seed gives one text in every mode ({s.acceptance})"
+    add(
+        "--draft-temperature",
+        type=decimal(0, 10),
+        metavar="X",
+        help="factor on the temperature for the draft model (1)",
+    )
+    add(
+        "--saguaro-c",
+        type=decimal(0, 1),
+        metavar="X",
+        help="factor on the probabilities of the draft model's top tokens, Saguaro's C (1: off)",
+    )
+    about = (
+        "acceptance rule: rejection sampling, or match (the target sampled the same token), with which one "
+        f"seed gives one text in every mode ({s.acceptance})"
+    )
     add("--acceptance", choices=get_args(Acceptance), help=about)
-    about = "end a draft below this confidence (default: measured costs decide)"
+    about = "end a draft when the draft model's confidence falls below X (default: decided by measured costs)"
     add("--min-confidence", "--spec-draft-p-min", type=decimal(0, 1), metavar="X", help=about)
-    about = "ngram: repetitions in the text serve as drafts too, in sd and ssd (ngram; bench: by its modes)"
+    about = "ngram: in sd and ssd, also draft by copying earlier text (ngram; bench decides by --modes)"
     add("--fallback", choices=get_args(Fallback), help=about)
 
 
@@ -419,10 +458,10 @@ def add_answer_flags(parser: Parser) -> None:
 def add_output_flags(parser: Parser) -> None:
     """Add what is printed besides the answer."""
     add = parser.add_argument_group("output").add_argument
-    add("--stats", action="store_true", help="print figures to standard error at the end")
+    add("--stats", action="store_true", help="print statistics to standard error at the end")
     add_json_flag(add)
     marks = argparse.BooleanOptionalAction
-    add("--color", action=marks, default=None, help="mark tokens by origin; NO_COLOR is honoured")
+    add("--color", action=marks, default=None, help="colour tokens by source (NO_COLOR turns it off)")
     add_verbose_flag(add)
 
 

@@ -79,9 +79,9 @@ def parser() -> Parser:
     """Return the parser of `localspec tune`."""
     result = verb_parser(
         "tune",
-        "Measure this machine with these models, find the fastest settings for each kind of work, and keep "
-        "them for `--mode auto`. What does not beat plain decoding is switched off. Ctrl+C keeps what was "
-        "found, and --resume goes on from there.",
+        "Measure these models on this machine, and find and save the fastest settings for each task; `--mode "
+        "auto` uses them. Speculation is turned off for tasks where it does not beat plain decoding. Ctrl+C "
+        "saves the results so far; --resume continues from there.",
     )
     add = result.add_argument
     tasks = get_args(TaskType)
@@ -91,7 +91,7 @@ def parser() -> Parser:
     add("--budget", type=budget, metavar="TIME", help="how long the whole may take: 90s, 3m, 1h")
     about = f"settings to simulate for each task ({TRIALS}; {QUICK_TRIALS} with --quick)"
     add("--trials", type=whole(1, 1_000_000), metavar="N", help=about)
-    add("--quick", action="store_true", help="less of everything, and open the models as usual")
+    add("--quick", action="store_true", help="shorter run: fewer samples and trials, default load options")
     add("--resume", action="store_true", help="go on with the last run where it was stopped")
     _add_kept_flags(result.with_output())
     add_model_flags(result)
