@@ -163,13 +163,15 @@ def test_a_paused_answer_can_be_dropped_while_another_is_written(worker: Worker)
 
 
 def test_an_answer_that_is_left_while_it_is_paused_is_given_up(worker: Worker) -> None:
-    _, before = until_paused(worker, greedy())
+    _, before = until_paused(worker, ENDLESS)
+    worker.drop(before)
     events = worker.generate(ENDLESS)
     next(events)
     worker.pause()
     worker.measure_plain()  # once this has its turn, the other stands still
     events.close()
-    _, after = until_paused(worker, greedy())
+    _, after = until_paused(worker, ENDLESS)
+    worker.drop(after)
     for number in range(before + 1, after):
         with pytest.raises(UserError):
             list(worker.resume(number))
