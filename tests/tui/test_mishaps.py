@@ -270,6 +270,7 @@ async def test_kill_during_a_comparison_leaves_the_answer_that_was_shown(tmp_pat
         await desk.until(lambda: desk.store.chat(desk.path[0].chat).leaf == shown)
         assert isinstance(desk.app.screen, CompareScreen)
         gate.open()
+        await desk.shows("Enter keeps the chosen answer")  # the chats close only after the last mode
 
 
 async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
