@@ -412,7 +412,8 @@ def chats(name: str, path: Path) -> Check:
 def _nearly(path: Path) -> Path | None:
     """Return the file beside a missing one whose name is nearly its own, if there is one."""
     with suppress(OSError):
-        names = {each.name.lower(): each for each in path.parent.iterdir() if each.is_file()}
+        files = (each for each in path.parent.iterdir() if each.is_file())
+        names = {each.name.lower(): each for each in files if each.suffix not in (".yaml", ".yml", ".json")}
         near = get_close_matches(path.name, names, n=1, cutoff=0.8)
         return names[near[0]] if near else None
     return None

@@ -12,6 +12,7 @@ from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import QueueStrip
 from localspec_tui.widgets.log_panel import LogLines
+from localspec_tui.widgets.transcript.message import ActionAsked
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 from tests.tui.settled import settled
@@ -254,3 +255,18 @@ async def test_hit_of_a_search_is_shown_on_whichever_branch_it_is(tmp_path: Path
         await desk.press("enter")
         await desk.shows("Saturn has rings", "1/2")
         assert desk.texts == ["planets", "Saturn has rings"]
+
+
+async def test_keys_that_outrun_the_screen_are_not_lost(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("one"), says("two"), says("three")) as desk:
+        await desk.answered("count")
+        for number in (2, 3):
+            await desk.press("ctrl+r")
+            await desk.shows(f"{number}/{number}")
+            await desk.until(lambda: not desk.chat.pane.working)
+        last = desk.path[-1].id
+        for _ in range(2):  # both from the message that was shown when the keys came
+            desk.chat.pane.post_message(ActionAsked("previous", last))
+        await desk.until(lambda: desk.texts == ["count", "one"])
+        desk.chat.pane.post_message(ActionAsked("next", last))
+        await desk.until(lambda: desk.texts == ["count", "two"])

@@ -442,7 +442,10 @@ class ChatPane(Vertical):
         await self.status.attempt(self._do(event))
 
     async def _do(self, asked: ActionAsked) -> None:
-        message = self._message(asked.message_id)
+        if asked.action in ("previous", "next"):  # keys may outrun the screen: a branch left already will do
+            message = self.session.chat.message(asked.message_id)
+        else:
+            message = self._message(asked.message_id)
         match asked.action:
             case "copy":
                 self.copy(message.content, "the message")
@@ -454,10 +457,8 @@ class ChatPane(Vertical):
                 await self.regenerate(message)
             case "continue":
                 await self.go_on(message)
-            case "previous":
-                await self.switch(message, -1)
-            case "next":
-                await self.switch(message, 1)
+            case "previous" | "next":
+                await self.switch(message, -1 if asked.action == "previous" else 1)
             case "timeline":
                 self.show_rounds(message, await self.record_of(message, "message", "choose an answer"))
                 self.timeline.remove_class("hidden")
