@@ -442,10 +442,8 @@ class ChatPane(Vertical):
         await self.status.attempt(self._do(event))
 
     async def _do(self, asked: ActionAsked) -> None:
-        if asked.action in ("previous", "next"):  # keys may outrun the screen: a branch left already will do
-            message = self.session.chat.message(asked.message_id)
-        else:
-            message = self._message(asked.message_id)
+        walks = asked.action in ("previous", "next")  # keys may outrun the screen: any branch will do
+        message = (self.session.chat.message if walks else self._message)(asked.message_id)
         match asked.action:
             case "copy":
                 self.copy(message.content, "the message")
