@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
+from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn, paces
 from localspec.demo import prompts
 from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels
@@ -77,7 +77,7 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
 def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
     from localspec.benchmark import statistics  # numpy: 0.1 s
 
-    slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
+    slow, fast = paces(plain), paces(together)
     ratio, drafted = statistics.speedup(fast, slow), sum(run.summary.drafted for run in together)
     assert ratio is not None
     acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None

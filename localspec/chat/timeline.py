@@ -102,6 +102,11 @@ class History:
         """Return all of their time."""
         return self._seconds[-1]
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the draft tokens that were accepted; None if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
     def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
         for round_ in rounds:

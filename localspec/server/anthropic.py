@@ -11,7 +11,7 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Reply, Step
 from localspec.server.exchange import Refusal, read, read_json
@@ -156,7 +156,7 @@ class _Reply(Reply):
         assert self.blocks.finished is not None
         summary = self.blocks.finished.summary
         return {
-            "input_tokens": summary.prompt_tokens - summary.cached_tokens,
+            "input_tokens": summary.new_prompt_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": summary.cached_tokens,
             "output_tokens": summary.tokens,

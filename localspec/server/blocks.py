@@ -11,7 +11,7 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import WAITING, Refusal, error, streamed, unless_gone
 from localspec.types.events import (

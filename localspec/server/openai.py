@@ -16,7 +16,7 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.figures import Json, finite, timings
+from localspec.app.answer_json import Json, finite, timings
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels

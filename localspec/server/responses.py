@@ -12,7 +12,7 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import Block, Reply, Step
 from localspec.server.exchange import Refusal, read, read_json

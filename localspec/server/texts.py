@@ -11,7 +11,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json, finite, timings
+from localspec.app.answer_json import Json, finite, timings
 from localspec.server.blocks import Reply, Step
 from localspec.server.exchange import read, read_json
 from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks

@@ -7,7 +7,7 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 
-from localspec.chat.live_stats import Figures
+from localspec.chat.figures import Figures
 from localspec.types.models import DeviceMemory
 from localspec_tui.widgets.status import (
     FigureRow,

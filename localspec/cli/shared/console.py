@@ -148,7 +148,7 @@ def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
     """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
     import json
 
-    from localspec.app.figures import finite  # both would cost `--help` 10 ms
+    from localspec.app.answer_json import finite  # both would cost `--help` 10 ms
 
     print(json.dumps(finite({"schema": 1, **value}), default=str, ensure_ascii=escaped))
 

@@ -15,8 +15,8 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from localspec.chat.live_stats import Figures
-from localspec.chat.live_stats import in_words as figure_words
+from localspec.chat.figures import Figures
+from localspec.chat.figures import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types.models import DeviceMemory
 from localspec.units import MODE_NAMES, UNMEASURED
