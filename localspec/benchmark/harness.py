@@ -190,7 +190,8 @@ def interleave(
     contenders: Sequence[Contender],
     questions: Sequence[Question],
     repetitions: int,
-    anchor: Callable[[], float],
+    anchor: Callable[[], float] | None = None,
+    first_seed: int = 0,
 ) -> Iterator[Turn | Run | Anchor]:
     """Yield every contender's answers to every question, one contender after another, and anchors between.
 
@@ -201,18 +202,20 @@ def interleave(
     for contender in contenders:
         yield Turn(contender)
         harness.warm_up(contender, 0)
-    yield Turn(None)
-    yield Anchor(0, anchor())
+    if anchor is not None:
+        yield Turn(None)
+        yield Anchor(0, anchor())
     for number in range(len(questions)):
         for repetition in range(repetitions):
-            seed = number * repetitions + repetition
-            for contender, prompt in in_turn(contenders, [number], seed):
+            lap = number * repetitions + repetition
+            for contender, prompt in in_turn(contenders, [number], lap):
                 yield Turn(contender)
-                run = harness.run(contender, prompt, repetition, seed)
+                run = harness.run(contender, prompt, repetition, first_seed + lap)
                 if run.summary.tokens_per_s:
                     yield run
-        yield Turn(None)
-        yield Anchor(number + 1, anchor())
+        if anchor is not None:
+            yield Turn(None)
+            yield Anchor(number + 1, anchor())
 
 
 def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], float]:
