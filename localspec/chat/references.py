@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from localspec.chat.thinking import code_blocks
+from localspec.chat.markdown import code_blocks
 
 Obstacle = Literal["address", "backslash", "code", "longer"]
 """Why a file that is there is not read: the `@` stands in an address or a path, behind a backslash or in a
@@ -53,7 +53,9 @@ class Reference:
 
 def references(text: str, folder: Path) -> Iterator[Reference]:
     """Yield where a text names files, relative to `folder`, from first to last."""
-    blocks = tuple(code_blocks(text))
+    if "@" not in text:
+        return
+    blocks = [block for block in code_blocks(text) if block.fence]  # indented text is hardly meant as code
     done = 0  # end of the last name
     for found in re.finditer("@", text):
         at = found.start()

@@ -23,12 +23,13 @@ from textual.widgets import Static
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.commands.effects import MessageAction
+from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
-from localspec_tui.widgets.markdown.parse import build, code_blocks
+from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import AnswerText, Prose
 from localspec_tui.widgets.origins import OriginText
 from localspec_tui.widgets.sidebar import written_moment
@@ -409,11 +410,11 @@ class MessageView(Vertical, can_focus=True):
         """Ask the screen to do something with this message."""
         message, text = self.item.message, ""
         if action == "copy-code":
-            codes = code_blocks(without_thinking(self.body.text))
-            if not codes:
+            blocks = code_blocks(without_thinking(self.body.text))
+            if not blocks:
                 self.notify("There is no code in this message.", markup=False)
                 return
-            text = codes[0]
+            text = blocks[0].code
         self.post_message(ActionAsked(action, message.id, text))
 
     def on_answer_text_code_picked(self, event: AnswerText.CodePicked) -> None:
