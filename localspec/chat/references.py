@@ -37,7 +37,7 @@ _WORD = re.compile(r'[^\s"]*')
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class FileReference:
     """An `@` at character `start`, and the file that the text behind it, up to `end`, names.
 
     `lines` are the first and the last one that are wanted, None for all. With an `obstacle` the file is there
@@ -51,7 +51,7 @@ class Reference:
     obstacle: Obstacle | None = None
 
 
-def references(text: str, folder: Path) -> Iterator[Reference]:
+def references(text: str, folder: Path) -> Iterator[FileReference]:
     """Yield where a text names files, relative to `folder`, from first to last."""
     if "@" not in text:
         return
@@ -79,7 +79,7 @@ def references(text: str, folder: Path) -> Iterator[Reference]:
         lines = _LINES.match(text, end)
         if obstacle in (None, "backslash"):
             done = lines.end() if lines else end
-        yield Reference(at, end, name, _range(lines), obstacle)
+        yield FileReference(at, end, name, _range(lines), obstacle)
 
 
 def begins_name(before: str) -> bool:

@@ -29,7 +29,7 @@ from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
     SUCCESS,
-    StatusLine,
+    ConsoleStatus,
     at_fence,
     on_interrupt,
     print_json,
@@ -126,7 +126,7 @@ def _measure(models: OpenModels, answer: StreamedAnswer) -> None:
     sys.stdout.flush()
     summary = answer.finished.summary
     limit_s = max(LEAST_LIMIT_S, LIMIT_SHARE * (summary.prompt_s + summary.decode_s))
-    with suppress(EngineError), on_interrupt(models.cancel), StatusLine() as status:
+    with suppress(EngineError), on_interrupt(models.cancel), ConsoleStatus() as status:
         status.update(units.MEASURING_LAST)
         models.measure_before_leaving(limit_s)
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import Block, Reply, Step
+from localspec.server.blocks import ContentBlock, ProtocolReply, Step
 from localspec.server.exchange import Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Protocol, Service
@@ -103,7 +103,7 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
         yield said | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
 
 
-class _Reply(Reply):
+class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
 
     waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
@@ -163,7 +163,7 @@ class _Reply(Reply):
         }
 
 
-def _block(block: Block) -> Json:
+def _block(block: ContentBlock) -> Json:
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _object(block.text)}
     if block.kind == "thinking":

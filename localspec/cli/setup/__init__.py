@@ -16,7 +16,7 @@ from localspec.app.recommendation import Ranked, find_target
 from localspec.cli import recommend
 from localspec.cli.setup.steps import Answer, Reply, Step, converse
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, StatusLine, ask, is_terminal, print_json, say
+from localspec.cli.shared.console import SUCCESS, ConsoleStatus, ask, is_terminal, print_json, say
 from localspec.cli.shared.opening import check, fetch
 from localspec.errors import PairingError, UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
@@ -121,7 +121,7 @@ class Work:
             self._models = None
         match step, answer:
             case "measure", Reply.YES | Reply.AGAIN:
-                with StatusLine() as status:
+                with ConsoleStatus() as status:
                     fresh = answer is Reply.AGAIN or self._measured
                     self._machine = known_machine(fresh, status.share_of("measuring"))
                 self._measured = True

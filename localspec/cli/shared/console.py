@@ -216,7 +216,7 @@ def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None],
             signal.signal(number, found)
 
 
-class StatusLine:
+class ConsoleStatus:
     """One line on standard error that is written over and over, if somebody looks at it."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class StatusLine:
             self._visible = False
 
 
-class ProgressLine(StatusLine):
+class ProgressLine(ConsoleStatus):
     """The status line of a long test, which knows how long the rest should take, and whether to stop."""
 
     def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:

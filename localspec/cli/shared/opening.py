@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from localspec.app import opening
 from localspec.app.opening import OpenedPair
-from localspec.cli.shared.console import StatusLine, on_interrupt, say
+from localspec.cli.shared.console import ConsoleStatus, on_interrupt, say
 from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.models.pair_files import PairFiles
@@ -98,7 +98,7 @@ def load(worker: Worker, plan: OpenPlan) -> None:
             status.update(f"loading {plan.target.path.name}: {fraction:.0%}")
         return wanted[0]
 
-    with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
+    with on_interrupt(lambda: wanted.__setitem__(0, False)), ConsoleStatus() as status:
         worker.load(plan, on_progress=on_progress)
     if not wanted[0]:  # asked too late for the loader to notice
         raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
         return True
 
     try:
-        with StatusLine() as status:
+        with ConsoleStatus() as status:
             return fetching.fetch(reference, tell, on_progress, force=force)
     except KeyboardInterrupt:
         say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
@@ -128,7 +128,7 @@ def check(files: Sequence[Path]) -> None:
     """Check files that came from the hub before they are first used, with progress on standard error."""
     from localspec.models.verified import verify
 
-    with StatusLine() as status:
+    with ConsoleStatus() as status:
         verify(files, status.share_of(f"checking {files[0].name}"))
 
 

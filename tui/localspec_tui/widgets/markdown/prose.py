@@ -212,7 +212,7 @@ def _moved(segment: Segment, lines: int) -> Segment:
     return Segment(segment.text, style + RichStyle.from_meta({"offset": (x, y + lines)}))
 
 
-class AnswerText(Prose):
+class GrowingProse(Prose):
     """Markdown that may still grow."""
 
     @dataclass
