@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
+from typing import Generic, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.prompt_lookup import longest_draft
-from localspec.decoding.drafters.ssd import DraftWorker
-from localspec.decoding.engine import Engine
+from localspec.decoding.drafters.draft_worker import DraftWorker, Message, Reply, ThreadedWorker
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import PromptLookup, longest_draft
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
+from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.engine import Drafters, Engine
 from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
@@ -34,6 +38,7 @@ RANKS = 20  # that the draft model gives a chance
 PROMPT = 6  # tokens
 GREEDY = Sampling(temperature=0.0)
 Cost = Callable[[int], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +95,20 @@ class Stage:
             self._changed.notify_all()
 
 
-class Box:
+class Box(Generic[T]):
     """A mailbox whose reader is an actor."""
 
     def __init__(self, stage: Stage, reader: int) -> None:
         self._stage, self._reader = stage, reader
-        self._items: deque[object] = deque()
+        self._items: deque[T] = deque()
         self._waiting = False
 
-    def put(self, item: object, /) -> None:
+    def put(self, item: T, /) -> None:
         self._items.append(item)
         if self._waiting:
             self._stage.wake(self._reader)
 
-    def get(self) -> object:
+    def get(self) -> T:
         if not self._items:
             self._waiting = True
             self._stage.wait(self._reader, math.inf)
@@ -247,12 +252,11 @@ def decode(
     draft = draft_model(toy, stage, 1 if ahead else 0)
     draft.max_sequences = settings.fan_out_budget + 1
     engine = Engine(target, draft)
-    assert engine.drafters.state is not None
-    engine.drafters.state.clock = stage
+    engine.drafters = Drafters(DraftState(draft, stage), partial(ahead_on, stage))
     params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
     rounds: list[Round] = []
     first = 0.0
-    with in_virtual_time(stage):
+    with patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)):
         for event in engine.rounds(toy.prompt, settings, params, toy.latency_model(), 0):
             if isinstance(event, Round):
                 first = first if rounds else stage.now
@@ -264,23 +268,26 @@ def decode(
     return Happened(told, end - first)
 
 
-@contextmanager
-def in_virtual_time(stage: Stage) -> Iterator[None]:
-    """Let the loop look at the stage's clock, and the drafter's messages wake actors."""
-    start, work = DraftWorker.start, DraftWorker.work
+class ActingWorker(ThreadedWorker):
+    """A worker whose thread is an actor."""
 
-    def prepared(self: DraftWorker, text: Sequence[int]) -> None:
-        self.inbox, self.outbox = Box(stage, 1), Box(stage, 0)  # type: ignore[assignment]
-        stage.enter(0)
-        start(self, text)
+    def __init__(self, stage: Stage, worker: DraftWorker, replies: Box[Reply]) -> None:
+        super().__init__(worker, replies)
+        self._stage = stage
 
-    def entered(self: DraftWorker, text: Sequence[int]) -> None:
-        stage.enter(1)
-        work(self, text)
+    def start(self, text: Sequence[int]) -> None:
+        self._stage.enter(0)
+        super().start(text)
 
-    with (
-        patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)),
-        patch.object(DraftWorker, "start", prepared),
-        patch.object(DraftWorker, "work", entered),
-    ):
-        yield
+    def _run(self, text: list[int]) -> None:
+        self._stage.enter(1)
+        super()._run(text)
+
+
+def ahead_on(
+    stage: Stage, cache: SpeculationCache, draft_length: int, lookup: PromptLookup | None
+) -> SSDDrafter:
+    """Return what drafts ahead, with messages that wake actors."""
+    replies = Box[Reply](stage, 0)
+    worker = DraftWorker(cache, Box[Message](stage, 1), replies.put)
+    return SSDDrafter(ActingWorker(stage, worker, replies), draft_length, lookup)
