@@ -21,9 +21,10 @@ from localspec.decoding.drafters.proposer import Proposer, RowProposer
 from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.drafters.ssd import AheadDrafter, SSDDrafter
 from localspec.decoding.fallback import ModeFallback, PlainCost
-from localspec.decoding.loop import DecodeParams, Decoder, Round
+from localspec.decoding.loop import Decoder
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.verify import random_streams
 from localspec.errors import DraftError
 from localspec.types.events import ModeChanged, PromptProgress

@@ -17,7 +17,7 @@ import numpy as np
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round
+from localspec.decoding.rounds import Round
 from localspec.demo import prompts
 from localspec.errors import Cancelled
 from localspec.types.drafts import DraftOrigin

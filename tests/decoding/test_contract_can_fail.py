@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding import loop, sampling, verify
+from localspec.decoding import sampling, verify
 from localspec.decoding.drafters import model_drafter, proposer
 from localspec.decoding.drafters.proposer import Guesses, Proposal, RowProposer
 from localspec.decoding.verify import Target, Uniforms
@@ -76,7 +76,7 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
         accepted = len(draft.tokens)
         return VerifyOutcome(accepted, sampling.draw(target(accepted), rng.random()))
 
-    monkeypatch.setattr(loop, "verify", greedily)
+    monkeypatch.setattr(verify, "verify", greedily)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 

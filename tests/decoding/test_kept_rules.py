@@ -13,7 +13,7 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
 from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.engine import Drafters
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings, Sampling

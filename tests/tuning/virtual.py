@@ -21,11 +21,11 @@ from localspec.decoding.drafters.prompt_lookup import PromptLookup, longest_draf
 from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.drafters.ssd import SSDDrafter
 from localspec.decoding.engine import Drafters, Engine
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import top_candidates
 from localspec.errors import Cancelled
 from localspec.types.drafts import DraftOrigin

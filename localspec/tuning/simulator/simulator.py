@@ -7,7 +7,7 @@ a draft model through the port `Proposer`, and is told and tells through the por
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 
@@ -19,6 +19,7 @@ from localspec.decoding.drafters.ssd import AheadDrafter
 from localspec.decoding.engine import Drafters
 from localspec.decoding.measurements import Costs, Trace
 from localspec.decoding.policy import SpeculationPolicy
+from localspec.decoding.rounds import RoundTimes, close_round, emitted_tokens
 from localspec.decoding.tally import Tally, total
 from localspec.errors import Cancelled
 from localspec.tuning.simulator.call_times import CallTimes, Timing
@@ -26,7 +27,7 @@ from localspec.tuning.simulator.replay import Replay, Script, Shape, replays
 from localspec.tuning.simulator.replayed_model import ReplayedModel, ReplayedProposer
 from localspec.tuning.simulator.virtual_time import Acting, VirtualClock, VirtualInbox
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
-from localspec.types.events import RoundStats, Summary
+from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
 
 SCRIPTS_KEPT = 128
@@ -111,34 +112,30 @@ class _SimulatedEngine:
         proposer: ReplayedProposer,
     ) -> Acting:
         """Be the target's side of one answer; yields as `Acting` says."""
-        tokens, clock = replay.tokens, self._clock
+        tokens, clock, longest = replay.tokens, self._clock, longest_draft(self.settings)
         tally, began = Tally(len(replay.prompt), self.settings.mode), clock.now
         drafter.begin(replay.prompt)
-        read_s = times.verify(len(replay.prompt))
-        yield began + read_s + times.round_s
-        stats = RoundStats(0, 0, DraftOrigin.NONE, read_s, 0.0, 0.0, times.round_s)
-        tally.add(stats, 1, clock.now - began)
-        outcome, done = VerifyOutcome(0, tokens[0]), 1
-        while done < len(tokens):
+        draft, done = Draft(), 0
+        took = RoundTimes(times.verify(len(replay.prompt)), 0.0, 0.0, times.round_s)
+        while True:
+            yield clock.now + took.verify_s + took.python_s
+            outcome = _verdict(draft, tokens, done)
+            emitted = emitted_tokens(draft, outcome, len(tokens) - done)
+            closed = close_round(draft, outcome, emitted, took, policy if done else None)
+            tally.add(closed.stats, len(closed.tokens), clock.now - began)
+            done += len(closed.tokens)
+            if done == len(tokens):
+                break
             busy_s, wait_s = drafter.busy_s, drafter.wait_s
             drafter.commit(outcome)
-            limit = longest_draft(self.settings)
-            draft = yield from self._drafted(
-                drafter, limit if replay.segment.ended else min(limit, len(tokens) - done - 1), proposer
+            limit = longest if replay.segment.ended else min(longest, len(tokens) - done - 1)
+            draft = yield from self._drafted(drafter, limit, proposer)
+            took = RoundTimes(
+                times.verify(len(draft.tokens) + 1) * times.unsteady(done),
+                drafter.busy_s - busy_s,
+                drafter.wait_s - wait_s,
+                times.round_s + times.token_s * self._one_by_one(draft),
             )
-            drafted = len(draft.tokens)
-            verify_s = times.verify(drafted + 1) * times.unsteady(done)
-            python_s = times.round_s + times.token_s * self._one_by_one(draft)
-            yield clock.now + verify_s + python_s
-            accepted = common_prefix(draft.tokens, tokens[done : done + drafted])
-            emitted = min(accepted + 1, len(tokens) - done)
-            draft_s, waited_s = drafter.busy_s - busy_s, drafter.wait_s - wait_s
-            times_s = (verify_s, draft_s, waited_s, python_s)
-            stats = RoundStats(drafted, accepted, draft.origin, *times_s, copied=draft.copied)
-            policy.observe(stats, emitted)
-            tally.add(stats, emitted, clock.now - began)
-            done += emitted
-            outcome = VerifyOutcome(accepted, tokens[done - 1])
         self.summaries.append(tally.summary())
 
     def _one_by_one(self, draft: Draft) -> int:
@@ -163,3 +160,12 @@ class _SimulatedEngine:
             assert reply is not None
             found = drafter.take(reply)
         return found
+
+
+def _verdict(draft: Draft, tokens: Sequence[int], done: int) -> VerifyOutcome:
+    """Return what the target says of a draft behind `done` tokens of its answer.
+
+    Where the draft reaches the end of the answer, the token after it does not count.
+    """
+    accepted = common_prefix(draft.tokens, tokens[done : done + len(draft.tokens)])
+    return VerifyOutcome(accepted, tokens[min(done + accepted, len(tokens) - 1)])
