@@ -27,8 +27,9 @@ from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import top_candidates
+from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled
-from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundStats, Summary
 from localspec.types.request import EngineSettings, Sampling
 
 PATIENCE_S = 30.0
@@ -177,6 +178,7 @@ class Toy:
     draft: NDArray[np.float32]
     verify: Cost = field(default_factory=lambda: Linear(1.0, 0.02))
     step: Cost = field(default_factory=lambda: Linear(0.1, 0.001))
+    ended: bool = False  # by its last token
 
     def trace(self) -> Trace:
         begin = len(self.prompt) - 1
@@ -193,7 +195,7 @@ class Toy:
             draft_logits=logits - logits[:, :1],
             target_of_draft=best,
             decode_s=1.0,
-            ended=False,
+            ended=self.ended,
         )
         return Trace(GREEDY, (segment,))
 
@@ -232,10 +234,10 @@ def toy(tokens: int = 200, agreement: float = 0.7, seed: int = 0, *, varied: boo
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What the rounds of an answer did, and when the last one ended, after the first."""
+    """The rounds of an answer, and what they came to."""
 
-    rounds: list[tuple[int, int, DraftOrigin]]
-    seconds: float
+    rounds: list[RoundStats]
+    summary: Summary
 
 
 def placed(toy: Toy, stage: Stage, actor: int) -> PlacedModel:
@@ -253,19 +255,17 @@ def decode(
     draft.max_sequences = settings.fan_out_budget + 1
     engine = Engine(target, draft)
     engine.drafters = Drafters(DraftState(draft, stage), partial(ahead_on, stage))
-    params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
+    limit, ends = (2 * len(toy.tokens), toy.tokens[-1:]) if toy.ended else (len(toy.tokens), [])
+    params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), limit, frozenset(ends))
     rounds: list[Round] = []
-    first = 0.0
+    tally = Tally(len(toy.prompt), settings.mode)
     with patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)):
         for event in engine.rounds(toy.prompt, settings, params, toy.latency_model(), 0):
             if isinstance(event, Round):
-                first = first if rounds else stage.now
                 rounds.append(event)
-                if event.is_last:
-                    end = stage.now
+                tally.add(event.stats, len(event.tokens), stage.now)
     assert [token for event in rounds for token in event.tokens] == toy.tokens
-    told = [(event.stats.drafted, event.stats.accepted, event.stats.origin) for event in rounds[1:]]
-    return Happened(told, end - first)
+    return Happened([event.stats for event in rounds], tally.summary())
 
 
 class ActingWorker(ThreadedWorker):
