@@ -45,7 +45,7 @@ class DecodeParams:
 
 
 class RoundTimes(NamedTuple):
-    """What a round took; drafting ahead ran beside the rest of it."""
+    """What a round took, in the order of `RoundStats`; drafting ahead ran beside the rest of it."""
 
     verify_s: float
     draft_s: float
@@ -78,17 +78,8 @@ def close_round(
     There is no policy for the first round, which read the prompt: that says nothing about the speed.
     """
     count = len(tokens)
-    stats = RoundStats(
-        drafted=len(draft.tokens),
-        accepted=min(outcome.accepted, count),
-        origin=draft.origin,
-        verify_s=times.verify_s,
-        draft_s=times.draft_s,
-        wait_s=times.wait_s,
-        python_s=times.python_s,
-        ahead_s=times.ahead_s,
-        copied=draft.copied,
-    )
+    accepted = min(outcome.accepted, count)
+    stats = RoundStats(len(draft.tokens), accepted, draft.origin, *times, copied=draft.copied)
     if policy is not None:
         policy.observe(stats, count)
     return Round(tuple(tokens), _provenance(draft, outcome)[:count], judged_up_to(stats, count))

@@ -65,13 +65,13 @@ class Mailbox(Protocol[_Item]):
         """Take the next message, and wait for it if there is none."""
 
     def empty(self) -> bool:
-        """Tell whether no message waits."""
+        """Return whether there is no message."""
 
 
 class DraftWorker:
-    """The draft model's side of an answer, in whatever thread calls `work`.
+    """The draft model's side of an answer, in the thread that calls `work`.
 
-    The target's side puts into `inbox`, gets what the worker replies, and reads the other public attributes.
+    The target's side puts into `inbox`, gets the replies, and reads the other public attributes.
     """
 
     def __init__(
@@ -81,7 +81,10 @@ class DraftWorker:
         reply: Callable[[DraftReply], None],
         before_round: Callable[[], None] | None = None,
     ) -> None:
-        """Take the ports to the target's side; in virtual time, `before_round` lets Python's time pass."""
+        """Take the ports to the target's side; `before_round` is called before each round opens.
+
+        A simulation lets the time pass there that Python takes to follow a verdict.
+        """
         self.cache = cache
         self.state = cache.state
         self.policy = cache.policy

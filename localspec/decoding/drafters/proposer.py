@@ -53,19 +53,19 @@ class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
 
 
 class Proposer(Protocol):
-    """The port through which drafters ask a draft model: it chooses tokens, and no logits leave it."""
+    """The port between drafters and a draft model: asks it and chooses tokens, so that no logits leave it."""
 
     @property
     def deterministic(self) -> bool:
-        """Tell whether tokens are chosen without chance."""
+        """Whether tokens are chosen without chance."""
 
     @property
     def needs_history(self) -> bool:
-        """Tell whether proposals depend on the text before them, which `histories` then bring."""
+        """Whether proposals depend on the text before them, which `histories` then have."""
 
     @property
     def leaps(self) -> bool:
-        """Tell whether tokens that must follow are proposed without asking the model for each."""
+        """Whether tokens that must follow are proposed without asking the model for each."""
 
     def after(
         self, model: LanguageModel, tokens: Sequence[int], count: int = 1, histories: Histories | None = None
@@ -85,9 +85,9 @@ class Proposer(Protocol):
         """Return the tokens that must follow a text."""
 
     def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
-        """Return the proposal at position `start` of the text, which nobody will judge.
+        """Return the proposal behind those that are sent to the target, which nobody will judge.
 
-        It is the first of `proposals`, those that are not sent to the target.
+        `proposals` are those that are not sent; the first of them stands at position `start` of the text.
         """
 
 
@@ -153,7 +153,7 @@ class RowProposer:
         if self._guesses:
             return self._with_guesses(rows)
         if self.deterministic:
-            return [self._best(row) for row in rows]
+            return self._best(rows)
         return [self._drawn(*best_candidates(row, CANDIDATES), ()) for row in rows]
 
     def _with_guesses(self, rows: Rows) -> list[Proposal]:
@@ -172,19 +172,21 @@ class RowProposer:
             for tokens, own, weights in found
         ]
 
-    def _best(self, row: NDArray[np.float32]) -> Proposal:
-        """Return the best token alone, where nobody asks what else might follow.
+    def _best(self, rows: Rows) -> list[Proposal]:
+        """Return the best token of each row alone, where nobody asks what else might follow.
 
-        The row is folded into columns, and the largest of their maxima stand for its best tokens. The
+        A row is folded into columns, and the largest of their maxima stand for its best tokens. The
         confidence is the best token's share of them; calibration makes a chance of it.
         """
-        token, maxima = best_and_column_maxima(row)
-        best = row.item(token)
-        place = max(len(maxima) - CANDIDATES, 0)
-        maxima.partition(place)
-        sharpness = self._sharpness
-        share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
-        return Proposal(token, share, (), None)
+        proposals, sharpness = [], self._sharpness
+        for row in rows:
+            token, maxima = best_and_column_maxima(row)
+            best = row.item(token)
+            place = max(len(maxima) - CANDIDATES, 0)
+            maxima.partition(place)
+            share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
+            proposals.append(Proposal(token, share, (), None))
+        return proposals
 
     def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
         q = draft_distribution(ids, logits, self._sampling, self._settings, ())

@@ -21,7 +21,7 @@ from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 class AheadDrafter(Drafter):
     """Answer with prepared drafts; ask for one, or copy from the text, where none was prepared.
 
-    How one waits for a draft that was asked for is not said here: `look_up` asks, `take` has the reply.
+    Waiting for a draft is left to others: `look_up` asks the worker for it, and `take` is given the reply.
     """
 
     def __init__(self, worker: DraftWorker, draft_length: int, lookup: PromptLookup | None = None) -> None:

@@ -1,7 +1,9 @@
 """Predict what any settings would do on traced answers, in virtual time; pure and repeatable.
 
-The engine's own code decides everything, on a clock that only calls of the models and Python move. It asks
-a draft model through the port `Proposer`, and is told and tells through the ports of `DraftWorker`.
+The engine's own drafters decide everything, on a clock that only calls of the models and Python move. A
+replayed model stands behind the port `Proposer`, and the draft worker's ports end in virtual time. The target
+has no decoding loop of its own here: it has to stand still within a verification while the draft model works.
+So it is a generator, and shares with the loop how a round ends.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from localspec.decoding.drafters.draft_worker import DraftReply, DraftWorker
 from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix
@@ -72,7 +74,7 @@ class _SimulatedEngine:
         self._clock = VirtualClock()
         self._model = ReplayedModel(self._clock, settings.fan_out_budget + 1)
         self._state = DraftState(self._model, self._clock)
-        self._drafters = Drafters(self._state, self._ahead)
+        self._drafters = Drafters(self._state, partial(_ahead, self._clock, self._model))
 
     def answer(self, replay: Replay, script: Script | None) -> None:
         """Decode one more answer."""
@@ -91,17 +93,6 @@ class _SimulatedEngine:
         else:
             for due in target_side:
                 self._clock.now = due
-
-    def _ahead(self, cache: SpeculationCache, draft_length: int, lookup: PromptLookup | None) -> AheadDrafter:
-        """Return what drafts ahead; whoever lets the target's side begin does the worker's work."""
-        clock, times = self._clock, self._model.times
-        worker = DraftWorker(
-            cache,
-            VirtualInbox(clock, times.handoff_s),
-            reply=lambda reply: clock.reply(reply, times.handoff_s),
-            before_round=lambda: clock.spend(times.drafting_s),
-        )
-        return AheadDrafter(worker, draft_length, lookup)
 
     def _rounds(
         self,
@@ -162,10 +153,28 @@ class _SimulatedEngine:
         return found
 
 
-def _verdict(draft: Draft, tokens: Sequence[int], done: int) -> VerifyOutcome:
-    """Return what the target says of a draft behind `done` tokens of its answer.
+def _ahead(
+    clock: VirtualClock,
+    model: ReplayedModel,
+    cache: SpeculationCache,
+    draft_length: int,
+    lookup: PromptLookup | None,
+) -> AheadDrafter:
+    """Return a drafter whose worker has no thread: `_SimulatedEngine.answer` lets it work."""
+    times = model.times
+    worker = DraftWorker(
+        cache,
+        VirtualInbox(clock, times.handoff_s),
+        reply=lambda reply: clock.reply(reply, times.handoff_s),
+        before_round=lambda: clock.spend(times.drafting_s),
+    )
+    return AheadDrafter(worker, draft_length, lookup)
 
-    Where the draft reaches the end of the answer, the token after it does not count.
+
+def _verdict(draft: Draft, tokens: Sequence[int], done: int) -> VerifyOutcome:
+    """Return the target's verdict on a draft behind the first `done` tokens of its answer.
+
+    Where the draft reaches the end of the answer, the bonus token is its last one again, and is cut off.
     """
     accepted = common_prefix(draft.tokens, tokens[done : done + len(draft.tokens)])
     return VerifyOutcome(accepted, tokens[min(done + accepted, len(tokens) - 1)])

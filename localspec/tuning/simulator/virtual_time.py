@@ -79,5 +79,5 @@ class VirtualInbox:
         return self._messages.popleft()
 
     def empty(self) -> bool:
-        """Tell whether no message waits."""
+        """Return whether there is no message."""
         return not self._messages
