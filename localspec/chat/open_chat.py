@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, Answering, Saved
 from localspec.chat.live_stats import label
-from localspec.chat.messages import AnswerRecord, Attachment, Shown, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, Role, Shown, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
@@ -65,6 +65,15 @@ class OpenChat(Branches):
         """Return the system prompt in force."""
         own = self._info.system
         return self._usual_system(self._info.profile) if own is None else own
+
+    def last(self, role: Role | None = None) -> StoredMessage:
+        """Return the last message of the shown branch, by one side if given; raises UserError without any."""
+        for message in reversed(self.path):
+            if role in {None, message.role}:
+                return message
+        raise UserError(
+            f"there is no {'answer' if role == 'assistant' else 'question'} yet", "ask something first"
+        )
 
     def ask(self, text: str, attachments: Sequence[Attachment] = ()) -> StoredMessage:
         """Add a question at the end of the shown branch; raises `UserError` if it says nothing."""

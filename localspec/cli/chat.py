@@ -7,28 +7,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from localspec.app import figures
 from localspec.app.opening import with_config
-from localspec.chat.answer_settings import DRAFT_MODES, AnswerOptions
-from localspec.chat.commands import (
-    Templates,
-    as_message,
-    may_be_own,
-    own_templates,
-    parse,
-    read_mode,
-    read_temperature,
-    specs_of,
-)
+from localspec.chat.answer_settings import AnswerOptions
+from localspec.chat.commands.command import CommandCall, CommandContext
+from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Setting, ShowSetting
+from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
+from localspec.chat.commands.parsing import as_message, name_in, parse
+from localspec.chat.commands.registry import IN_LINES, LINE_NAMES
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
 from localspec.cli.shared.answer_request import profiles_named, reads_standard_input, session_request
 from localspec.cli.shared.arguments import (
-    MODES,
     Parser,
     add_answer_flags,
     add_thinking_flags,
@@ -58,6 +52,9 @@ if TYPE_CHECKING:
 
 _FENCE = '"""'
 _INPUT = "standard input"
+_BEYOND_COMMANDS = '''\
+Ctrl+C stops an answer. A line ending in \\ goes on in the next; """ opens and closes a block.
+@FILE attaches a text file, @FILE:3-5 or @FILE#L3 some lines of it; a \\ before the @ keeps it as text.'''
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 
 
@@ -135,7 +132,14 @@ class Dialogue:
         self._last: Finished | None = None
         self._last_options: AnswerOptions | None = None
         self._leaving = False
-        self._known = specs_of(self._commands())
+        self._actions: dict[ActionName, Callable[[], None]] = {
+            "help": self._help,
+            "figures": self._show_figures,
+            "undo": self._undo,
+            "clear": self._clear,
+            "color": self._colour,
+            "exit": self._leave,
+        }
 
     def mode_line(self) -> str:
         """Return the mode of the next answer and why, once it is told what the tuner's settings lack."""
@@ -148,15 +152,12 @@ class Dialogue:
         """Answer line after line until the last; return the exit code."""
         while not self._leaving and (entry := self._next_entry(reader)) is not None:
             text, is_block = entry
-            typed, text = text, text if is_block else self._filled_in(text)
-            is_prompt = is_block or text != typed
             try:
-                command = None if is_prompt else parse(text, self._known)
-                if command is not None:
-                    self._commands()[command.name](command.argument)
+                if not is_block and (call := self._command_in(text)) is not None:
+                    self._run(call)
                 elif text.strip():
                     said = text.strip("\n")
-                    self._ask(said if is_prompt else as_message(said, self._known))
+                    self._ask(said if is_block else as_message(said, LINE_NAMES.keys()))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise
@@ -166,21 +167,48 @@ class Dialogue:
                 return INTERRUPTED
         return SUCCESS
 
-    def _filled_in(self, text: str) -> str:
-        """Return the prompt that a command of the person's own stands for, or the text itself."""
-        names = {name.strip("/") for name in self._commands()}
-        first = text.partition(" ")[0].strip("/").lower()
-        if first in names or not may_be_own(text):
-            return text
-        return self._own_templates().filled_in(text)
+    def _command_in(self, text: str) -> CommandCall | None:
+        """Return the command that a line is, also one of the person's own; raises UserError."""
+        own = None
+        if name_in(text) not in LINE_NAMES and may_be_own(text):
+            own = self._own_commands().parse(text)
+        return own or parse(text, LINE_NAMES)
 
-    def _own_templates(self) -> Templates:
+    def _own_commands(self) -> OwnCommands:
         """Read the person's own commands; what is wrong with one is told once."""
-        found = own_templates()
+        found = own_commands()
         for problem in [problem for problem in found.problems if problem not in self._problems]:
             self._problems.add(problem)
             opening.note(problem)
         return found
+
+    def _run(self, call: CommandCall) -> None:
+        """Run a command, and do what it leaves to do."""
+        for effect in call.effects(CommandContext(self._session, self._models, Path.cwd())):
+            match effect:
+                case Ask(prompt):
+                    self._ask(prompt)
+                case ShowSetting(setting):
+                    self._show_setting(setting)
+                case ActOnMessage("regenerate", _, modes):
+                    self._answer(next(iter(modes), None))
+                case Act(name):
+                    self._actions[name]()
+                case _:  # such commands have no `in_lines`
+                    raise NotImplementedError(effect)
+
+    def _show_setting(self, setting: Setting) -> None:
+        match setting:
+            case "mode":
+                say(self.mode_line())
+            case "profile":
+                say(f"profile {self._session.profile.title}: {self._session.profile.description}")
+            case "system prompt":
+                say(f"system prompt: {self._session.chat.system or 'none'}")
+            case "temperature":
+                say(f"temperature {self._session.sampling(self._models).temperature:g}")
+            case _:
+                assert_never(setting)
 
     def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
         """Return what is said next, None at the end or at the second Ctrl+C in a row."""
@@ -258,43 +286,12 @@ class Dialogue:
                 say(figures.note(change))
             self._told = change
 
-    def _commands(self) -> dict[str, Callable[[str], None]]:
-        return {
-            "help": self._help,
-            "mode": self._mode,
-            "stats": self._stats,
-            "regen": self._regenerate,
-            "undo": self._undo,
-            "clear": self._clear,
-            "system": self._system,
-            "temp": self._temperature,
-            "color": self._color,
-            "exit": self._exit,
-        }
+    def _help(self) -> None:
+        for command in (*IN_LINES, *self._own_commands().commands):
+            say(f"{command.usage:<18} {command.in_lines}")
+        say(_BEYOND_COMMANDS)
 
-    def _help(self, _argument: str) -> None:
-        text = Path(__file__).with_name("chat_commands.txt").read_text(encoding="utf-8")
-        for line in text.format(modes="|".join(MODES)).splitlines():
-            say(line)
-        for spec in self._own_templates().specs:
-            say(f"{spec.usage:<18} {spec.description}")
-
-    def _possible(self, argument: str) -> Mode | None:
-        """Return the mode that a word names, None for `auto`; raises UserError where it needs a draft."""
-        mode = read_mode(argument or "auto")
-        if mode in DRAFT_MODES and self._models.draft is None:
-            raise UserError(
-                f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram"
-            )
-        return mode
-
-    def _mode(self, argument: str) -> None:
-        mode = self._possible(argument)
-        if argument:
-            self._session.settle(mode=mode or "auto")
-        say(self.mode_line())
-
-    def _stats(self, _argument: str) -> None:
+    def _show_figures(self) -> None:
         self._shows_stats = not self._shows_stats
         options = self._last_options
         if self._last is not None and options is not None:
@@ -302,34 +299,18 @@ class Dialogue:
                 say(line)
         say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
 
-    def _regenerate(self, argument: str) -> None:
-        mode = self._possible(argument)
-        if not self._session.chat.path:
-            raise UserError("there is no answer to write anew", "ask something first")
-        self._answer(mode)
-
-    def _undo(self, _argument: str) -> None:
+    def _undo(self) -> None:
         questions = [message for message in self._session.chat.path if message.role == "user"]
         if not questions:
             raise UserError("there is nothing to undo", "the conversation is empty")
         self._take_back(questions[-1])
         say(f"taken back; questions left: {len(questions) - 1}")
 
-    def _clear(self, _argument: str) -> None:
+    def _clear(self) -> None:
         self._begin_anew()
         say("a new conversation")
 
-    def _system(self, argument: str) -> None:
-        if argument:
-            self._session.settle(system_prompt="" if argument == "-" else argument)
-        say(f"system prompt: {self._session.chat.system or 'none'}")
-
-    def _temperature(self, argument: str) -> None:
-        if argument:
-            self._session.settle(temperature=read_temperature(argument))
-        say(f"temperature {self._session.sampling(self._models).temperature:g}")
-
-    def _color(self, _argument: str) -> None:
+    def _colour(self) -> None:
         if not self._output.colours and colours_unwanted():
             raise UserError(
                 "NO_COLOR is set, so colours stay off", "start with --color to have them all the same"
@@ -337,7 +318,7 @@ class Dialogue:
         self._output = replace(self._output, colours=not self._output.colours)
         say(LEGEND if self._output.colours else "colours off")
 
-    def _exit(self, _argument: str) -> None:
+    def _leave(self) -> None:
         self._leaving = True
 
 

@@ -1,49 +1,63 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
-from localspec.chat import commands
 from localspec.chat.attachments import Completion
-from localspec.chat.commands import COMMANDS, Command, complete, parse
+from localspec.chat.commands.command import Command, CommandCall, Kind
+from localspec.chat.commands.completion import complete_command
+from localspec.chat.commands.messages import last_code_block
+from localspec.chat.commands.parsing import as_message, as_typed, parse
+from localspec.chat.commands.registry import COMMANDS, IN_LINES, LINE_NAMES, ON_SCREEN, SCREEN_NAMES
 from localspec.errors import UserError
 
 NAMES = {"profile": ("coding", "general", "my own"), "theme": ("nord", "gruvbox")}
 
 
-def choices(kind: str) -> Sequence[str]:
+def choices(kind: Kind) -> Sequence[str]:
     return NAMES[kind]
 
 
 def offers(text: str) -> list[str]:
     """Return what the text can become."""
-    return [text[: offer.start] + offer.insert for offer in complete(text, choices)]
+    return [text[: offer.start] + offer.insert for offer in complete_command(text, choices)]
 
 
 @pytest.mark.parametrize(
-    ("text", "command"),
+    ("text", "name", "argument"),
     [
-        ("/help", Command("help")),
-        ("/HELP  ", Command("help")),
-        ("/quit", Command("exit")),
-        ("/read notes.txt", Command("attach", "notes.txt")),
-        ('/attach "my notes.txt"', Command("attach", "my notes.txt")),
-        ("/import 'chat.json'", Command("import", "chat.json")),
-        ("/mode", Command("mode")),
-        ("/mode  SSD ", Command("mode", "SSD")),
-        ("/mode ar", Command("mode", "ar")),
-        ("/system You are kind.\nAnd brief.", Command("system", "You are kind.\nAnd brief.")),
-        ("/system -", Command("system", "-")),
-        ("/rename A title", Command("rename", "A title")),
-        ("/temp 0.5", Command("temp", "0.5")),
-        ("/compare off, ssd", Command("compare", "off, ssd")),
-        ("/branch next", Command("branch", "next")),
-        ("/regen sd", Command("regen", "sd")),
+        ("/help", "help", None),
+        ("/HELP  ", "help", None),
+        ("/quit", "exit", None),
+        ("/read notes.txt", "attach", "notes.txt"),
+        ('/attach "my notes.txt"', "attach", "my notes.txt"),
+        ("/import 'chat.json'", "import", "chat.json"),
+        ("/mode", "mode", None),
+        ("/mode  SSD ", "mode", "ssd"),
+        ("/mode ar", "mode", "off"),
+        ("/mode Auto", "mode", "auto"),
+        ("/system You are kind.\nAnd brief.", "system", "You are kind.\nAnd brief."),
+        ("/system -", "system", "-"),
+        ("/rename A title", "rename", "A title"),
+        ("/temp 0.5", "temp", 0.5),
+        ("/temp", "temp", None),
+        ("/compare off,ssd  ar", "compare", ("off", "ssd")),
+        ("/compare", "compare", ()),
+        ("/branch", "branch", "next"),
+        ("/branch Previous", "branch", "previous"),
+        ("/copy CODE", "copy", True),
+        ("/regen sd", "regen", "sd"),
+        ("/export", "export", ("md", "")),
+        ("/export json", "export", ("json", "")),
+        ("/export md talk.txt", "export", ("md", "talk.txt")),
+        ("/export talk.JSON", "export", ("json", "talk.JSON")),
+        ("/export my talk.md", "export", ("md", "my talk.md")),
+        ('/export json "my talk.md"', "export", ("json", "my talk.md")),
     ],
 )
-def test_commands_are_understood(text: str, command: Command) -> None:
-    assert parse(text) == command
+def test_commands_and_their_arguments_are_understood(text: str, name: str, argument: object) -> None:
+    assert parse(text) == CommandCall(SCREEN_NAMES[name], argument, text)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +79,7 @@ def test_what_is_no_command_is_a_message(text: str) -> None:
 )
 def test_what_kept_a_message_from_being_a_command_is_taken_off(text: str, message: str) -> None:
     assert parse(text) is None
-    assert commands.as_message(text) == message
+    assert as_message(text) == message
 
 
 @pytest.mark.parametrize(
@@ -92,7 +106,7 @@ def test_what_kept_a_message_from_being_a_command_is_taken_off(text: str, messag
 )
 def test_text_that_is_no_command_anyway_loses_nothing(text: str) -> None:
     assert parse(text) is None
-    assert commands.as_message(text) == text
+    assert as_message(text) == text
 
 
 @pytest.mark.parametrize("text", ["/", " /", "/ \n"])
@@ -104,19 +118,29 @@ def test_slash_alone_is_told(text: str) -> None:
         assert parse(text) is None
 
 
-def test_commands_of_another_set_are_understood_in_the_same_way() -> None:
-    known = commands.specs_of({"undo", "mode", "exit"})
-    assert parse("/QUIT", known) == Command("exit")
-    assert parse("//undo", known) is None
-    assert commands.as_message("//undo x", known) == "/undo x"
-    assert commands.as_message("//help x", known) == "//help x"
+def test_the_plain_chat_has_commands_of_its_own() -> None:
+    call = parse("/QUIT", LINE_NAMES)
+    assert call is not None
+    assert call.command.name == "exit"
+    assert parse("//undo", LINE_NAMES) is None
+    assert as_message("//undo x", LINE_NAMES.keys()) == "/undo x"
+    assert as_message("//settings x", LINE_NAMES.keys()) == "//settings x"
     for text, words in (
         ("/undo it", "nothing can follow"),
         ("/mode fast", "no mode"),
-        ("/help", "no command"),
+        ("/settings", "no command"),
     ):
         with pytest.raises(UserError, match=words):
-            parse(text, known)
+            parse(text, LINE_NAMES)
+
+
+@pytest.mark.parametrize("text", ["/help me", "/other one", "/quit", "/usr/bin", "hello", "// a", " /help"])
+@pytest.mark.parametrize("known", [SCREEN_NAMES, LINE_NAMES])
+def test_any_message_can_be_typed(text: str, known: Mapping[str, Command[object]]) -> None:
+    typed = as_typed(text, known.keys())
+    assert parse(typed, known) is None
+    if text != " /help":  # typed as it is, it loses its space
+        assert as_message(typed, known.keys()) == text
 
 
 @pytest.mark.parametrize(
@@ -144,34 +168,6 @@ def test_a_mistake_is_explained(text: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_arguments_are_read() -> None:
-    assert [commands.read_mode(word) for word in ("off", "AR", "ngram", "ssd", "auto")] == [
-        "off",
-        "off",
-        "ngram",
-        "ssd",
-        None,
-    ]
-    assert commands.read_modes("off,ssd  ar") == ("off", "ssd")
-    assert commands.read_temperature("0.5") == 0.5
-    assert (commands.read_branch("next"), commands.read_branch("Previous")) == (1, -1)
-
-
-@pytest.mark.parametrize(
-    ("argument", "wanted"),
-    [
-        ("", ("md", "")),
-        ("json", ("json", "")),
-        ("md talk.txt", ("md", "talk.txt")),
-        ("talk.JSON", ("json", "talk.JSON")),
-        ("my talk.md", ("md", "my talk.md")),
-        ('json "my talk.md"', ("json", "my talk.md")),
-    ],
-)
-def test_an_export_has_a_format_and_a_file(argument: str, wanted: tuple[str, str]) -> None:
-    assert commands.read_export(argument) == wanted
-
-
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
@@ -189,22 +185,27 @@ def test_an_export_has_a_format_and_a_file(argument: str, wanted: tuple[str, str
     ],
 )
 def test_the_last_code_block_is_the_one_to_copy(answer: str, code: str | None) -> None:
-    assert commands.last_code_block(answer) == code
+    assert last_code_block(answer) == code
 
 
 def test_every_command_has_its_own_name_and_a_description() -> None:
-    names = [name for spec in COMMANDS for name in (spec.name, *spec.aliases)]
+    names = [name for command in COMMANDS for name in command.names]
     assert len(names) == len(set(names))
-    assert all(spec.description for spec in COMMANDS)
-    assert {spec.usage for spec in COMMANDS} >= {"/help", "/mode [MODE]", "/attach FILE"}
+    assert {*ON_SCREEN, *IN_LINES} == set(COMMANDS)
+    assert {command.usage for command in COMMANDS} >= {"/help", "/mode [MODE]", "/attach FILE"}
+
+
+def test_no_two_commands_share_a_key() -> None:
+    keys = [command.key for command in COMMANDS if command.key is not None]
+    assert len({key.keys for key in keys}) == len({key.id for key in keys}) == len(keys)
 
 
 def test_names_are_completed_with_room_for_an_argument() -> None:
-    assert offers("/") == [f"/{spec.name}{' ' if spec.argument_hint else ''}" for spec in COMMANDS]
+    assert offers("/") == [f"/{command.name}{' ' if command.argument.hint else ''}" for command in ON_SCREEN]
     assert offers("/th") == ["/thinking", "/theme "]
     assert offers("/Q") == ["/quit"]
     assert offers("/xyz") == []
-    offer, _model = complete("/mod", choices)
+    offer, _model = complete_command("/mod", choices)
     assert offer == Completion("/mode ", "/mode [MODE]", "show or change the decoding mode", 0)
 
 
@@ -234,5 +235,5 @@ def test_arguments_are_completed(text: str, wanted: list[str]) -> None:
 
 
 def test_a_mode_is_offered_with_an_explanation() -> None:
-    [offer] = complete("/mode of", choices)
+    [offer] = complete_command("/mode of", choices)
     assert offer.description == "plain: nothing is guessed"

@@ -7,7 +7,8 @@ import pytest
 
 from localspec.chat import attachments
 from localspec.chat.attachments import MOST_COMPLETIONS, complete_path
-from localspec.chat.commands import complete_input
+from localspec.chat.commands.command import Kind
+from localspec.chat.commands.completion import complete_input
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def choices(kind: str) -> Sequence[str]:
+def choices(kind: Kind) -> Sequence[str]:
     return ("general",) if kind == "profile" else ()
 
 

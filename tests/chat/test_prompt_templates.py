@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.commands import complete, may_be_own, own_templates
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.commands.command import CommandContext
+from localspec.chat.commands.completion import complete_command
+from localspec.chat.commands.effects import Ask
+from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
+from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
 from localspec.storage.paths import config_dir
+from localspec.storage.profiles import profiles
 
 
 @pytest.fixture
@@ -18,9 +25,21 @@ def folder() -> Path:
     return path
 
 
+def prompt_of(found: OwnCommands, typed: str) -> str | None:
+    """Return what a command of the person's own asks, None where the text is none."""
+    with Store(None) as store:
+        session = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest())
+        call = found.parse(typed)
+        if call is None:
+            return None
+        (effect,) = call.effects(CommandContext(session, None, Path()))
+    assert isinstance(effect, Ask)
+    return effect.prompt
+
+
 def test_without_a_folder_there_are_none() -> None:
-    assert own_templates().specs == []
-    assert own_templates().filled_in("/tidy x") == "/tidy x"
+    assert own_commands() == OwnCommands()
+    assert own_commands().parse("/tidy x") is None
 
 
 @pytest.mark.parametrize(
@@ -32,29 +51,29 @@ def test_without_a_folder_there_are_none() -> None:
         ("Look at it", "/tidy and again", "Look at it\n\nand again"),
         ("# What it is for\n\nLook\nat it\n", "/tidy", "Look\nat it"),
         ("\ufeffa\r\nb", "/tidy", "a\nb"),
-        ("/new is no command here", "/tidy", "//new is no command here"),
-        ("/other is none either", "/tidy", " /other is none either"),
+        ("/new is no command here", "/tidy", "/new is no command here"),
+        ("/other is none either", "/tidy", "/other is none either"),
         ("// a comment", "/tidy", "// a comment"),
         ("/ a", "/tidy", "/ a"),
-        ("x", "/tidying", "/tidying"),
-        ("x", "tell /tidy", "tell /tidy"),
+        ("x", "/tidying", None),
+        ("x", "tell /tidy", None),
     ],
 )
-def test_what_follows_is_filled_in(folder: Path, text: str, typed: str, prompt: str) -> None:
+def test_what_follows_is_filled_in(folder: Path, text: str, typed: str, prompt: str | None) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8", newline="")
-    assert own_templates().filled_in(typed) == prompt
+    assert prompt_of(own_commands(), typed) == prompt
 
 
 def test_they_are_described_and_completed(folder: Path) -> None:
     (folder / "tidy.md").write_text("# Make it neat\nTidy $ARGUMENTS", encoding="utf-8")
     (folder / "Long.md").write_text("word " * 40, encoding="utf-8")
     (folder / "note.txt").write_text("no command", encoding="utf-8")
-    specs = own_templates().specs
-    assert [(spec.usage, len(spec.description)) for spec in specs] == [
+    commands = own_commands().commands
+    assert [(command.usage, len(command.on_screen)) for command in commands] == [
         ("/long [TEXT]", 60),
         ("/tidy [TEXT]", 12),
     ]
-    (offer,) = complete("/tid", lambda _kind: (), specs)
+    (offer,) = complete_command("/tid", lambda _kind: (), commands)
     assert (offer.insert, offer.description) == ("/tidy ", "Make it neat")
 
 
@@ -84,9 +103,9 @@ def test_front_matter_describes_a_command_and_is_not_sent(
     folder: Path, text: str, description: str, hint: str
 ) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8", newline="")
-    found = own_templates()
-    assert [(spec.description, spec.argument_hint) for spec in found.specs] == [(description, hint)]
-    assert found.filled_in("/tidy a.py") == "Find a.py"
+    found = own_commands()
+    assert [(command.on_screen, command.argument.hint) for command in found.commands] == [(description, hint)]
+    assert prompt_of(found, "/tidy a.py") == "Find a.py"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +120,12 @@ def test_front_matter_describes_a_command_and_is_not_sent(
 )
 def test_what_only_looks_like_front_matter_is_sent(folder: Path, text: str) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8")
-    assert own_templates().filled_in("/tidy") == text
+    assert prompt_of(own_commands(), "/tidy") == text
 
 
 def test_a_heading_below_a_description_is_part_of_the_prompt(folder: Path) -> None:
     (folder / "tidy.md").write_text("---\ndescription: Tidy up\n---\n# Task\nTidy", encoding="utf-8")
-    assert own_templates().filled_in("/tidy") == "# Task\nTidy"
+    assert prompt_of(own_commands(), "/tidy") == "# Task\nTidy"
 
 
 NAMES = """
@@ -118,39 +137,41 @@ NAMES = """
 @pytest.mark.parametrize("name", NAMES.split())
 def test_names_of_any_script(folder: Path, name: str) -> None:
     (folder / f"{name}.md").write_text("Sum up: $ARGUMENTS", encoding="utf-8")
-    found = own_templates()
-    assert found.problems == []
+    found = own_commands()
+    assert found.problems == ()
     for form in (name, name.upper(), unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)):
         if form.lower() == name or not name.isascii():
             assert may_be_own(f"/{form} @a.txt")
-            assert found.filled_in(f"/{form} @a.txt") == "Sum up: @a.txt"
-    (offer,) = complete(f"/{unicodedata.normalize('NFC', name)[:2]}", lambda _kind: (), found.specs)[-1:]
+            assert prompt_of(found, f"/{form} @a.txt") == "Sum up: @a.txt"
+    (offer,) = complete_command(
+        f"/{unicodedata.normalize('NFC', name)[:2]}", lambda _kind: (), found.commands
+    )[-1:]
     assert offer.insert == f"/{unicodedata.normalize('NFC', name)} "
 
 
 @pytest.mark.parametrize("name", ["two words", "a.b", "what?", "a,b", "(x)", "@x", "£5"])
 def test_signs_in_names_are_refused(folder: Path, name: str) -> None:
     (folder / f"{name}.md").write_text("x", encoding="utf-8")
-    (problem,) = own_templates().problems
+    (problem,) = own_commands().problems
     assert "letters, digits, dashes and underscores" in problem
 
 
 def test_of_two_files_for_a_name_the_first_counts(folder: Path) -> None:
     (folder / "Tidy.md").write_text("one", encoding="utf-8")
     (folder / "tidy.md").write_text("two", encoding="utf-8")
-    found = own_templates()
+    found = own_commands()
     if len(list(folder.iterdir())) == 2:  # else the disk takes them for one
-        assert found.problems == ["commands/tidy.md is not used: another file is /tidy already"]
-    assert len(found.specs) == 1
-    assert found.filled_in("/tidy") in ("one", "two")
+        assert found.problems == ("commands/tidy.md is not used: another file is /tidy already",)
+    assert len(found.commands) == 1
+    assert prompt_of(found, "/tidy") in ("one", "two")
 
 
 @pytest.mark.parametrize("text", ["# Only a heading\n", "---\ndescription: x\n---\n"])
 def test_a_file_without_a_prompt_is_told(folder: Path, text: str) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8")
-    found = own_templates()
-    assert found.problems == ["commands/tidy.md is not used: it holds no prompt"]
-    assert found.filled_in("/tidy") == "/tidy"
+    found = own_commands()
+    assert found.problems == ("commands/tidy.md is not used: it holds no prompt",)
+    assert found.parse("/tidy") is None
 
 
 def test_what_is_none_is_told_in_a_line(folder: Path) -> None:
@@ -160,8 +181,8 @@ def test_what_is_none_is_told_in_a_line(folder: Path) -> None:
     (folder / "bytes.md").write_bytes(b"\xff\xfe\x00")
     (folder / "empty.md").write_text("\n", encoding="utf-8")
     (folder / "folder.md").mkdir()
-    found = own_templates()
-    assert list(found.prompts) == ["good"]
+    found = own_commands()
+    assert [command.name for command in found.commands] == ["good"]
     assert [problem.partition(" is not used: ")[0] for problem in found.problems] == [
         f"commands/{name}.md" for name in ("bytes", "empty", "folder", "mode", "two words")
     ]

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import Button, Static, TextArea
 
 from localspec.chat.attachments import Completion
-from localspec.chat.commands import complete
+from localspec.chat.commands.completion import complete_command
 from localspec_tui.widgets.composer.composer import (
     Composer,
     PromptEntered,
@@ -23,7 +23,7 @@ from tests.tui.styled import STYLES
 
 
 def commands(text: str) -> Sequence[Completion]:
-    return complete(text, lambda kind: ("general", "coding", "writing"))
+    return complete_command(text, lambda kind: ("general", "coding", "writing"))
 
 
 class ComposerHost(App[None]):

@@ -8,7 +8,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import Button, Static
 
 from localspec.chat.attachments import Completion
-from localspec.chat.commands import complete
+from localspec.chat.commands.completion import complete_command
 from localspec.errors import UserError
 from localspec_tui.widgets.composer.composer import Completions, Composer, PromptEntered
 from localspec_tui.widgets.composer.prompt_area import PromptArea
@@ -22,7 +22,7 @@ def commands_and_files(text: str) -> Sequence[Completion]:
         names = ("notes.md", "notes.txt", "plan.md")
         typed = text[at + 1 :]
         return [Completion(f"@{name} ", name, "", at) for name in names if name.startswith(typed)]
-    return complete(text, lambda kind: ("general", "coding", "writing"))
+    return complete_command(text, lambda kind: ("general", "coding", "writing"))
 
 
 class Host(App[None]):

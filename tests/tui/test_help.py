@@ -20,7 +20,7 @@ from textual.widgets import Static, TextArea
 
 import localspec.storage.config
 import localspec_tui
-from localspec.chat.commands import COMMANDS
+from localspec.chat.commands.registry import ON_SCREEN
 from localspec_tui.keys import (
     HelpEntry,
     collect,
@@ -161,7 +161,7 @@ async def test_all_of_the_help_can_be_reached() -> None:
         await pilot.press("f1")
         await pilot.pause()
         text = app.export_screenshot().replace("&#160;", " ")
-        assert all(f"/{spec.name}" in text for spec in COMMANDS)
+        assert all(f"/{spec.name}" in text for spec in ON_SCREEN)
         assert "Copy the message" in text
         assert "message.copy" not in text
         assert "Super+C" not in text

@@ -11,7 +11,6 @@ import pytest
 from localspec.chat import answering
 from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.attachments import attach
-from localspec.chat.commands import Command
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, ServerLost, StoreError, UserError
 from localspec.types.models import DeviceMemory, PlainRate
@@ -158,7 +157,7 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
         monkeypatch.setattr("localspec_tui.screens.chat.unsent.attach", slow)
         desk.chat.pane.post_message(PromptEntered("second"))
         await asyncio.to_thread(asked.wait, 10)
-        leaving = asyncio.create_task(desk.chat.run_command(Command("new")))
+        leaving = asyncio.create_task(desk.chat.run_named("new"))
         for _ in range(20):  # it has all the time to go ahead; a pause would wait for the question itself
             await asyncio.sleep(0.005)
         go_on.set()

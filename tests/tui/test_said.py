@@ -85,7 +85,7 @@ async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> Non
 async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("one"), says("two")) as desk:
         await desk.press("ctrl+r")
-        await desk.shows("there is no question yet")
+        await desk.shows("there is no answer to write anew")
         await desk.press("f3")
         await desk.until(lambda: "there is no question" not in desk.status())
         await desk.enter("/foo")

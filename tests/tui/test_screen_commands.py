@@ -6,11 +6,12 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from textual.widget import Widget
 
-from localspec.chat.commands import COMMANDS
+from localspec.chat.commands.effects import ActionName
 from localspec.storage.config import Config
 from localspec.types.request import Message
 from localspec_tui.screens.compare import AnswerColumn
@@ -26,9 +27,9 @@ from tests.tui.settled import settled
 pytestmark = pytest.mark.asyncio
 
 
-async def test_every_command_does_something(tmp_path: Path) -> None:
+async def test_every_action_of_a_command_is_known_to_the_screen_or_to_the_plain_chat(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
-        assert desk.chat.slash_commands.keys() == {spec.name for spec in COMMANDS}
+        assert set(get_args(ActionName)) - desk.chat.actions.keys() == {"undo", "clear", "color"}
 
 
 async def test_unknown_command_is_said_and_kept(tmp_path: Path) -> None:

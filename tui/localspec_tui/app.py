@@ -30,7 +30,7 @@ from textual.widgets import Input, TextArea
 
 from localspec.app.opener import ChatModels, OpeningWatch
 from localspec.app.screen import ScreenRequest
-from localspec.chat.commands import COMMANDS, Command
+from localspec.chat.commands.registry import ON_SCREEN
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
@@ -209,22 +209,20 @@ class LocalSpecApp(App[int]):
         yield from super().get_system_commands(screen)
         if screen is not self.chat_screen:
             return
-        for spec in COMMANDS:
-            if not spec.needs_argument:
-                yield self._offer(f"/{spec.name}", spec.description, Command(spec.name))
+        for command in ON_SCREEN:
+            if not command.argument.is_needed:
+                yield self._offer(f"/{command.name}", command.on_screen, command.name)
         pane = self.chat_screen.pane
-        pane.run_worker(pane.templates())  # what is new is there the next time
-        for spec in pane.own_commands:
-            begin = partial(pane.composer.begin_command, spec.name)
-            yield SystemCommand(f"/{spec.name}", spec.description, begin)
+        pane.run_worker(pane.read_own_commands())  # what is new is there the next time
+        for own in pane.own_commands.commands:
+            yield SystemCommand(f"/{own.name}", own.on_screen, partial(pane.composer.begin_command, own.name))
         for profile in self.chat_screen.session.profiles:
-            name = Command("profile", profile.name)
-            yield self._offer(f"Profile: {profile.title}", profile.description, name)
+            yield self._offer(f"Profile: {profile.title}", profile.description, "profile", profile.name)
         for mode in ("auto", "off", "ngram", "sd", "ssd"):
-            yield self._offer(f"Mode: {mode}", "decode the next answers so", Command("mode", mode))
+            yield self._offer(f"Mode: {mode}", "decode the next answers so", "mode", mode)
 
-    def _offer(self, title: str, description: str, command: Command) -> SystemCommand:
-        run = partial(self.call_later, self.chat_screen.run_command, command)
+    def _offer(self, title: str, description: str, name: str, argument: str = "") -> SystemCommand:
+        run = partial(self.call_later, self.chat_screen.run_named, name, argument)
         return SystemCommand(title, description, run)
 
 

@@ -19,9 +19,10 @@ from textual.widgets import Static, Tab, Tabs
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
 from localspec.chat.messages import Shown
+from localspec.chat.running_answer import STUCK_S
 from localspec.types.request import Mode
 from localspec_tui.keys import KeyFooter
-from localspec_tui.screens.chat.answering import STUCK, STUCK_S
+from localspec_tui.screens.chat.status import STUCK
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.transcript.message import Looks, MessageBody, prepare
 

@@ -18,7 +18,8 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from localspec.chat.commands import COMMANDS, CommandSpec
+from localspec.chat.commands.command import Command
+from localspec.chat.commands.registry import ON_SCREEN
 from localspec_tui.keys import HelpEntry, KeyFooter
 from localspec_tui.widgets.explained import glossary
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
@@ -38,7 +39,7 @@ class HelpScreen(ModalScreen[None]):
         Binding("f2", "toggle_names", "Names for config.toml", id="help.names"),
     ]
 
-    def __init__(self, entries: Sequence[HelpEntry], own: Sequence[CommandSpec] = ()) -> None:
+    def __init__(self, entries: Sequence[HelpEntry], own: Sequence[Command[str]] = ()) -> None:
         """Remember the keys, and the commands that the person has made."""
         super().__init__()
         self._own = own
@@ -84,7 +85,7 @@ class HelpScreen(ModalScreen[None]):
             keys = [("  ".join(entry.keys), words, entry.id) for entry, words in said if words]
             yield areas.get(area, area.capitalize()), keys
         texts["Words"] = glossary()
-        texts["Commands"] = {spec.usage: spec.description for spec in (*COMMANDS, *self._own)}
+        texts["Commands"] = {command.usage: command.on_screen for command in (*ON_SCREEN, *self._own)}
         for title, lines in texts.items():
             yield title, tuple(lines.items())
 

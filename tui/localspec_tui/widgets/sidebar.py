@@ -21,14 +21,14 @@ from textual.style import Style
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from localspec.chat.commands.effects import ChatChange
 from localspec.chat.messages import ChatInfo
 from localspec.safe_text import safe_line
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
-Change = Literal["rename", "pin", "delete", "restore"]
-_ACTIONS: tuple[tuple[Change, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
+_ACTIONS: tuple[tuple[ChatChange, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
 
@@ -95,7 +95,7 @@ class ChatPicked(Message):
 class ChangeAsked(Message):
     """A chat is to get another title, to be pinned or no longer, to go into the bin, or to come back."""
 
-    change: Change
+    change: ChatChange
     chat: ChatInfo
     title: str = ""
 
@@ -216,7 +216,7 @@ class ChatList(ScrollView, can_focus=True):
         in_bin = self.chat is not None and self.chat.deleted is not None
         return not (in_bin and action == "act" and parameters != ("open",))
 
-    def action_act(self, action: Change | Literal["open"]) -> None:
+    def action_act(self, action: ChatChange | Literal["open"]) -> None:
         """Open the chat under the cursor, or change something about it."""
         if (chat := self.chat) is None or self.cursor is None:
             return
@@ -261,7 +261,7 @@ class ChatList(ScrollView, can_focus=True):
     def _row_at(self, event: events.MouseEvent) -> int:
         return event.y + self.scroll_offset.y
 
-    def _action_at(self, event: events.MouseEvent) -> Change | None:
+    def _action_at(self, event: events.MouseEvent) -> ChatChange | None:
         place = event.x - (self.scrollable_content_region.width - _ACTIONS_WIDTH)
         return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
 

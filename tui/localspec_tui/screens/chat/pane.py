@@ -1,10 +1,10 @@
-"""The pane of the chat: what is said there, the answer being written, and what a person does about it."""
+"""The pane of the chat: what is said there, the answer being written, and the dialogs about both."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,21 +17,23 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
 from textual.screen import Screen
-from textual.timer import Timer
-from textual.worker import Worker, WorkerState
 
-from localspec.chat import commands
-from localspec.chat.answering import AnswerEvent, Saved, Started
-from localspec.chat.live_stats import mode_name, own_rate
+from localspec.chat.commands.command import CommandCall
+from localspec.chat.commands.effects import ActOnMessage
+from localspec.chat.commands.messages import COMPARED
+from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
+from localspec.chat.commands.parsing import as_message, parse
+from localspec.chat.commands.registry import SCREEN_NAMES
+from localspec.chat.controller import ChatController
+from localspec.chat.live_stats import mode_name
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, Attachment, Role, StoredMessage
-from localspec.chat.prompting import check_alone, never_fits, room_of
+from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.errors import (
     Cancelled,
     ContextFullError,
     EngineDied,
-    EngineError,
     LocalSpecError,
     ServerLost,
     StoreError,
@@ -39,12 +41,10 @@ from localspec.errors import (
 )
 from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
-from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 from localspec_tui.clipboard import CopyAsked
-from localspec_tui.screens.chat.answering import STUCK, Answering, Job
-from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
+from localspec_tui.screens.chat.status import NOTICE_S, STUCK, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
@@ -56,12 +56,9 @@ from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
-TICKS_PER_S = 12
 WAITING_S = 10.0  # after which a person may be looking elsewhere
-LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
-COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
 
 
 class ChatsChanged(ScreenMessage):
@@ -76,7 +73,7 @@ class AnswerReady(ScreenMessage):
 
 
 class ChatPane(Vertical):
-    """The open chat between its panels, with a new answer at its end now and then."""
+    """The open chat between its panels: the `ChatView` of its controller."""
 
     def __init__(
         self,
@@ -85,13 +82,15 @@ class ChatPane(Vertical):
         folder: Path,
         attachment_bytes: int,
         log: Log,
-        run_command: Callable[[commands.Command], Awaitable[None]],
+        run_command: Callable[[CommandCall], Awaitable[None]],
     ) -> None:
         super().__init__()
         self.session = session
         self.loader = loader
-        self.folder = folder
-        self._run_command = run_command
+        self.run_command = run_command
+        self.controller = ChatController(
+            session, loader, self, lambda work: self.run_worker(work, group="answer")
+        )
         self.title_bar = TitleBar()  # which the screen shows above everything,
         self.status = ChatStatus(session, loader)  # and this below
         self.welcome = Welcome()
@@ -99,11 +98,9 @@ class ChatPane(Vertical):
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status)
-        self._answer: Answering | None = None
-        self._ticks: Timer
-        self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
+        self._left_text = ""  # of the prompt, when the chat before was left
         self.go_home: Callable[[], None] | None = None  # where the models are on another machine
-        self.own_commands: Sequence[commands.CommandSpec] = ()  # the person's, as they were read last
+        self.own_commands = OwnCommands()  # as they were read last
         self._told: set[str] = set()  # of what is wrong with them
 
     def compose(self) -> ComposeResult:
@@ -116,25 +113,23 @@ class ChatPane(Vertical):
 
     async def on_mount(self) -> None:
         """Get the prompts of earlier days, and the person's own commands."""
-        self._ticks = self.set_interval(1 / TICKS_PER_S, self._tick, pause=True)
         with suppress(StoreError):  # what is wrong with the store is said where something is to be kept
             self.composer.set_history(await asyncio.to_thread(self.session.store.prompts))
-        await self.templates()
+        await self.read_own_commands()
 
     def on_unmount(self) -> None:
         """End an answer under way; what was written so far is kept."""
-        if self._answer is not None:
-            self._answer.stop()
+        self.controller.close()
 
     @property
     def answering(self) -> bool:
         """Tell whether an answer is being written, or does not end."""
-        return self._answer is not None and (not self._answer.saved or self._answer.is_stuck)
+        return self.controller.answering
 
     @property
     def working(self) -> bool:
         """Tell whether the models are at work, for an answer or to measure something after it."""
-        return self._answer is not None
+        return self.controller.working
 
     def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
         """Open another screen, and do with what it brings back what is to be done."""
@@ -168,36 +163,36 @@ class ChatPane(Vertical):
         """Show the rounds of the last answer, which take a while to read."""
         record = None
         with suppress(LocalSpecError):  # there may be no answer
-            last = self.last("assistant")
+            last = self.session.chat.last("assistant")
             record = await asyncio.to_thread(self.session.chat.record, last.id)
         if self.working:
             return
         if record is None:
             self.timeline.clear("no answer yet")
         else:
-            self.show_rounds(last, record)
+            self._show_rounds(last, record)
 
-    def show_rounds(self, message: StoredMessage, record: AnswerRecord) -> None:
+    def _show_rounds(self, message: StoredMessage, record: AnswerRecord) -> None:
         """Show how an answer was drafted and verified."""
         moment = datetime.fromtimestamp(message.created).astimezone()
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
     async def leave_for(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Leave the open chat for another; prompts that wait become part of its unsent text."""
-        async with self._changing:
-            title = self.session.chat.info.title if self.answering else None
-            await self._leave()
-            before, unsent = self.composer.text, self.composer.leave()
-            await asyncio.to_thread(self.session.store.set_draft, *unsent)
-            await asyncio.to_thread(open_another)
-        self.session.queue.clear()
+        title = self.session.chat.info.title if self.answering else None
+        await self.controller.leave_for(open_another)
         self.composer.set_queue(self.session.queue)
         self.status.say("")
-        await self.begin_anew(at, before)
+        await self.begin_anew(at, self._left_text)
         if title is not None:
             self.status.say(
                 f"the answer in “{title}” was stopped; what came is kept, and /continue there goes on"
             )
+
+    def take_unsent(self) -> tuple[int, str]:
+        """Return the open chat, which is left now, and what is to be kept with it."""
+        self._left_text = self.composer.text
+        return self.composer.leave()
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Leave the open chat for another; an answer under way there is ended and kept."""
@@ -213,80 +208,20 @@ class ChatPane(Vertical):
         self.composer.text = self.session.chat.info.draft + typed.removeprefix(before)
         self.composer.focus()
 
-    async def delete(self) -> None:
-        """Delete the open chat, and open an empty one."""
-        async with self._changing:
-            await self.until_free()
-            await asyncio.to_thread(self.session.store.delete, self.session.chat.info.id)
-            await asyncio.to_thread(self.session.new)
-        await self.show()
+    # --- answers ---
 
-    def last(self, role: Role | None = None) -> StoredMessage:
-        """Return the last message of the shown branch, by one side if given; raises UserError without any."""
-        for message in reversed(self.session.chat.path):
-            if role in {None, message.role}:
-                return message
-        raise UserError(
-            f"there is no {'answer' if role == 'assistant' else 'question'} yet", "ask something first"
-        )
-
-    # --- answering ---
-
-    def launch(self, job: Job, *, continues: bool = False) -> None:
-        """Let the models work on the open chat."""
-        self._answer = answer = Answering(self.loader, job, continues=continues)
+    def began(self) -> None:
+        """Show that an answer is under way."""
         self.status.forgive()
         self.status.mention("")
         self.composer.set_answering(True)
-        answer.work = self.run_worker(answer.run, thread=True, group="answer", exit_on_error=False)
-        self._ticks.resume()
 
-    def stop(self) -> None:
-        """End an answer under way, with the engine if that does not react; what came is kept."""
-        if self._answer is not None and self._answer.is_stuck:
-            self.run_worker(self.reload())
-        elif self._answer is not None:
-            self._answer.stop()
-
-    async def reload(self) -> None:
-        """End the engine, whether it reacts or not, and open the models anew."""
-        if (models := self.loader.ready) is not None:
-            await asyncio.to_thread(models.close)
-            self.loader.reopen(models)
-        self.loader.start()
-
-    async def until_free(self) -> None:
-        """Cut short what is still measured after an answer; raises `UserError` while one is written."""
-        self.must_be_idle()
-        await self._leave()
-
-    def must_be_idle(self) -> None:
-        """Raise `UserError` while an answer is written."""
-        if self.answering:
-            raise UserError("an answer is being written", "stop it first: Esc")
-
-    async def _leave(self) -> None:
-        """End an answer under way and wait until it is kept, because the chat is about to change."""
-        if self._answer is not None:
-            self._answer.stop()
-            work = asyncio.create_task(self._answer.work.wait())
-            done, _ = await asyncio.wait([work], timeout=LEAVING_S)
-            if not done:
-                raise UserError("the answer under way has not stopped yet", "wait a moment")
-            self._rest()
-
-    def _rest(self) -> None:
-        self._answer = None
-        self._ticks.pause()
+    def rests(self) -> None:
+        """Show that the models no longer work for this chat."""
         self.composer.set_answering(False)
 
-    async def _tick(self) -> None:
-        """Show what came since the last time."""
-        async with self._changing:
-            if self._answer is not None:
-                await self._show_news(self._answer)
-
-    async def _show_news(self, answer: Answering) -> None:
+    async def show_news(self, answer: RunningAnswer) -> None:
+        """Show what came of an answer since the last time."""
         update = answer.live.drain()
         if update.started is not None:
             await self._show_started(update.started)
@@ -319,75 +254,11 @@ class ChatPane(Vertical):
         else:
             await self.transcript.add(item)
 
-    # --- commands of the person's own ---
+    def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        """Go on after an answer, once what was typed before its end has been heard."""
+        self.call_later(self._go_on_after, answer, error)
 
-    async def templates(self) -> commands.Templates:
-        """Read the person's own commands anew; what is wrong with one is told once."""
-        found = await asyncio.to_thread(commands.own_templates)
-        for problem in [problem for problem in found.problems if problem not in self._told]:
-            self._told.add(problem)
-            self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
-        self.own_commands = found.specs
-        return found
-
-    # --- asking ---
-
-    @on(PromptEntered)
-    async def _take_prompt(self, event: PromptEntered) -> None:
-        try:
-            text = event.text
-            if commands.may_be_own(text):
-                text = (await self.templates()).filled_in(text)
-            if (command := commands.parse(text)) is not None:
-                await self._run_command(command)
-            elif self.answering:
-                self.composer.wait(text)
-            else:
-                await self._ask(text)
-        except LocalSpecError as error:
-            self.composer.refuse(event.text, error)
-
-    async def _ask(self, text: str) -> None:
-        """Ask the open chat something and start the answer."""
-        chat = self.session.chat
-        async with self._changing:
-            message = commands.as_message(text, {*commands.NAMES, *(spec.name for spec in self.own_commands)})
-            question, files = await asyncio.to_thread(self.composer.attached, message)
-            for line in await asyncio.to_thread(self.composer.unread, message, files):
-                self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
-            await asyncio.to_thread(self._check_fits, question, files)
-            await self.until_free()
-            asked = await asyncio.to_thread(chat.ask, question, files)
-            self.status.count_question(is_other_below=bool(self.composer.text))
-            self.post_message(ChatsChanged())
-            if len(chat.path) == 1:
-                await self.show_messages()
-            else:
-                await self.transcript.add(chat.shown_one(asked.id))
-                self.transcript.follow()
-            self.launch(self.session.answer)
-
-    def _check_fits(self, question: str, files: Sequence[Attachment]) -> None:
-        """Raise `ContextFullError` for a question that no room could be made for."""
-        if (models := self.loader.ready) is not None:
-            with suppress(EngineError):  # which the answer will tell
-                check_alone(self.session.chat.system, question, files, models.target, models.count_tokens)
-
-    @on(Worker.StateChanged)
-    async def _end_answer(self, event: Worker.StateChanged) -> None:
-        """Show what an answer left, unless its chat was left, and go on with what waits."""
-        answer, error = self._answer, event.worker.result
-        if answer is None or event.worker is not answer.work or event.state is not WorkerState.SUCCESS:
-            return  # it is cancelled where the screen is left
-        async with self._changing:
-            if answer is not self._answer:
-                return
-            await self._show_news(answer)
-            self._rest()
-            if error is not None or not answer.saved:  # it may have left nothing
-                with suppress(StoreError):
-                    await asyncio.to_thread(self.session.chat.settle)
-                await self.show_messages()
+    async def _go_on_after(self, answer: RunningAnswer, error: BaseException | None) -> None:
         self.show_figures()
         self.post_message(ChatsChanged())
         if monotonic() - answer.began_s > WAITING_S:
@@ -400,12 +271,7 @@ class ChatPane(Vertical):
         elif answer.is_stopped and self.session.queue:
             self.status.say("stopped; what waits is sent by Enter in an empty prompt", is_error=True)
 
-    @on(QueueResumed)
-    async def _ask_waiting(self) -> None:
-        if not self.answering and (text := self.composer.next_waiting()) is not None:
-            await self._take_prompt(PromptEntered(text))
-
-    async def _explain(self, error: BaseException, answer: Answering) -> None:
+    async def _explain(self, error: BaseException, answer: RunningAnswer) -> None:
         """Say what ended an answer before its end, and what can be done."""
         match error:
             case Cancelled():
@@ -435,6 +301,72 @@ class ChatPane(Vertical):
         if self.go_home is not None and not isinstance(self.app.screen, AskScreen):
             self.ask(AskScreen(question, "Open here", otherwise or "Not now", is_careful=True), take)
 
+    # --- prompts ---
+
+    async def read_own_commands(self) -> OwnCommands:
+        """Read the person's own commands anew; what is wrong with one is told once."""
+        found = await asyncio.to_thread(own_commands)
+        for problem in [problem for problem in found.problems if problem not in self._told]:
+            self._told.add(problem)
+            self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
+        self.own_commands = found
+        return found
+
+    @on(PromptEntered)
+    async def _take_prompt(self, event: PromptEntered) -> None:
+        try:
+            call = await self._command_in(event.text)
+        except LocalSpecError as error:
+            self.composer.refuse(event.text, error)
+            return
+        if call is None:
+            await self.send(event.text, event.text)
+        else:
+            await self.run_command(call)
+
+    async def _command_in(self, text: str) -> CommandCall | None:
+        own = (await self.read_own_commands()).parse(text) if may_be_own(text) else None
+        return own or parse(text)
+
+    async def send(self, prompt: str, typed: str) -> None:
+        """Send a prompt, or let it wait; one that is refused goes back to the composer as it was `typed`."""
+        try:
+            if self.answering:
+                self.composer.wait(prompt)
+            else:
+                await self._ask(prompt)
+        except LocalSpecError as error:
+            self.composer.refuse(typed, error)
+
+    async def _ask(self, prompt: str) -> None:
+        """Ask the open chat something, with the files that the prompt names."""
+        own_names = (command.name for command in self.own_commands.commands)
+        message = as_message(prompt, {*SCREEN_NAMES, *own_names})
+
+        async def read() -> tuple[str, tuple[Attachment, ...]]:
+            text, files = await asyncio.to_thread(self.composer.attached, message)
+            for line in await asyncio.to_thread(self.composer.unread, message, files):
+                self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
+            return text, files
+
+        await self.controller.ask(read)
+
+    async def show_question(self, question: StoredMessage) -> None:
+        """Show a question that was just asked."""
+        chat = self.session.chat
+        self.status.count_question(is_other_below=bool(self.composer.text))
+        self.post_message(ChatsChanged())
+        if len(chat.path) == 1:
+            await self.show_messages()
+        else:
+            await self.transcript.add(chat.shown_one(question.id))
+            self.transcript.follow()
+
+    @on(QueueResumed)
+    async def _ask_waiting(self) -> None:
+        if not self.answering and (text := self.composer.next_waiting()) is not None:
+            await self._take_prompt(PromptEntered(text))
+
     # --- messages ---
 
     @on(ActionAsked)
@@ -442,26 +374,34 @@ class ChatPane(Vertical):
         await self.status.attempt(self._do(event))
 
     async def _do(self, asked: ActionAsked) -> None:
-        walks = asked.action in ("previous", "next")  # keys may outrun the screen: any branch will do
-        message = (self.session.chat.message if walks else self._message)(asked.message_id)
         match asked.action:
             case "copy":
-                self.copy(message.content, "the message")
+                self.copy(self.controller.message(asked.message_id).content, "the message")
             case "copy-code":
                 self.copy(asked.text, "the code")
-            case "edit":
-                await self.edit(message)
-            case "regenerate":
-                await self.regenerate(message)
-            case "continue":
-                await self.go_on(message)
-            case "previous" | "next":
-                await self.switch(message, -1 if asked.action == "previous" else 1)
             case "timeline":
-                self.show_rounds(message, await self.record_of(message, "message", "choose an answer"))
+                message = self.controller.message(asked.message_id)
+                record = await self.controller.record_of(message, "message", "choose an answer")
+                self._show_rounds(message, record)
                 self.timeline.remove_class("hidden")
+            case _:
+                await self.act_on_message(ActOnMessage(asked.action, asked.message_id))
+
+    async def act_on_message(self, asked: ActOnMessage) -> None:
+        """Do something with a message of the open chat."""
+        walks = asked.action in ("previous", "next")  # keys may outrun the screen: any branch will do
+        message = (self.session.chat.message if walks else self.controller.message)(asked.message_id)
+        match asked.action:
+            case "previous" | "next":
+                await self._walk(message, asked.action == "next")
+            case "edit":
+                await self._edit(message)
+            case "regenerate":
+                await self.controller.answer_again(message, next(iter(asked.modes), None))
+            case "continue":
+                await self.controller.go_on(message)
             case "compare":
-                await self.compare(message)
+                await self._compare(message, asked.modes or COMPARED)
             case _:
                 assert_never(asked.action)
 
@@ -469,131 +409,43 @@ class ChatPane(Vertical):
         """Let text be copied, and told by that name."""
         self.post_message(CopyAsked(text, what))
 
-    async def edit(self, message: StoredMessage) -> None:
-        """Let a message be rewritten; a new question is answered at once, an answer can be continued."""
+    async def _walk(self, message: StoredMessage, is_next: bool) -> None:
+        """Show another branch at a message, and leave the focus there."""
+        shown = await self.controller.switch(message, 1 if is_next else -1)
+        if self.transcript.has_focus_within:
+            self.transcript.focus_at(len(self.session.chat.tree.path_to(shown)) - 1)
+
+    async def _edit(self, message: StoredMessage) -> None:
+        """Let a message be rewritten."""
         before = safe_text(message.content)
 
         async def take(text: str | None) -> None:
-            if text is None or not text.strip() or text == before:
-                return
-            async with self._changing:
-                edited = await asyncio.to_thread(self.session.chat.edit, message.id, text)
-                await self.show()
-                if edited.role == "user":
-                    await self.until_free()
-                    self.launch(self.session.answer)
+            if text is not None and text.strip() and text != before:
+                await self.controller.edit(message, text)
 
-        await self.until_free()
+        await self.controller.until_free()
         title = "Edit the question" if message.role == "user" else "Edit the answer"
         self.ask(EditScreen(title, before), take)
 
-    async def regenerate(self, message: StoredMessage, mode: Mode | None = None) -> None:
-        """Answer a question again, as another branch."""
-        question = self._question_of(message)
-        await self._begin_at(question, lambda models: self.session.answer(models, mode=mode))
-
-    async def go_on(self, message: StoredMessage) -> None:
-        """Let the model continue an answer where it ends."""
-        self.must_be_idle()
-        if message.role != "assistant":
-            raise UserError("only an answer can be continued", "choose the answer below")
-        await self._begin_at(message, lambda models: self.session.answer(models, continues=message.id))
-
-    async def _begin_at(self, message: StoredMessage, job: Job) -> None:
-        """Let the models work at a message, which ends the shown branch."""
-        async with self._changing:
-            await self.until_free()
-            await asyncio.to_thread(self.session.chat.back_to, message.id)
-            await self.show()
-            self.launch(job, continues=message.role == "assistant")
-
-    async def switch(self, message: StoredMessage, step: int) -> None:
-        """Show another branch at a message."""
-        self.must_be_idle()
-        chat = self.session.chat
-        shown = await asyncio.to_thread(chat.switch, message.id, step)
-        await self.show(focus=shown)
-        if self.transcript.has_focus_within:
-            self.transcript.focus_at(len(chat.tree.path_to(shown)) - 1)
-
-    async def compare(self, message: StoredMessage, modes: tuple[Mode, ...] = COMPARED) -> None:
+    async def _compare(self, message: StoredMessage, modes: tuple[Mode, ...]) -> None:
         """Answer a question in several modes with one seed, side by side."""
-        self.must_be_idle()
-        question, chat = self._question_of(message), self.session.chat
-        shown = chat.path[-1]
+        self.controller.must_be_idle()
         models = self.loader.models(wait=False)
+        answers = await asyncio.to_thread(self.controller.compared, message)
         modes = comparable(modes, has_draft=models.draft is not None)
-        rates: dict[Mode, PlainRate] = {}
-        record = await asyncio.to_thread(chat.record, message.id) if message.role == "assistant" else None
-        seed = record.seed if record is not None else 0
+        await self.controller.until_free()
+        self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
-        def run(mode: Mode) -> Iterator[AnswerEvent]:
-            chat.back_to(question.id)
-            try:
-                for event in self.session.answer(models, mode=mode, seed=seed, plain=rates.get("off")):
-                    if isinstance(event, Started) and shown is not question:
-                        chat.back_to(shown.id)  # what a kill would leave on the screen
-                    yield event
-                    if isinstance(event, Saved) and event.record and (rate := own_rate(event.record)):
-                        rates["off"] = rate
-            except EngineDied:
-                self.loader.reopen(models)
-                raise
-            finally:
-                if shown is not question:  # an answer to keep is one that somebody chose
-                    chat.back_to(shown.id)
-
-        async def keep(chosen: int | None) -> None:
-            if chosen is not None:
-                await asyncio.to_thread(chat.go_to, chosen)
-            await asyncio.to_thread(chat.settle)
-            await self.show()
-
-        await self.until_free()
-        self.ask(CompareScreen(modes, run, models.cancel, models.close), keep)
-
-    async def make_room(self, answer: Answering | None = None) -> None:
+    async def make_room(self, answer: RunningAnswer | None = None) -> None:
         """Let exchanges be chosen that the model no longer reads; an answer that waits for it then begins."""
-        self.must_be_idle()
-        models, chat, path = self.loader.models(wait=False), self.session.chat, self.session.chat.path
-        continues = answer is not None and answer.continues
-        if answer is not None and not continues and path[-1].role == "assistant":  # written anew
-            path = path[:-1]
-        room = await asyncio.to_thread(
-            room_of, chat.system, path, models.target.context, models.count_tokens, continues=continues
-        )
-        if room.waits and room.excess(range(len(room.exchanges))):
-            raise never_fits(room.fixed, models.target)
-        if not room.exchanges:
-            raise UserError("there is nothing that could be left out", "ask something first")
+        room = await self.controller.room(answer)
 
         async def take(dropped: tuple[int, ...] | None) -> None:
             if dropped is None:
                 excess = room.waits and room.excess(room.dropped)
                 self.status.say(f"still too long by {excess:,} tokens; /room makes room" if excess else "")
                 return
-            await asyncio.to_thread(chat.leave_out, dropped)
-            await self.show()
+            await self.controller.leave_out(dropped, waits=room.waits, answer=answer)
             self.status.count_anew()
-            if room.waits:
-                await self.until_free()
-                self.launch(answer.job if answer else self.session.answer, continues=continues)
 
         self.ask(MakeRoomScreen(room), take)
-
-    async def record_of(self, message: StoredMessage, what: str, hint: str) -> AnswerRecord:
-        """Return the figures of a message, which is called so; raises `UserError` with a hint without any."""
-        record = await asyncio.to_thread(self.session.chat.record, message.id)
-        if record is None:
-            raise UserError(f"there are no figures for this {what}", hint)
-        return record
-
-    def _message(self, message_id: int) -> StoredMessage:
-        for message in self.session.chat.path:
-            if message.id == message_id:
-                return message
-        raise UserError("this message is no longer shown")
-
-    def _question_of(self, message: StoredMessage) -> StoredMessage:
-        """Return the question that an answer belongs to, or the question itself."""
-        return message if message.role == "user" or message.parent is None else self._message(message.parent)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, assert_never, get_args
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -19,9 +19,24 @@ from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
-from localspec.chat import commands
 from localspec.chat.answer_settings import DRAFT_MODES
-from localspec.chat.commands import Command
+from localspec.chat.commands.command import CommandCall, CommandContext
+from localspec.chat.commands.effects import (
+    Act,
+    ActionName,
+    ActOnMessage,
+    Ask,
+    ChangeChat,
+    Copy,
+    Effect,
+    NewChat,
+    OpenChat,
+    Say,
+    Setting,
+    ShowSetting,
+)
+from localspec.chat.commands.parsing import as_typed
+from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Opener, Ready
 from localspec.chat.messages import ChatInfo
 from localspec.chat.session import ChatSession
@@ -31,10 +46,12 @@ from localspec.models.default_pair import introduction, name_of
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.types.request import Mode
+from localspec.units import MODE_NAMES
 from localspec_tui.keys import KeyFooter, key_of
+from localspec_tui.screens.chat.actions import ACTIONS
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
-from localspec_tui.screens.chat.slash_commands import COMMANDS
-from localspec_tui.screens.dialogs import AskScreen
+from localspec_tui.screens.chat.status import NOTICE_S
+from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar, title_shown
 from localspec_tui.widgets.status import in_words
 
@@ -46,43 +63,40 @@ QUIT_WITHIN_S = 2.0
 ROOM_FOR_SIDEBAR = 100  # columns
 
 
+def _command_bindings() -> Iterator[Binding]:
+    """Yield the keys of commands."""
+    for command in ON_SCREEN:
+        if (key := command.key) is not None:
+            action = f"command('{command.name}')"
+            yield Binding(key.keys, action, key.label, id=key.id, priority=key.has_priority)
+
+
 class ChatScreen(Screen[int]):
     """The main screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "stop", "Stop, or back to the prompt", id="chat.stop"),
         Binding("ctrl+c", "interrupt", "Copy, stop; twice quits", id="chat.interrupt", priority=True),
-        Binding("ctrl+n", "command('new')", "New chat", id="chat.new", priority=True),
-        Binding("ctrl+k", "command('search')", "Search all chats", id="chat.search", priority=True),
         Binding("ctrl+b", "toggle_sidebar", "Show or hide the chats", id="chat.sidebar", priority=True),
-        Binding("ctrl+r", "command('regen')", "Answer again", id="chat.regenerate", priority=True),
-        Binding("ctrl+t", "command('thinking')", "Show or fold thinking", id="chat.thinking", priority=True),
-        Binding("ctrl+l", "command('log')", "Show or hide the log", id="chat.log", priority=True),
-        Binding("ctrl+g", "command('editor')", "Write in your editor", id="chat.editor"),
-        Binding("ctrl+o", "command('settings')", "Settings", id="chat.settings", priority=True),
-        Binding("f1", "command('help')", "Help", id="chat.help", priority=True),
-        Binding("f2", "command('origins')", "Colour words by origin", id="chat.origins", priority=True),
-        Binding("f3", "command('timeline')", "Show or hide the timeline", id="chat.timeline", priority=True),
-        Binding("f4", "command('compare')", "Plain, speculative, SSD in turn", id="chat.compare",
-                priority=True),
+        *_command_bindings(),
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
-        Binding("f8", "command('model')", "Choose the models", id="chat.setup", priority=True),
-        Binding("f9", "command('fetch')", "Fetch, pause, open better models", id="chat.fetch", priority=True),
-        Binding("f7", "command('tune')", "Find the fastest settings", id="chat.tune", priority=True),
         Binding("ctrl+z", "restore_last", "Bring a deleted chat back", id="chat.restore", priority=True),
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
         Binding("end,ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
-    ]  # fmt: skip
+    ]
 
     def __init__(
         self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
     ) -> None:
         super().__init__()
         self.session = session
-        self.pane = ChatPane(session, loader, folder, config.attachment_bytes, log, self.run_command)
+        self.folder = folder
+        self.pane: ChatPane = ChatPane(
+            session, loader, folder, config.attachment_bytes, log, self.run_command
+        )
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
         self.check_tuning: Callable[[], None] = lambda: None  # raises UserError for models elsewhere
@@ -181,7 +195,8 @@ class ChatScreen(Screen[int]):
             elif offer.stage == "paused" and is_best and is_new:
                 self.say(f"better models are partly here: {key} goes on with them")
 
-    async def _run_fetch(self, _argument: str) -> None:
+    async def fetch_best(self) -> None:
+        """Fetch the best models for this machine, pause that, or open them once they are here."""
         if (offer := self._best) is None:
             raise UserError("there are no better models to fetch", "/model lists others")
         if offer.stage == "here":
@@ -205,10 +220,11 @@ class ChatScreen(Screen[int]):
                 raise
             return models
 
-        await self.pane.until_free()
+        await self.pane.controller.until_free()
         self._loader.switch(open_and_keep if keeps else open_them)
 
-    async def _run_model(self, name: str, *, to_fetch: bool = False) -> None:
+    async def choose_models(self, name: str = "", *, to_fetch: bool = False) -> None:
+        """Open models by name, or let them be chosen; with `to_fetch` begin at those that are not here."""
         from localspec.app.recommendation import choice_named  # the placement: 0.1 s
         from localspec_tui.screens.models import ModelsScreen
 
@@ -216,7 +232,7 @@ class ChatScreen(Screen[int]):
             raise UserError("a server holds these models", "start without --attach for others")
         host = self.host if self.pane.go_home else ""
         if name and not host:
-            choice = await asyncio.to_thread(choice_named, commands.unquoted(name), self._loader.open_now)
+            choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
             await self._open_models(choice)
             return
 
@@ -267,13 +283,13 @@ class ChatScreen(Screen[int]):
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
         was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
         if was_open:
-            await self.pane.until_free()
+            await self.pane.controller.until_free()
 
         async def decide(sure: bool | None) -> None:
             if not sure:
                 return
             if was_open:
-                await self.pane.delete()
+                await self.pane.controller.delete()
             else:  # an answer may be under way
                 await asyncio.to_thread(self.session.store.delete, chat.id)
                 await self._list_chats()
@@ -291,27 +307,84 @@ class ChatScreen(Screen[int]):
 
     # --- slash commands ---
 
-    async def run_command(self, command: Command) -> None:
+    async def run_command(self, call: CommandCall) -> None:
         """Run a slash command; what goes wrong is said in the status line."""
-        await self.pane.status.attempt(self._run_named(command.name, command.argument))
+        await self.pane.status.attempt(self._run(call))
 
-    async def _run_named(self, name: str, argument: str) -> None:
-        doing = self.slash_commands[name](argument)
-        if isawaitable(doing):
-            await doing
+    async def run_named(self, name: str, argument: str = "") -> None:
+        """Run the command of this name; what goes wrong is said in the status line."""
+        await self.run_command(SCREEN_NAMES[name].called_with(argument))
+
+    async def _run(self, call: CommandCall) -> None:
+        context = CommandContext(self.session, self._loader.ready, self.folder)
+        for effect in await asyncio.to_thread(call.effects, context):
+            await self._carry_out(effect, call.typed)
+
+    async def _carry_out(self, effect: Effect, typed: str) -> None:
+        match effect:
+            case Say(text, is_long=False):
+                self.say(text)
+            case Say(text):
+                self.notify(text, timeout=NOTICE_S, markup=False)
+            case ShowSetting(setting, is_new):
+                self._show_setting(setting, is_new=is_new)
+            case Copy(text, what):
+                self.pane.copy(text, what)
+            case ActOnMessage():
+                await self.pane.act_on_message(effect)
+            case NewChat():
+                await self.pane.leave_for(self.session.new)
+            case OpenChat(chat_id):
+                await self.pane.open_chat(chat_id)
+            case ChangeChat(change, title):
+                await self._change(ChangeAsked(change, self.session.chat.info, title))
+            case Ask(prompt):
+                await self.pane.send(as_typed(prompt), typed)
+            case Act(name, argument):
+                doing = self.actions[name](argument)
+                if isawaitable(doing):
+                    await doing
+            case _:
+                assert_never(effect)
 
     @property
-    def slash_commands(self) -> dict[str, Callable[[str], object]]:
-        """Return what each command does with what follows its name."""
+    def actions(self) -> dict[ActionName, Callable[[str], object]]:
+        """What the screen does for commands."""
         return {
-            **{name: partial(run, self.pane) for name, run in COMMANDS.items()},
-            "tune": self._run_tune,
-            "model": self._run_model,
-            "setup": lambda _: self._run_model("", to_fetch=True),
-            "fetch": self._run_fetch,
+            **{name: partial(act, self.pane) for name, act in ACTIONS.items()},
+            "fetch": lambda _: self.fetch_best(),
+            "model": self.choose_models,
+            "setup": lambda _: self.choose_models(to_fetch=True),
+            "tune": self.tune,
         }
 
-    async def _run_tune(self, argument: str) -> None:
+    def _show_setting(self, setting: Setting, *, is_new: bool) -> None:
+        """Show a setting of the open chat; a system prompt that is not new can be edited."""
+        session, kept = self.session, ", kept with this chat" * is_new
+        self.pane.show_figures()
+        match setting:
+            case "mode":
+                mode = MODE_NAMES.get(session.mode or "", "auto")
+                self.say(f"mode {mode}{kept}, from the next answer on")
+            case "profile":
+                self.say(f"profile {session.profile.title}: {session.profile.description}")
+            case "temperature":
+                self.say(f"temperature {session.sampling(self._loader.ready).temperature:g}{kept}")
+            case "system prompt" if is_new:
+                has_one = bool(session.chat.system)
+                self.say("this chat keeps a system prompt of its own" if has_one else "no system prompt")
+            case "system prompt":
+                self.pane.ask(EditScreen("System prompt of this chat", session.chat.system), self._set_system)
+            case _:
+                assert_never(setting)
+
+    async def _set_system(self, text: str | None) -> None:
+        if text is not None:
+            await asyncio.to_thread(self.session.settle, system_prompt=text)
+            self._show_setting("system prompt", is_new=True)
+
+    async def tune(self, argument: str) -> None:
+        """Open the page that tunes these models, for the tasks that are named."""
         from localspec.app.tuning import read_tasks  # 0.1 s that the start does without
         from localspec_tui.screens.tune import TuneScreen
 
@@ -319,7 +392,7 @@ class ChatScreen(Screen[int]):
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         self.check_tuning()
-        await self.pane.until_free()
+        await self.pane.controller.until_free()
         known, models = self.session.experience, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
@@ -327,7 +400,7 @@ class ChatScreen(Screen[int]):
 
     async def action_command(self, name: str) -> None:
         """Run a slash command by its key."""
-        await self.run_command(Command(name))
+        await self.run_named(name)
 
     @property
     def _is_stopping(self) -> bool:
@@ -337,7 +410,7 @@ class ChatScreen(Screen[int]):
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
         if self.pane.answering:
-            self.pane.stop()
+            self.pane.controller.stop()
         elif isinstance(self._loader.state, Loading):
             if self._loader.cancel():
                 self.say("loading was stopped; the models before stay")
@@ -352,7 +425,7 @@ class ChatScreen(Screen[int]):
         if selected := typed or self.get_selected_text():
             self.pane.copy(selected, "the selection")
         elif self.pane.answering:
-            self.pane.stop()
+            self.pane.controller.stop()
         elif time.monotonic() - self._interrupted < QUIT_WITHIN_S:
             self.app.exit(0)
         else:
@@ -369,7 +442,7 @@ class ChatScreen(Screen[int]):
         """Take the next profile."""
         names = [profile.name for profile in self.session.profiles]
         following = names[(names.index(self.session.profile.name) + 1) % len(names)]
-        await self.run_command(Command("profile", following))
+        await self.run_named("profile", following)
 
     async def action_next_mode(self) -> None:
         """Take the next way of decoding that these models know."""
@@ -377,7 +450,7 @@ class ChatScreen(Screen[int]):
         needless = DRAFT_MODES if models is not None and models.draft is None else ()
         modes = [mode for mode in ("auto", *get_args(Mode)) if mode not in needless]
         following = modes[(modes.index(now) + 1) % len(modes)] if now in modes else "auto"
-        await self.run_command(Command("mode", following))
+        await self.run_named("mode", following)
 
     async def action_restore_last(self) -> None:
         """Bring the chat back that was deleted last."""

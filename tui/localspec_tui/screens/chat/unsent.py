@@ -13,7 +13,8 @@ from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
 from localspec.chat.attachments import Completion, attach, describe, unread
-from localspec.chat.commands import complete_input, own_templates
+from localspec.chat.commands.completion import complete_input
+from localspec.chat.commands.own import own_commands
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import check_alone, question_of
@@ -91,7 +92,7 @@ class ChatComposer(Composer):
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
-        own = own_templates().specs if text.startswith("/") else ()
+        own = own_commands().commands if text.startswith("/") else ()
         return complete_input(text, names, self._folder, own)
 
     @on(TextArea.Changed)

@@ -22,6 +22,7 @@ from textual.widgets import Static
 
 from localspec import units
 from localspec.chat.answering import pieces_of
+from localspec.chat.commands.effects import MessageAction
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
@@ -288,9 +289,7 @@ def _grew(pair: tuple[AnswerText | ThinkingView, Part]) -> bool:
     return is_thinking == (part.kind == "thinking") and part.text.startswith(body.text.rstrip())
 
 
-Action = Literal[
-    "copy", "copy-code", "edit", "regenerate", "continue", "previous", "next", "timeline", "compare"
-]
+Action = MessageAction | Literal["copy", "copy-code", "timeline"]
 _STATES: Final[dict[State, str]] = {
     "stopped": "stopped",
     "length": "stopped at the length limit",

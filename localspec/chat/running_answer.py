@@ -1,37 +1,35 @@
-"""One answer: a thread that works with the models, and what the screen may know of it."""
+"""One answer under way: a thread that works with the models, and what others may know of it."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
-
-from textual.worker import Worker
 
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.loading import ModelLoader
 from localspec.inference.interface import OpenModels
 
 STUCK_S = 2.0  # without a sign of stopping: the engine hears nothing any more
-STUCK = "the engine does not react; Esc again ends it, and opens the models anew"
 
 Job = Callable[[OpenModels], Iterator[AnswerEvent]]
 
 
-class Answering:
-    """The running answer. `run` belongs to a worker thread, everything else to the screen's."""
+class RunningAnswer:
+    """The answer under way; it starts when it is made, in the event loop that is running."""
 
     def __init__(self, loader: ModelLoader, job: Job, *, continues: bool = False) -> None:
         self._loader = loader
         self.job = job
         self.continues = continues  # an answer that is there already
         self.began_s = time.monotonic()
-        self.work: Worker[BaseException | None]  # that does `run`
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None
         self.live = LiveAnswer()
         self.saved = False  # what is still measured after the answer may be interrupted for the next prompt
+        self._thread = asyncio.ensure_future(asyncio.to_thread(self._run))
 
-    def run(self) -> BaseException | None:
+    def _run(self) -> BaseException | None:
         """Do the job from its first to its last event, and return what went wrong, if anything did."""
         try:
             self._loader.start()  # again, if it was stopped or failed
@@ -44,14 +42,24 @@ class Answering:
             return failure
         return None
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait for the end of the thread, and tell whether it came."""
+        done, _ = await asyncio.wait([self._thread], timeout=seconds)
+        return bool(done)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong with an answer that has ended."""
+        return self._thread.result()
+
     @property
     def is_stuck(self) -> bool:
-        """Tell whether it was to stop a while ago."""
+        """Whether it was to stop a while ago."""
         return self._stopped_s is not None and time.monotonic() - self._stopped_s >= STUCK_S
 
     @property
     def is_stopped(self) -> bool:
-        """Tell whether somebody wanted it to end."""
+        """Whether somebody wanted it to end."""
         return self._stopped_s is not None
 
     def stop(self) -> None:

@@ -1,0 +1,1 @@
+"""Slash commands: each is declared once, in `registry`, for the screen and for `localspec chat`."""

@@ -1,0 +1,128 @@
+"""How the arguments of commands are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, cast, get_args
+
+from localspec.chat.commands.command import Argument
+from localspec.errors import UserError
+from localspec.types.request import Mode, Sampling, TaskType
+from localspec.values import range_of
+
+ExportFormat = Literal["md", "json"]
+AutoMode = Mode | Literal["auto"]
+_MODE_ALIASES = {"ar": "off"}
+_MODES = {
+    "auto": "what pays on this machine",
+    "off": "plain: nothing is guessed",
+    "ngram": "n-gram: guesses repeat the text",
+    "sd": "speculative: the draft model guesses, the target model checks",
+    "ssd": "SSD: the draft model guesses on during the check",
+}
+CHOICES: dict[str, dict[str, str]] = {
+    "mode": _MODES,
+    "fixed-mode": {mode: words for mode, words in _MODES.items() if mode != "auto"},
+    "task": dict.fromkeys(get_args(TaskType), ""),
+    "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
+    "code": {"code": "the last code block alone"},
+    "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
+}
+"""The words that an argument of a kind can be, and what they mean; other kinds name what exists here."""
+
+
+def _read_nothing(argument: str) -> None:
+    if argument:
+        raise UserError("nothing can follow this command")
+
+
+def _read_mode(argument: str) -> AutoMode | None:
+    """Return the mode that a word names, None for no word; raises UserError."""
+    word = argument.lower()
+    mode = _MODE_ALIASES.get(word, word)
+    if mode and mode not in CHOICES["mode"]:
+        raise UserError(f"there is no mode `{argument}`", f"modes: {_listed(CHOICES['mode'])}")
+    return cast("AutoMode", mode) if mode else None
+
+
+def _read_modes(argument: str) -> tuple[Mode, ...]:
+    """Return the modes that an argument lists, each once; raises UserError."""
+    modes = dict.fromkeys(_read_mode(word) for word in argument.replace(",", " ").split())
+    if "auto" in modes:
+        raise UserError(
+            "`auto` cannot be compared: it stands for one of the other modes",
+            f"choose from: {_listed(CHOICES['fixed-mode'])}",
+        )
+    return tuple(cast("Mode", mode) for mode in modes)
+
+
+def _read_temperature(argument: str) -> float | None:
+    """Return the temperature that an argument is, None for no argument; raises UserError."""
+    if not argument:
+        return None
+    low, high = range_of(Sampling, "temperature")
+    try:
+        value = float(argument)
+    except ValueError:
+        value = low - 1
+    if not low <= value <= high:  # also when it is not a number
+        raise UserError(
+            f"`{argument}` is not a temperature", f"use a number from {low:g} to {high:g}; 0 is greedy"
+        )
+    return value
+
+
+def _read_branch(argument: str) -> Literal["next", "previous"]:
+    """Return the direction that a word names, `next` for no word; raises UserError."""
+    word = argument.lower() or "next"
+    if word not in CHOICES["branch"]:
+        raise UserError(f"there is no branch `{argument}`", "use /branch next or /branch previous")
+    return "next" if word == "next" else "previous"
+
+
+def _reads_code(argument: str) -> bool:
+    """Tell whether only the code is asked for; raises UserError."""
+    if argument and argument.lower() != "code":
+        raise UserError(f"there is no part `{argument}` to copy", "use /copy or /copy code")
+    return bool(argument)
+
+
+def _read_export(argument: str) -> tuple[ExportFormat, str]:
+    """Return the format and the file that `[md|json] [FILE]` asks for; the file may be empty.
+
+    A file's ending tells the format where no word does.
+    """
+    first, _, rest = argument.partition(" ")
+    for written in get_args(ExportFormat):
+        if first.lower() == written:
+            return written, unquoted(rest)
+    file = unquoted(argument)
+    return "json" if file.lower().endswith(".json") else "md", file
+
+
+def unquoted(argument: str) -> str:
+    """Return a file name without the quotes around it."""
+    name = argument.strip()
+    return name[1:-1] if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'" else name
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)
+
+
+NOTHING = Argument("", _read_nothing)
+MODE = Argument("[MODE]", _read_mode, ("mode",))
+MODES = Argument("[MODES]", _read_modes, ("fixed-mode",), repeats=True)
+TEMPERATURE = Argument("[NUMBER]", _read_temperature)
+BRANCH = Argument("[next|previous]", _read_branch, ("branch",))
+CODE = Argument("[code]", _reads_code, ("code",))
+EXPORT = Argument("[md|json] [FILE]", _read_export, ("format", "file"))
+FILE = Argument("FILE", unquoted, ("file",))
+PROFILE = Argument("[NAME]", str, ("profile",))
+MODEL = Argument("[NAME]", unquoted, ("model",))
+THEME = Argument("[NAME]", str, ("theme",))
+TASKS = Argument("[TASKS]", str, ("task",), repeats=True)
+TEXT = Argument("[TEXT]", str)
+TITLE = Argument("TITLE", str)
+TAGS = Argument("NAME", str)
+WORDS = Argument("[WORDS]", str)

@@ -1,0 +1,63 @@
+"""Commands that change the open chat as a whole, or bring others."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+
+from localspec.chat import foreign
+from localspec.chat.commands.arguments import ExportFormat
+from localspec.chat.commands.command import CommandContext
+from localspec.chat.commands.effects import ChangeChat, Effect, OpenChat, Say
+from localspec.chat.export import chat_text, read_chats
+from localspec.chat.foreign.parts import LeftOut
+from localspec.chat.references import path_named
+from localspec.errors import UserError
+from localspec.storage.paths import write_atomically
+from localspec.units import counted
+
+
+def export_chat(context: CommandContext, wanted: tuple[ExportFormat, str]) -> Iterator[Effect]:
+    """Write the open chat to a new file."""
+    (form, file), chat = wanted, context.session.chat
+    target = path_named(file or f"chat-{chat.info.id}.{form}", context.folder)
+    if os.path.exists(target):  # noqa: PTH110 - a name that no disk takes is refused in writing
+        raise UserError(f"{target.name} is there already", f"name another file: /export {form} FILE")
+    write_atomically(target, chat_text(context.session.store, chat.info, form))
+    yield Say(f"written to {target}")
+
+
+def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
+    """Add the chats of a file to the store, and open the last of them."""
+    path, store = path_named(name, context.folder), context.session.store
+    left_out: Counter[LeftOut] = Counter()
+    found = read_chats(path, "", left_out)
+    if not found:
+        raise UserError(f"`{path.name}` holds no chats", "choose another file")
+    added = [store.add_missing(*chat) for chat in found]
+    store.fill_file()
+    new = sum(each.is_new for each in added)
+    grown = [each for each in added if not each.is_new and each.messages]
+    there, lacking = len(added) - new - len(grown), foreign.in_words(left_out)
+    told = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
+    told += f"; {there} already there" * bool(there)
+    yield Say(told + f"; left out: {lacking}" * bool(lacking), is_long=True)
+    yield OpenChat(added[-1].chat.id)
+
+
+def rename_chat(_context: CommandContext, title: str) -> Iterator[Effect]:
+    """Give the open chat another title."""
+    yield ChangeChat("rename", title)
+
+
+def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:
+    """Put words with # before the title, where the list finds them, or take them away if all are there."""
+    context.session.chat.last()  # a chat without a message is not in the list
+    words = context.session.chat.info.title.split()
+    tags = [f"#{word.lstrip('#')}" for word in dict.fromkeys(names.split()) if word.strip("#")]
+    if set(tags) <= set(words):
+        words = [word for word in words if word not in tags]
+    else:
+        words = [*(tag for tag in reversed(tags) if tag not in words), *words]
+    yield ChangeChat("rename", " ".join(words))

@@ -1,0 +1,82 @@
+"""How Tab completes commands, their arguments, and the files that a prompt names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from localspec.chat.attachments import Completion, complete_path, reference_at_end
+from localspec.chat.commands.arguments import CHOICES
+from localspec.chat.commands.command import Command, Kind
+from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
+
+Choices = Callable[[Kind], Sequence[str]]
+"""Gives the names that exist of a kind: `profile`, `model` or `theme`."""
+_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names that may hold spaces
+
+
+def complete_input(
+    text: str, choices: Choices, folder: Path, own: Iterable[Command[Any]] = ()
+) -> tuple[Completion, ...]:
+    """Return how a text can go on at the cursor, where it ends; reads the folders that it names.
+
+    `own` are the commands that the person has made.
+    """
+    word = _word_at_end(text) if text.startswith("/") else None
+    at = word[1] if word is not None and word[0] == "file" else None
+    if at is None and (commands := complete_command(text, choices, own)):
+        return commands
+    at = reference_at_end(text) if at is None else at
+    return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))
+
+
+def complete_command(text: str, choices: Choices, own: Iterable[Command[Any]] = ()) -> tuple[Completion, ...]:
+    """Return how a command up to the cursor can go on; nothing for a message, and for names of files.
+
+    `own` are the commands that the person has made.
+    """
+    if not text.startswith("/") or "\n" in text:
+        return ()
+    if " " not in text:
+        return tuple(_names(text[1:].lower(), own))
+    word = _word_at_end(text)
+    if word is None or word[0] == "file":
+        return ()
+    kind, start = word
+    known = CHOICES.get(kind) or dict.fromkeys(choices(kind), "")
+    typed = text[start:].lower()
+    used = text[:start].lower().split()
+    return tuple(
+        Completion(name, name, description, start)
+        for name, description in known.items()
+        if name.lower().startswith(typed) and name not in used
+    )
+
+
+def _word_at_end(text: str) -> tuple[Kind, int] | None:
+    """Return what the word that a command ends with is chosen from, None if nothing, and where it begins."""
+    name, gap, typed = text.removeprefix("/").partition(" ")
+    command = SCREEN_NAMES.get(name.lower())
+    if command is None or not gap or not command.argument.kinds or "\n" in text:
+        return None
+    kinds = command.argument.kinds
+    if kinds[0] in _TO_THE_END:
+        return kinds[0], len(text) - len(typed.lstrip())
+    words = typed.lstrip().split(" ")
+    start = len(text) - len(words[-1])
+    if command.argument.repeats:
+        return kinds[0], start
+    return (kinds[len(words) - 1], start) if len(words) <= len(kinds) else None
+
+
+def _names(typed: str, own: Iterable[Command[Any]]) -> Iterator[Completion]:
+    for command in (*ON_SCREEN, *own):
+        for name in command.names:
+            if name.startswith(typed):
+                hint = command.argument.hint
+                yield Completion(
+                    f"/{name} " if hint else f"/{name}", f"/{name} {hint}".rstrip(), command.on_screen
+                )
+                break  # an alias is offered only to who types it

@@ -1,0 +1,108 @@
+"""What a command asks of the screen or of `localspec chat`, which each carry it out in their own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.types.request import Mode
+
+Setting = Literal["mode", "profile", "system prompt", "temperature"]
+MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "compare"]
+ChatChange = Literal["rename", "pin", "delete", "restore"]
+ActionName = Literal[
+    "attach",
+    "clear",
+    "color",
+    "editor",
+    "exit",
+    "fetch",
+    "figures",
+    "help",
+    "log",
+    "model",
+    "origins",
+    "profile",
+    "reload",
+    "room",
+    "search",
+    "settings",
+    "setup",
+    "theme",
+    "thinking",
+    "timeline",
+    "tune",
+    "undo",
+    "vim",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Show one line; an `is_long` one stays for a while."""
+
+    text: str
+    is_long: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSetting:
+    """Show a setting of the open chat, which the command has changed if `is_new`."""
+
+    setting: Setting
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Copy a text to the clipboard; `what` names it."""
+
+    text: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnMessage:
+    """Do something with a message of the open chat; `modes` are those to answer in, none the usual one."""
+
+    action: MessageAction
+    message_id: int
+    modes: tuple[Mode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChat:
+    """Leave the open chat for another."""
+
+    chat_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewChat:
+    """Leave the open chat for a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeChat:
+    """Change the open chat in the list of chats."""
+
+    change: ChatChange
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send a prompt, of which nothing is a command."""
+
+    prompt: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Do what only the screen or only `localspec chat` knows how to do."""
+
+    name: ActionName
+    argument: str = ""
+
+
+Effect = Say | ShowSetting | Copy | ActOnMessage | OpenChat | NewChat | ChangeChat | Ask | Act

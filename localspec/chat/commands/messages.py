@@ -1,0 +1,75 @@
+"""Commands that do something with the last messages of the open chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from localspec.chat.commands.arguments import AutoMode
+from localspec.chat.commands.command import CommandContext
+from localspec.chat.commands.effects import Act, ActOnMessage, Copy, Effect
+from localspec.chat.commands.settings import check_possible
+from localspec.chat.thinking import without_thinking
+from localspec.errors import UserError
+from localspec.types.request import Mode
+
+COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
+_DEEPEST = 100  # quotations and lists in each other, as the screen shows them
+
+
+def answer_again(context: CommandContext, mode: AutoMode | None) -> Iterator[Effect]:
+    """Answer the last question again."""
+    check_possible(context, mode)
+    if not context.session.chat.path:
+        raise UserError("there is no answer to write anew", "ask something first")
+    modes = () if mode is None or mode == "auto" else (mode,)
+    yield ActOnMessage("regenerate", context.session.chat.last().id, modes)
+
+
+def edit_question(context: CommandContext, _argument: None) -> Iterator[Effect]:
+    """Edit the last question."""
+    yield ActOnMessage("edit", context.session.chat.last("user").id)
+
+
+def continue_answer(context: CommandContext, _argument: None) -> Iterator[Effect]:
+    """Go on with the last answer."""
+    yield ActOnMessage("continue", context.session.chat.last("assistant").id)
+
+
+def compare_modes(context: CommandContext, modes: tuple[Mode, ...]) -> Iterator[Effect]:
+    """Answer the last question in several modes."""
+    yield ActOnMessage("compare", context.session.chat.last().id, modes or COMPARED)
+
+
+def show_branch(context: CommandContext, direction: Literal["next", "previous"]) -> Iterator[Effect]:
+    """Show another answer where the shown branch last had one."""
+    for item in reversed(context.session.chat.shown()):
+        if item.branches > 1:
+            yield ActOnMessage(direction, item.message.id)
+            return
+    raise UserError("there are no branches here", "edit a question or answer it again to make one")
+
+
+def copy_answer(context: CommandContext, only_code: bool) -> Iterator[Effect]:
+    """Copy the last answer, or its last block of code."""
+    answer = context.session.chat.last("assistant").content
+    if not only_code:
+        yield Copy(answer, "the last answer")
+    elif (code := last_code_block(answer)) is not None:
+        yield Copy(code, "the last code block")
+    else:
+        raise UserError("the last answer has no code block")
+
+
+def last_code_block(answer: str) -> str | None:
+    """Return what `/copy code` copies of an answer, None if it holds no code; fences may be quoted."""
+    from markdown_it import MarkdownIt  # 30 ms that only this command costs
+
+    tokens = MarkdownIt("commonmark", {"maxNesting": _DEEPEST}).parse(without_thinking(answer))
+    codes = [token.content for token in tokens if token.type in {"fence", "code_block"}]
+    return codes[-1] if codes else None
+
+
+def attach_file(_context: CommandContext, name: str) -> Iterator[Effect]:
+    """Name a file in the next prompt."""
+    yield Act("attach", f'@"{name}"' if " " in name else f"@{name}")

@@ -1,0 +1,133 @@
+"""The commands that a person makes: `commands/NAME.md` beside config.toml is the command `/NAME`.
+
+Its text is the prompt; `$ARGUMENTS` in it becomes what follows the command, which else stands at its end.
+A heading in the first line (`# ...`) describes the command and is not sent; nor is front matter, whose
+`description` and `argument-hint` count.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.chat.attachments import read_attachment
+from localspec.chat.commands.arguments import unquoted
+from localspec.chat.commands.command import Argument, Command, CommandCall, CommandContext
+from localspec.chat.commands.effects import Ask, Effect
+from localspec.chat.commands.registry import SCREEN_NAMES
+from localspec.errors import UserError
+from localspec.storage.paths import config_dir
+
+_ARGUMENTS = "$ARGUMENTS"
+_SHOWN = 60  # characters of a prompt that nobody described
+_NAME = re.compile(r"/([^\s/]+)(?=\s|$)")
+_KEY = re.compile(r"([\w-]+)[ \t]*:(?:[ \t]+(.*)|$)")
+_FOLDED = re.compile(r"[>|][0-9+-]*(?:[ \t]+#.*)?")  # in YAML: the text is in the lines below
+_OF_FRONT_MATTER = re.compile(rf"{_KEY.pattern}|[ \t-]|#|$")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnCommands:
+    """The person's commands, and a line for each file that is none."""
+
+    commands: tuple[Command[str], ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def parse(self, text: str) -> CommandCall | None:
+        """Return the command of the person's own that a text is, None for anything else."""
+        found = _NAME.match(text)
+        name = _composed(found[1]) if found else ""
+        command = next((each for each in self.commands if each.name == name), None)
+        return command.called_with(text[found.end() :].strip(), text) if found and command else None
+
+
+def may_be_own(text: str) -> bool:
+    """Tell whether a text begins with a command that LocalSpec does not have."""
+    found = _NAME.match(text)
+    return found is not None and found[1].lower() not in SCREEN_NAMES
+
+
+def own_commands() -> OwnCommands:
+    """Read the person's commands."""
+    folder = config_dir() / "commands"
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".md")
+    except FileNotFoundError:  # most people have none
+        return OwnCommands()
+    except OSError as error:
+        return OwnCommands(problems=(f"cannot read the folder of commands {folder}: {error.strerror}",))
+    found: dict[str, Command[str]] = {}
+    problems: list[str] = []
+    for path in files:
+        try:
+            command = _read(path)
+            if command.name in found:
+                raise UserError(f"another file is /{command.name} already")
+        except UserError as error:
+            problems.append(f"commands/{path.name} is not used: {error.message}")
+        else:
+            found[command.name] = command
+    return OwnCommands(tuple(found.values()), tuple(problems))
+
+
+def _composed(written: str) -> str:
+    """Return the name of a command, however its letters are composed on the disk."""
+    return unicodedata.normalize("NFC", written).lower()
+
+
+def _read(path: Path) -> Command[str]:
+    """Return the command that a file is; raises UserError."""
+    name = _composed(path.stem)
+    if name in SCREEN_NAMES:
+        raise UserError(f"/{name} is a command already")
+    if not all(unicodedata.category(sign)[0] in "LMN" or sign in "_-" for sign in name):
+        raise UserError("its name may hold nothing but letters, digits, dashes and underscores")
+    known, text = _without_front_matter(read_attachment(str(path), path.parent).text.strip())
+    first, _, rest = text.partition("\n")
+    description = known.get("description", first)
+    if first.startswith("# ") and "description" not in known:
+        description, text = first[2:], rest.strip()
+    if not text:
+        raise UserError("it holds no prompt")
+    about = _shortened(description)
+    hint = _shortened(known.get("argument-hint", "[TEXT]"))
+    return Command(name, _asks(text), Argument(hint, str), about, about)
+
+
+def _asks(template: str) -> Callable[[CommandContext, str], Iterator[Effect]]:
+    """Return what a command with this template does with its argument."""
+    with_place = template if _ARGUMENTS in template else f"{template}\n\n{_ARGUMENTS}"
+
+    def ask(_context: CommandContext, argument: str) -> Iterator[Effect]:
+        yield Ask(with_place.replace(_ARGUMENTS, argument).rstrip())
+
+    return ask
+
+
+def _without_front_matter(text: str) -> tuple[dict[str, str], str]:
+    """Return the values between two lines `---` that a text begins with, by their keys, and the text below.
+
+    Other programs read YAML there; of that, texts are understood, which may go on in indented lines.
+    """
+    lines = text.split("\n")
+    end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
+    inner = lines[1:end]
+    if lines[0].rstrip() != "---" or not end or not all(map(_OF_FRONT_MATTER.match, inner)):
+        return {}, text
+    found: dict[str, str] = {}
+    key = ""
+    for line in inner:
+        if line[:1].isspace() and key:
+            found[key] = f"{found[key]} {line.strip()}".strip()
+        elif name := _KEY.match(line):
+            key, value = name[1].lower(), (name[2] or "").strip()
+            found[key] = "" if _FOLDED.fullmatch(value) else unquoted(value)
+    return {key: value for key, value in found.items() if value}, "\n".join(lines[end + 1 :]).strip()
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN - 1].rstrip()}…"

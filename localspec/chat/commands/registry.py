@@ -1,0 +1,151 @@
+"""All commands, in the order of the help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from localspec.chat.commands import arguments, chats, messages, settings
+from localspec.chat.commands.arguments import NOTHING, TEXT
+from localspec.chat.commands.command import Command, CommandContext, CommandKey
+from localspec.chat.commands.effects import Act, ActionName, ChangeChat, Effect, NewChat
+
+
+def _always(effect: Effect) -> Callable[[CommandContext, None], Iterable[Effect]]:
+    return lambda _context, _argument: (effect,)
+
+
+def _act(name: ActionName) -> Callable[[CommandContext, str | None], Iterable[Effect]]:
+    return lambda _context, argument: (Act(name, argument or ""),)
+
+
+COMMANDS: tuple[Command[Any], ...] = (
+    Command(
+        "help", _act("help"), NOTHING, "list keys and commands", "list the commands",
+        key=CommandKey("f1", "chat.help", "Help"),
+    ),
+    Command(
+        "new", _always(NewChat()), NOTHING, "start a new chat",
+        key=CommandKey("ctrl+n", "chat.new", "New chat"),
+    ),
+    Command(
+        "mode", settings.set_mode, arguments.MODE,
+        "show or change the decoding mode",
+        f"show or change the decoding mode: {', '.join(arguments.CHOICES['mode'])}",
+    ),
+    Command(
+        "profile", settings.set_profile, arguments.PROFILE,
+        "choose, copy, edit or delete profiles, or take the one that is named",
+    ),
+    Command(
+        "settings", _act("settings"), NOTHING,
+        "all settings of this chat, where they come from, and where to keep them",
+        key=CommandKey("ctrl+o", "chat.settings", "Settings"),
+    ),
+    Command(
+        "system", settings.set_system_prompt, TEXT,
+        "show or set the system prompt of this chat; - removes it",
+        "show or set the system prompt; /system - removes it",
+    ),
+    Command(
+        "temp", settings.set_temperature, arguments.TEMPERATURE,
+        "show or set the temperature", "show or set the temperature",
+    ),
+    Command(
+        "regen", messages.answer_again, arguments.MODE, "answer the last question again",
+        "write the last answer anew, in another mode if one is named",
+        key=CommandKey("ctrl+r", "chat.regenerate", "Answer again"),
+    ),
+    Command("undo", _act("undo"), NOTHING, in_lines="take back the last question and its answer"),
+    Command("edit", messages.edit_question, NOTHING, "edit the last question and go on from there"),
+    Command("continue", messages.continue_answer, NOTHING, "go on with the last answer"),
+    Command("branch", messages.show_branch, arguments.BRANCH, "show another answer to the same question"),
+    Command(
+        "attach", messages.attach_file, arguments.FILE, "send a text file with the next prompt",
+        aliases=("read",),
+    ),
+    Command(
+        "editor", _act("editor"), NOTHING, "write the prompt in $VISUAL or $EDITOR",
+        key=CommandKey("ctrl+g", "chat.editor", "Write in your editor", has_priority=False),
+    ),
+    Command(
+        "room", _act("room"), NOTHING, "make room: choose what the model no longer reads",
+        aliases=("make-room", "drop"),
+    ),
+    Command("copy", messages.copy_answer, arguments.CODE, "copy the last answer, or its last code block"),
+    Command("export", chats.export_chat, arguments.EXPORT, "write this chat to a file"),
+    Command("import", chats.import_chats, arguments.FILE, "read a chat that was exported as JSON"),
+    Command("rename", chats.rename_chat, arguments.TITLE, "give this chat another title"),
+    Command(
+        "tag", chats.tag_chat, arguments.TAGS,
+        "put #NAME before the title of this chat, where the list finds it; again takes it away",
+    ),
+    Command("pin", _always(ChangeChat("pin")), NOTHING, "keep this chat at the top, or no longer"),
+    Command(
+        "delete", _always(ChangeChat("delete")), NOTHING, "put this chat into the bin; can be undone"
+    ),
+    Command(
+        "search", _act("search"), arguments.WORDS, "search all chats",
+        key=CommandKey("ctrl+k", "chat.search", "Search all chats"),
+    ),
+    Command("clear", _act("clear"), NOTHING, in_lines="start over"),
+    Command(
+        "stats", _act("figures"), NOTHING, "figures of the last answer",
+        "figures of the last answer; also switches a line after each on or off",
+    ),
+    Command(
+        "timeline", _act("timeline"), NOTHING, "show or hide the rounds of the last answer",
+        key=CommandKey("f3", "chat.timeline", "Show or hide the timeline"),
+    ),
+    Command(
+        "origins", _act("origins"), NOTHING, "mark who wrote each token, or stop it",
+        key=CommandKey("f2", "chat.origins", "Colour words by origin"),
+    ),
+    Command("color", _act("color"), NOTHING, in_lines="mark tokens by origin, or stop it"),
+    Command(
+        "compare", messages.compare_modes, arguments.MODES, "answer in several modes, side by side",
+        key=CommandKey("f4", "chat.compare", "Plain, speculative, SSD in turn"),
+    ),
+    Command(
+        "thinking", _act("thinking"), NOTHING, "show or fold what the model thinks",
+        key=CommandKey("ctrl+t", "chat.thinking", "Show or fold thinking"),
+    ),
+    Command(
+        "log", _act("log"), NOTHING, "show or hide the log",
+        key=CommandKey("ctrl+l", "chat.log", "Show or hide the log"),
+    ),
+    Command("theme", _act("theme"), arguments.THEME, "show or change the colours"),
+    Command("vim", _act("vim"), NOTHING, "write with the keys of vim, or no longer"),
+    Command(
+        "tune", _act("tune"), arguments.TASKS, "find the fastest settings for this machine",
+        key=CommandKey("f7", "chat.tune", "Find the fastest settings"),
+    ),
+    Command(
+        "model", _act("model"), arguments.MODEL,
+        "choose the models, also to fetch some; NAME opens one at once", aliases=("models",),
+        key=CommandKey("f8", "chat.setup", "Choose the models"),
+    ),
+    Command(
+        "fetch", _act("fetch"), NOTHING,
+        "fetch the best models for this machine; again pauses, and opens them once they are here",
+        key=CommandKey("f9", "chat.fetch", "Fetch, pause, open better models"),
+    ),
+    Command("setup", _act("setup"), NOTHING, "choose the models that suit this machine, and fetch them"),
+    Command(
+        "reload", _act("reload"), NOTHING,
+        "end the engine, also one that does not react, and open the models anew",
+    ),
+    Command("keys", _act("help"), NOTHING, "list the keys and how to change them"),
+    Command("exit", _act("exit"), NOTHING, "leave", "leave, as Ctrl+D does", aliases=("quit",)),
+)  # fmt: skip
+
+
+def by_name(commands: Iterable[Command[Any]]) -> Mapping[str, Command[Any]]:
+    """Return commands by all names that they can be called."""
+    return {name: command for command in commands for name in command.names}
+
+
+ON_SCREEN = tuple(command for command in COMMANDS if command.on_screen)
+IN_LINES = tuple(command for command in COMMANDS if command.in_lines)
+SCREEN_NAMES = by_name(ON_SCREEN)
+LINE_NAMES = by_name(IN_LINES)

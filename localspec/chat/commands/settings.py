@@ -1,0 +1,48 @@
+"""Commands that show or change a setting of the open chat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from localspec.chat.answer_settings import DRAFT_MODES
+from localspec.chat.commands.arguments import AutoMode
+from localspec.chat.commands.command import CommandContext
+from localspec.chat.commands.effects import Act, Effect, ShowSetting
+from localspec.errors import UserError
+
+
+def set_mode(context: CommandContext, mode: AutoMode | None) -> Iterator[Effect]:
+    """Show the decoding mode, or set it; raises `UserError` for one that these models cannot do."""
+    check_possible(context, mode)
+    if mode is not None:
+        context.session.settle(mode=mode)
+    yield ShowSetting("mode", is_new=mode is not None)
+
+
+def check_possible(context: CommandContext, mode: AutoMode | None) -> None:
+    """Raise `UserError` for a mode that needs a draft model where none is open."""
+    if mode in DRAFT_MODES and context.models is not None and context.models.draft is None:
+        raise UserError(f"mode {mode} needs a draft model", "start again with -md FILE, or use /mode ngram")
+
+
+def set_profile(context: CommandContext, name: str) -> Iterator[Effect]:
+    """Let the chat follow a profile; without a name it is chosen from a list."""
+    if not name:
+        yield Act("profile")
+        return
+    context.session.choose_profile(name)
+    yield ShowSetting("profile", is_new=True)
+
+
+def set_system_prompt(context: CommandContext, text: str) -> Iterator[Effect]:
+    """Show the system prompt, or set it; `-` removes it."""
+    if text:
+        context.session.settle(system_prompt="" if text == "-" else text)
+    yield ShowSetting("system prompt", is_new=bool(text))
+
+
+def set_temperature(context: CommandContext, temperature: float | None) -> Iterator[Effect]:
+    """Show the temperature, or set it."""
+    if temperature is not None:
+        context.session.settle(temperature=temperature)
+    yield ShowSetting("temperature", is_new=temperature is not None)

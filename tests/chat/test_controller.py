@@ -1,0 +1,247 @@
+"""What happens in the open chat, without a screen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.controller import ChatController
+from localspec.chat.loading import ModelLoader
+from localspec.chat.messages import Attachment, StoredMessage
+from localspec.chat.running_answer import RunningAnswer
+from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
+from localspec.errors import EngineDied, UserError
+from localspec.storage.profiles import profiles
+from tests.scripted import Gate, Script, ScriptedModels, says
+
+pytestmark = pytest.mark.asyncio
+
+
+class View:
+    """A face that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.text = ""
+        self.errors: list[BaseException | None] = []
+        self.over = asyncio.Event()
+        self.unsent: tuple[int, str] = (0, "")
+
+    async def show(self, at: int | None = None, focus: int | None = None) -> None:
+        self.told.append("shown")
+
+    async def show_messages(self) -> None:
+        self.told.append("messages")
+
+    async def show_question(self, question: StoredMessage) -> None:
+        self.told.append(f"asked {question.content}")
+
+    def began(self) -> None:
+        self.text = ""
+        self.over.clear()
+        self.told.append("began")
+
+    async def show_news(self, answer: RunningAnswer) -> None:
+        update = answer.live.drain()
+        self.text += update.text
+        answer.saved = answer.saved or update.saved is not None
+
+    def rests(self) -> None:
+        self.told.append("rests")
+
+    def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        self.errors.append(error)
+        self.told.append("ended")
+        self.over.set()
+
+    def take_unsent(self) -> tuple[int, str]:
+        return self.unsent
+
+
+class Rig:
+    """A controller with all that it works on."""
+
+    def __init__(self, store: Store, loader: ModelLoader) -> None:
+        self.store, self.loader, self.view = store, loader, View()
+        self.session = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest())
+        self.tasks: list[asyncio.Task[None]] = []
+        self.controller = ChatController(self.session, loader, self.view, self._start)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        self.tasks.append(asyncio.ensure_future(work))
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.content for message in self.session.chat.path]
+
+    async def asked(self, text: str) -> None:
+        """Ask and wait for the end of the answer."""
+        await self.controller.ask(prompt(text))
+        await self.ended()
+
+    async def ended(self) -> None:
+        await asyncio.wait_for(self.view.over.wait(), 10)
+
+
+def prompt(
+    text: str, until: asyncio.Event | None = None
+) -> Callable[[], Awaitable[tuple[str, Sequence[Attachment]]]]:
+    async def read() -> tuple[str, Sequence[Attachment]]:
+        if until is not None:
+            await until.wait()
+        return text, ()
+
+    return read
+
+
+@asynccontextmanager
+async def controlled(folder: Path, *scripts: Script) -> AsyncIterator[Rig]:
+    with Store(folder / "chats.db") as store:
+        loader = ModelLoader(lambda _on_progress: ScriptedModels(*scripts))
+        rig = Rig(store, loader)
+        try:
+            yield rig
+        finally:
+            rig.controller.close()
+            loader.close()
+            await asyncio.gather(*rig.tasks)
+
+
+async def test_question_is_answered_and_its_end_is_told(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("Fine, thanks.")) as rig:
+        await rig.asked("How are you?")
+        assert rig.view.told == ["asked How are you?", "began", "rests", "ended"]
+        assert rig.view.text == "Fine, thanks."
+        assert rig.texts == ["How are you?", "Fine, thanks."]
+        assert not rig.controller.working
+        assert rig.view.errors == [None]
+
+
+async def test_one_answer_at_a_time(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("one ", gate, "two")) as rig:
+        await rig.controller.ask(prompt("first"))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        assert rig.controller.answering
+        last = rig.session.chat.path[0]
+        with pytest.raises(UserError, match="an answer is being written"):
+            await rig.controller.ask(prompt("second"))
+        with pytest.raises(UserError, match="an answer is being written"):
+            await rig.controller.answer_again(last)
+        with pytest.raises(UserError, match="an answer is being written"):
+            await rig.controller.switch(last, 1)
+        gate.open()
+        await rig.ended()
+        assert rig.texts == ["first", "one two"]
+
+
+async def test_stopped_answer_is_kept(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("half of it ", gate, "the rest")) as rig:
+        await rig.controller.ask(prompt("go"))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        rig.controller.stop()
+        await rig.ended()
+        assert rig.texts == ["go", "half of it "]
+        assert rig.session.chat.path[-1].state == "stopped"
+
+
+async def test_answer_under_way_is_kept_where_its_chat_is_left(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("half of it ", gate, "the rest")) as rig:
+        await rig.controller.ask(prompt("go"))
+        await asyncio.to_thread(gate.reached.wait, 10)
+        before = rig.session.chat.info.id
+        rig.view.unsent = (before, "not sent yet")
+        await rig.controller.leave_for(rig.session.new)
+        assert rig.texts == []
+        assert rig.store.chat(before).draft == "not sent yet"
+        assert [message.content for message in rig.store.messages(before)] == ["go", "half of it "]
+        await asyncio.gather(*rig.tasks)
+        assert "ended" not in rig.view.told  # nobody is told of the end of what was left
+
+
+async def test_chat_cannot_be_left_before_the_question_is_asked_in_it(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+    async with controlled(tmp_path, says("fine")) as rig:
+        before = rig.session.chat.info.id
+        rig.view.unsent = (before, "")
+        asking = asyncio.create_task(rig.controller.ask(prompt("a question", go_on)))
+        await asyncio.sleep(0)
+        leaving = asyncio.create_task(rig.controller.leave_for(rig.session.new))
+        await asyncio.sleep(0)
+        assert rig.session.chat.info.id == before
+        go_on.set()
+        await asking
+        await leaving
+        assert rig.session.chat.info.id != before
+        assert rig.store.messages(before)[0].content == "a question"
+
+
+async def test_answers_are_branches(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one"), says("two"), says("three")) as rig:
+        await rig.asked("go")
+        question, first = rig.session.chat.path
+        await rig.controller.answer_again(first)
+        await rig.ended()
+        assert rig.texts == ["go", "two"]
+        shown = await rig.controller.switch(rig.session.chat.path[-1], -1)
+        assert (shown, rig.texts) == (first.id, ["go", "one"])
+        await rig.controller.edit(question, "go on")
+        await rig.ended()
+        assert rig.texts == ["go on", "three"]
+        with pytest.raises(UserError, match="no longer shown"):
+            rig.controller.message(first.id)
+
+
+async def test_edited_answer_is_not_answered_and_can_be_continued(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one"), says(" and more")) as rig:
+        await rig.asked("go")
+        await rig.controller.edit(rig.session.chat.path[-1], "mine")
+        assert (rig.texts, rig.controller.working) == (["go", "mine"], False)
+        with pytest.raises(UserError, match="only an answer can be continued"):
+            await rig.controller.go_on(rig.session.chat.path[0])
+        await rig.controller.go_on(rig.session.chat.path[-1])
+        await rig.ended()
+        assert rig.texts == ["go", "mine and more"]
+
+
+async def test_death_of_the_engine_is_told_and_what_came_is_kept(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("half ", EngineDied("the engine died"))) as rig:
+        await rig.asked("go")
+        assert [type(error) for error in rig.view.errors] == [EngineDied]
+        assert "messages" in rig.view.told
+        assert rig.texts == ["go", "half "]
+        ended = rig.loader.models(wait=False)
+        await rig.controller.reload()
+        assert rig.loader.models(wait=True) is not ended
+
+
+async def test_deleted_chat_makes_way_for_an_empty_one(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one")) as rig:
+        await rig.asked("go")
+        await rig.controller.delete()
+        assert (rig.texts, rig.store.chats()) == ([], ())
+        assert [chat.title for chat in rig.store.deleted()] == ["go"]
+
+
+async def test_comparison_leaves_the_chat_as_it_was_until_one_is_kept(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one"), says("two"), says("three")) as rig:
+        await rig.asked("go")
+        answers = rig.controller.compared(rig.session.chat.path[-1])
+        for mode in ("off", "ssd"):
+            for _event in answers(mode):
+                pass
+            assert rig.texts == ["go", "one"]
+        other = max(message.id for message in rig.store.messages(rig.session.chat.info.id))
+        await rig.controller.keep_compared(None)
+        assert rig.texts == ["go", "one"]
+        await rig.controller.keep_compared(other)
+        assert rig.texts[0] == "go"
+        assert rig.session.chat.path[-1].id == other
