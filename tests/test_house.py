@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import grimp
@@ -57,3 +58,13 @@ def test_a_prefix_is_no_folder() -> None:
     families = Counter((folder, stem.split("_")[0]) for folder, stem in stems if "_" in stem.strip("_"))
     sizes = {(folder, prefix): n + ((folder, prefix) in stems) for (folder, prefix), n in families.items()}
     assert [f"{folder.name}/{prefix}_*" for (folder, prefix), n in sizes.items() if n >= 3] == []
+
+
+def test_a_public_class_has_its_name_to_itself() -> None:
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for path in modules():
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(path.relative_to(ROOT).as_posix())
+    assert len(homes) > 400
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run
+from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run, paces
 from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.decoding.tally import total
 
@@ -98,10 +98,10 @@ def table(runs: Sequence[Run], anchors: Sequence[Anchor], peaks: Mapping[str, in
 
 def _drift(anchors: Sequence[Anchor]) -> tuple[Drift, set[int]]:
     """Return the drift and the prompts that it spared, of those with an anchor on either side."""
-    paces = {anchor.prompt: anchor.seconds_per_token for anchor in anchors}
+    measured = {anchor.prompt: anchor.seconds_per_token for anchor in anchors}
     changes: dict[int, float] = {}
-    for prompt, before in paces.items():
-        if after := paces.get(prompt + 1):
+    for prompt, before in measured.items():
+        if after := measured.get(prompt + 1):
             changes[prompt] = max(before, after) / min(before, after) - 1.0
     disturbed = sorted(prompt for prompt, change in changes.items() if change > DISTURBED)
     return Drift(max(changes.values(), default=0.0), tuple(disturbed)), changes.keys() - disturbed
@@ -127,40 +127,33 @@ def _why_not(drift: Drift, steady: int, left: int) -> str:
 def _row(name: str, task: str, runs: Sequence[Run], first: Sequence[Run], peak: int | None) -> Row:
     whole = total([run.summary for run in runs])
     work = whole.verify_s + whole.draft_s
+    spent = work + whole.wait_s + whole.python_s
 
     def per_round(amount: float) -> float | None:
-        return _share(amount, whole.rounds)
+        return amount / whole.rounds if whole.rounds else None
 
     return Row(
         contender=name,
         task=task,
         answers=len(runs),
-        tokens_per_s=rate(_decoding(runs)),
-        against=speedup(_decoding(runs), _decoding(first)),
+        tokens_per_s=rate(paces(runs)),
+        against=speedup(paces(runs), paces(first)),
         whole_against=speedup(_whole(runs), _whole(first)),
-        prompt_tokens_per_s=_share(whole.prompt_tokens - whole.cached_tokens, whole.prompt_s),
+        prompt_tokens_per_s=whole.prompt_tokens_per_s,
         first_token_s=median(run.summary.first_token_s for run in runs),
-        acceptance=_share(whole.accepted, whole.drafted),
-        accepted_at=tuple(a / j for a, j in zip(whole.accepted_at, whole.drafted_at, strict=True) if j),
-        hit_rate=_share(whole.hits, whole.hits + whole.misses),
-        tokens_per_round=per_round(whole.tokens - len(runs)),
+        acceptance=whole.acceptance,
+        accepted_at=tuple(share for share in whole.acceptance_by_position if share is not None),
+        hit_rate=whole.hit_rate,
+        tokens_per_round=per_round(sum(run.summary.decoded_tokens for run in runs)),
         drafted=per_round(whole.drafted),
         verify_s=per_round(whole.verify_s),
         draft_s=per_round(whole.draft_s),
         wait_s=per_round(whole.wait_s),
         python_s=per_round(whole.python_s),
-        of_bound=_share(work, work + whole.wait_s + whole.python_s),
+        of_bound=work / spent if spent else None,
         memory_peak=peak,
     )
 
 
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _decoding(runs: Sequence[Run]) -> Paces:
-    return {(run.prompt, run.repetition): run.seconds_per_token for run in runs}
-
-
 def _whole(runs: Sequence[Run]) -> Paces:
-    return {(run.prompt, run.repetition): run.seconds / run.summary.tokens for run in runs}
+    return {(run.prompt, run.repetition): run.summary.seconds / run.summary.tokens for run in runs}

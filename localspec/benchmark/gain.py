@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from localspec.benchmark.harness import Harness, OwnContender, Question, Run, in_turn
+from localspec.benchmark.harness import OwnContender, Question, Run, Turn, interleave, paces
+from localspec.decoding.tally import total
 from localspec.demo import prompts
 from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels
@@ -59,27 +60,29 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
         Question("dialogue", Request((Message("user", found.prompt),), sampling, chosen, max_tokens=TOKENS))
         for found in bundled[:: max(1, len(bundled) // PROMPTS)][:PROMPTS]
     ]
-    harness, pairs = Harness(questions), list[tuple[Run, Run]]()
-    for way in ways:
-        harness.warm_up(way, 0)
-    for number in range(len(questions)):
-        turns = in_turn(ways, [number], number)  # drift of the machine hits both alike
-        runs = {way.name: harness.run(way, prompt, 0, SEEDS + number) for way, prompt in turns}
-        plain, together = runs["off"], runs[chosen.mode]
-        if min(plain.summary.tokens, together.summary.tokens) >= FEWEST:
-            pairs.append((plain, together))
-        on_progress((number + 1) / len(questions))
-    if len(pairs) < 2:
-        raise EngineError("the answers were too short to measure anything")
-    return _gain(chosen.mode, *zip(*pairs, strict=True))
+    runs: list[Run] = []
+    begun = -len(ways)  # warm-ups come first
+    for found in interleave(ways, questions, 1, first_seed=SEEDS):
+        if isinstance(found, Run):
+            runs.append(found)
+        elif isinstance(found, Turn):
+            on_progress(max(0, begun) / (len(ways) * len(questions)))
+            begun += 1
+    on_progress(1.0)
+    return _gain(chosen.mode, runs)
 
 
-def _gain(mode: Mode, plain: Sequence[Run], together: Sequence[Run]) -> Gain:
+def _gain(mode: Mode, runs: Sequence[Run]) -> Gain:
     from localspec.benchmark import statistics  # numpy: 0.1 s
 
-    slow, fast = ({(run.prompt, 0): run.seconds_per_token for run in runs} for runs in (plain, together))
-    ratio, drafted = statistics.speedup(fast, slow), sum(run.summary.drafted for run in together)
+    plain = paces((run for run in runs if run.contender == "off"), FEWEST)
+    together = paces((run for run in runs if run.contender == mode), FEWEST)
+    both = sorted(plain.keys() & together.keys())
+    if len(both) < 2:
+        raise EngineError("the answers were too short to measure anything")
+    plain, together = ({place: each[place] for place in both} for each in (plain, together))
+    ratio = statistics.speedup(together, plain)
     assert ratio is not None
-    acceptance = sum(run.summary.accepted for run in together) / drafted if drafted else None
-    speeds = statistics.rate(slow).value, statistics.rate(fast).value
-    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, acceptance, len(plain))
+    drafted = [run.summary for run in runs if run.contender == mode and (run.prompt, run.repetition) in both]
+    speeds = statistics.rate(plain).value, statistics.rate(together).value
+    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, total(drafted).acceptance, len(both))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localspec.errors import Cancelled, DraftError, EngineError
 from localspec.inference.interface import OpenModels
 from localspec.storage.json_file import JsonFile
 from localspec.types.events import Finished, ModeChanged, RoundDone, Summary
 from localspec.types.request import EngineSettings, Message, Request, Sampling
+
+if TYPE_CHECKING:
+    from localspec.benchmark.statistics import Paces
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
 FEWEST_PROMPTS = 3  # below it nothing can be told
@@ -84,20 +87,14 @@ class Run:
     repetition: int
     summary: Summary
 
-    @property
-    def tokens_per_s(self) -> float:
-        """Return the speed of decoding: tokens after the first, and the time after it."""
-        return (self.summary.tokens - 1) / self.summary.decode_s
 
-    @property
-    def seconds_per_token(self) -> float:
-        """Return what each token after the first took."""
-        return self.summary.decode_s / (self.summary.tokens - 1)
-
-    @property
-    def seconds(self) -> float:
-        """Return what the answer took altogether."""
-        return self.summary.first_token_s + self.summary.decode_s
+def paces(runs: Iterable[Run], fewest_tokens: int = 2) -> Paces:
+    """Return the seconds per token by prompt and repetition, of answers long enough to be timed."""
+    return {
+        (run.prompt, run.repetition): pace
+        for run in runs
+        if run.summary.tokens >= fewest_tokens and (pace := run.summary.seconds_per_token)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +190,8 @@ def interleave(
     contenders: Sequence[Contender],
     questions: Sequence[Question],
     repetitions: int,
-    anchor: Callable[[], float],
+    anchor: Callable[[], float] | None = None,
+    first_seed: int = 0,
 ) -> Iterator[Turn | Run | Anchor]:
     """Yield every contender's answers to every question, one contender after another, and anchors between.
 
@@ -204,18 +202,20 @@ def interleave(
     for contender in contenders:
         yield Turn(contender)
         harness.warm_up(contender, 0)
-    yield Turn(None)
-    yield Anchor(0, anchor())
+    if anchor is not None:
+        yield Turn(None)
+        yield Anchor(0, anchor())
     for number in range(len(questions)):
         for repetition in range(repetitions):
-            seed = number * repetitions + repetition
-            for contender, prompt in in_turn(contenders, [number], seed):
+            lap = number * repetitions + repetition
+            for contender, prompt in in_turn(contenders, [number], lap):
                 yield Turn(contender)
-                run = harness.run(contender, prompt, repetition, seed)
-                if run.summary.tokens > 1 and run.summary.decode_s > 0:
+                run = harness.run(contender, prompt, repetition, first_seed + lap)
+                if run.summary.tokens_per_s:
                     yield run
-        yield Turn(None)
-        yield Anchor(number + 1, anchor())
+        if anchor is not None:
+            yield Turn(None)
+            yield Anchor(number + 1, anchor())
 
 
 def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], float]:

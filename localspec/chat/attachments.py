@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 
 from localspec import units
+from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment
-from localspec.chat.references import Obstacle, Reference, begins_name, path_named, references
-from localspec.chat.thinking import code_blocks
+from localspec.chat.references import FileReference, Obstacle, begins_name, path_named, references
 from localspec.errors import UserError
 from localspec.storage.text_file import decode_text
 
@@ -130,10 +130,10 @@ def reference_at_end(text: str) -> int | None:
     found = _UNFINISHED.search(text)
     if found is None or not begins_name(text[: found.start()]):
         return None
-    return None if any(not block.closed for block in code_blocks(text)) else found.start(1)
+    return None if any(block.is_open for block in code_blocks(text)) else found.start(1)
 
 
-def _read(reference: Reference, folder: Path, limit: int) -> Attachment:
+def _read(reference: FileReference, folder: Path, limit: int) -> Attachment:
     """Read the lines that are wanted of a file, or all of it where it lacks them; raises UserError."""
     if reference.lines is None:
         return read_attachment(reference.name, folder, limit)

@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import Protocol
 
 from localspec.chat.answering import AnswerEvent, Saved, Started
-from localspec.chat.live_stats import own_rate
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import Room, check_alone, never_fits, room_of
 from localspec.chat.running_answer import Job, RunningAnswer
 from localspec.chat.session import ChatSession

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,9 +12,10 @@ from typing import TYPE_CHECKING, Literal
 
 from localspec.chat import foreign
 from localspec.chat.foreign.parts import LeftOut
+from localspec.chat.markdown import closed, fenced
 from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage, WholeChat
 from localspec.chat.store.record_codec import from_plain, to_plain
-from localspec.chat.thinking import code_blocks, fenced, split
+from localspec.chat.thinking import split
 from localspec.chat.tree import Tree
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
@@ -44,7 +44,6 @@ _STATES: dict[State, str] = {
 MAX_BYTES = 512 * 2**20  # of a file that is imported
 _READABLE = f"what can be read is the JSON of `localspec history export`, or {foreign.EXPORTS}"
 Format = Literal["md", "json"]
-_FENCE = re.compile(r" {0,3}(`+|~+)")
 
 
 def when(time_s: float) -> str:
@@ -61,7 +60,7 @@ def to_markdown(
     """Return one branch of a chat as Markdown; `records` tell by which models its answers are."""
     parts = [f"# {chat.title or 'Untitled'}", when(chat.created)]
     if chat.system:
-        parts.append("## System prompt\n\n" + _closed(chat.system))
+        parts.append("## System prompt\n\n" + closed(chat.system))
     for message in path:
         parts.extend(_message_parts(message, (records or {}).get(message.id)))
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -101,9 +100,9 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
     marks += [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
     yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
     if message.role == "user":
-        yield _closed(message.content.strip("\n"))
+        yield closed(message.content.strip("\n"))
     for part in split(message.content) if message.role == "assistant" else ():
-        yield _quoted(part.text) if part.kind == "thinking" else _closed(part.text.strip("\n"))
+        yield _quoted(part.text) if part.kind == "thinking" else closed(part.text.strip("\n"))
     for attachment in message.attachments:
         name = " ".join(attachment.name.replace("`", "'").split())
         ending = attachment.source.rpartition(".")[2] if "." in attachment.source else ""
@@ -113,13 +112,6 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
 def _quoted(thinking: str) -> str:
     """Return thinking as a quotation, which sets it apart wherever Markdown is read."""
     return "\n".join(f"> {line}".rstrip() for line in ("**Thinking**", "", *thinking.split("\n")))
-
-
-def _closed(text: str) -> str:
-    """Close a block of code that an answer left open, so that it does not swallow what follows."""
-    left_open = next((block for block in code_blocks(text) if not block.closed), None)
-    fence = _FENCE.match(text, left_open.start) if left_open else None
-    return f"{text}\n{fence[1]}" if fence else text
 
 
 def parse_all(text: str, name: str = "", left_out: Counter[LeftOut] | None = None) -> tuple[WholeChat, ...]:

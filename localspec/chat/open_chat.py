@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, Answering, Saved
-from localspec.chat.live_stats import label
+from localspec.chat.figures import label
 from localspec.chat.messages import AnswerRecord, Attachment, Role, Shown, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree

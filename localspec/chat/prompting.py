@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from localspec.chat.markdown import fenced
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
-from localspec.chat.thinking import fenced, without_thinking
+from localspec.chat.thinking import without_thinking
 from localspec.errors import ContextFullError
 from localspec.types.models import ModelInfo
 from localspec.types.request import Message

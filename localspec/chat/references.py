@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from localspec.chat.thinking import code_blocks
+from localspec.chat.markdown import code_blocks
 
 Obstacle = Literal["address", "backslash", "code", "longer"]
 """Why a file that is there is not read: the `@` stands in an address or a path, behind a backslash or in a
@@ -37,7 +37,7 @@ _WORD = re.compile(r'[^\s"]*')
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class FileReference:
     """An `@` at character `start`, and the file that the text behind it, up to `end`, names.
 
     `lines` are the first and the last one that are wanted, None for all. With an `obstacle` the file is there
@@ -51,9 +51,11 @@ class Reference:
     obstacle: Obstacle | None = None
 
 
-def references(text: str, folder: Path) -> Iterator[Reference]:
+def references(text: str, folder: Path) -> Iterator[FileReference]:
     """Yield where a text names files, relative to `folder`, from first to last."""
-    blocks = tuple(code_blocks(text))
+    if "@" not in text:
+        return
+    blocks = [block for block in code_blocks(text) if block.fence]  # indented text is hardly meant as code
     done = 0  # end of the last name
     for found in re.finditer("@", text):
         at = found.start()
@@ -77,7 +79,7 @@ def references(text: str, folder: Path) -> Iterator[Reference]:
         lines = _LINES.match(text, end)
         if obstacle in (None, "backslash"):
             done = lines.end() if lines else end
-        yield Reference(at, end, name, _range(lines), obstacle)
+        yield FileReference(at, end, name, _range(lines), obstacle)
 
 
 def begins_name(before: str) -> bool:

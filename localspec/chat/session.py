@@ -20,9 +20,9 @@ from localspec.chat.answer_settings import (
     with_auto,
 )
 from localspec.chat.answering import AnswerEvent, Saved, Titling
-from localspec.chat.live_stats import PlainRates, depth
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
+from localspec.chat.plain_rates import PlainRates
 from localspec.chat.prompting import TITLE, TITLE_TOKENS, title_in
 from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels
@@ -224,7 +224,7 @@ class ChatSession:
             return None
         if plain is not None:
             return chat.set_plain(saved.message.id, plain)
-        at = depth(record.summary)
+        at = record.summary.mean_depth
         if self.rates.at(at) is None and (measured := models.measure_plain()) is not None:
             self.rates.add(measured)
         rate = self.rates.at(at)

@@ -1,15 +1,15 @@
-"""Find code in a text, and tell what a model thinks from what it answers, also while it is being written."""
+"""Tell what a model thinks from what it answers, also while it is being written."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Literal
 
+from localspec.chat.markdown import FenceScanner
 from localspec.thinking_tags import (
     ANY_CASE,
     LONGEST_OPENING,
@@ -23,59 +23,12 @@ from localspec.thinking_tags import (
     tags_of,
 )
 
-_OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})(?P<info>[^\n]*)\n?", re.MULTILINE)
 HARMONY_MARKS = tuple(
     f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "call", "return")
 )
 HARMONY_BEGINNING = "<|channel|>"
 """What an answer in OpenAI's harmony format begins with; what stands before it is the prompt's."""
 _HARMONY_MARK = re.compile("|".join(map(re.escape, HARMONY_MARKS)))
-
-
-@dataclass(frozen=True, slots=True)
-class CodeBlock:
-    """A block from character `start` to `end`, its fences included; `closed` unless the text ends in it."""
-
-    start: int
-    end: int
-    code: str
-    language: str = ""
-    closed: bool = True
-
-
-def code_block_at(text: str, start: int) -> CodeBlock | None:
-    """Return the block that begins with the line at `start`, None if that opens none."""
-    opening = _OPENING.match(text, start)
-    if opening is None:
-        return None
-    mark, language = opening["mark"], opening["info"].strip().partition(" ")[0]
-    found = _closing_fence(mark).search(text, opening.end())
-    if found is None:
-        return CodeBlock(start, len(text), text[opening.end() :], language, closed=False)
-    return CodeBlock(start, found.end(), text[opening.end() : found.start()], language)
-
-
-@lru_cache
-def _closing_fence(mark: str) -> re.Pattern[str]:
-    return re.compile(rf"^[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*(?:\n|\Z)", re.MULTILINE)
-
-
-def code_blocks(text: str) -> Iterator[CodeBlock]:
-    """Yield the blocks from first to last."""
-    start = 0
-    while start < len(text):
-        block = code_block_at(text, start)
-        if block is not None:
-            yield block
-        start = line_end(text, start) if block is None else block.end
-
-
-def fenced(text: str, language: str = "") -> str:
-    """Return a text as a block of code, in a fence that is longer than any inside."""
-    longest = max(map(len, re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    line_end = "" if text.endswith("\n") or not text else "\n"
-    return f"{fence}{language}\n{text}{line_end}{fence}"
 
 
 def line_end(text: str, start: int) -> int:
@@ -224,7 +177,7 @@ class _LaterThinking:
     def __init__(self) -> None:
         self._rest = ""
         self._line = ""  # as far as it was told
-        self._fence = ""  # of the code that the line stands in
+        self._fences = FenceScanner()
         self._follows_thinking = False
         self._searched = 0  # characters of the rest in which no tag closes
         self.opening: re.Match[str] | None = None  # at the beginning of the rest
@@ -239,7 +192,7 @@ class _LaterThinking:
                 at, self._follows_thinking = end, end == len(text)
                 continue
             self.opening = None
-            if not self._line and not self._fence:
+            if not self._line and not self._fences.is_in_code:
                 start = _end_of_blank(text, at, " \t")
                 self.opening = OPENING.match(text, start)
                 closing = self._closing(text, at) if self.opening is not None else None
@@ -257,7 +210,8 @@ class _LaterThinking:
             self._line += text[at:end]
             at = end
             if self._line.endswith("\n"):
-                self._end_line()
+                self._fences.add(self._line)
+                self._line = ""
         self._rest = text[at:]
         self._searched = len(self._rest)
 
@@ -276,13 +230,6 @@ class _LaterThinking:
         tag = tags_of(self.opening[0]).closing
         searched = self._searched - len(tag) if at == 0 else 0
         return re.compile(re.escape(tag), ANY_CASE).search(text, max(self.opening.end(), searched))
-
-    def _end_line(self) -> None:
-        line, self._line = self._line, ""
-        if self._fence:
-            self._fence = "" if _closing_fence(self._fence).match(line) else self._fence
-        elif opening := _OPENING.match(line):
-            self._fence = opening["mark"]
 
 
 class _Channels:

@@ -23,7 +23,7 @@ SCALES_S = tuple(unit * 10.0**power for power in range(-5, 2) for unit in (1, 2,
 COLUMNS_PER_ROUND = 6  # enough to see what overlaps what
 
 
-class Work(Enum):
+class Activity(Enum):
     """What a lane does during half a column."""
 
     IDLE = "idle"
@@ -49,8 +49,8 @@ class Lanes:
     How long the draft model worked under a verification is known, but not when: it is drawn from its start.
     """
 
-    draft: tuple[Work, ...]
-    verify: tuple[Work, ...]
+    draft: tuple[Activity, ...]
+    verify: tuple[Activity, ...]
     marks: tuple[Mark, ...]
 
 
@@ -102,6 +102,11 @@ class History:
         """Return all of their time."""
         return self._seconds[-1]
 
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the draft tokens that were accepted; None if nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
     def add(self, rounds: Sequence[RoundDone]) -> None:
         """Append rounds."""
         for round_ in rounds:
@@ -151,7 +156,7 @@ class History:
 
     def lanes(self, start_s: float, scale_s: float, width: int) -> Lanes:
         """Return what both models did from a time on, with so many seconds in a column."""
-        draft, verify = [Work.IDLE] * (2 * width), [Work.IDLE] * (2 * width)
+        draft, verify = [Activity.IDLE] * (2 * width), [Activity.IDLE] * (2 * width)
         marks: list[Mark] = []
         if self.rounds and width > 0:
             for index in range(self.round_at(start_s), self.round_at(start_s + width * scale_s) + 1):
@@ -161,7 +166,9 @@ class History:
                     marks.append(Mark(column, index, origin_of(self.rounds[index].stats)))
         return Lanes(tuple(draft), tuple(verify), tuple(marks))
 
-    def _paint(self, index: int, start_s: float, half_s: float, draft: list[Work], verify: list[Work]) -> int:
+    def _paint(
+        self, index: int, start_s: float, half_s: float, draft: list[Activity], verify: list[Activity]
+    ) -> int:
         """Draw a round, and return the half column where its verification begins."""
         stats = self.rounds[index].stats
 
@@ -173,11 +180,11 @@ class History:
         begin, end = half(begin_s), half(begin_s + stats.verify_s)
         if end - begin > 2:
             end -= 1  # a gap, so that rounds can be told apart
-        _fill(draft, half(0.0), half(drafted_s), Work.DRAFT)
-        _fill(verify, half(0.0), begin, Work.WAIT)
-        _fill(verify, begin, max(end, begin + 1), Work.VERIFY)
+        _fill(draft, half(0.0), half(drafted_s), Activity.DRAFT)
+        _fill(verify, half(0.0), begin, Activity.WAIT)
+        _fill(verify, begin, max(end, begin + 1), Activity.VERIFY)
         if stats.ahead_s > 0:
-            _fill(draft, begin, max(begin + 1, min(half(begin_s + stats.ahead_s), end)), Work.AHEAD)
+            _fill(draft, begin, max(begin + 1, min(half(begin_s + stats.ahead_s), end)), Activity.AHEAD)
         return begin
 
     def speed(self, first: int = 0, last: int | None = None) -> float:
@@ -213,7 +220,7 @@ class History:
         return tuple(Position(judged, self._accepted[at]) for at, judged in self._judged.items())
 
 
-def _fill(lane: list[Work], start: int, end: int, work: Work) -> None:
+def _fill(lane: list[Activity], start: int, end: int, work: Activity) -> None:
     start = max(0, start)
     end = max(start, min(len(lane), end))
     lane[start:end] = [work] * (end - start)

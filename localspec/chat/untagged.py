@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from localspec.chat.markdown import FenceScanner
 from localspec.chat.messages import AnswerRecord, Span
-from localspec.chat.thinking import code_block_at, line_end
+from localspec.chat.thinking import line_end
 from localspec.thinking_tags import ANY_CASE, OPENING, tags_of
 from localspec.types.drafts import Provenance
 
@@ -30,12 +31,12 @@ def with_opening_tag(text: str) -> str:
     """
     if not _STRAY_CLOSING.search(text):
         return text
-    start = 0
+    start, fences = 0, FenceScanner()
     while start < len(text):
-        if block := code_block_at(text, start):
-            start = block.end
-            continue
         end = line_end(text, start)
+        if fences.add(text[start:end]):
+            start = end
+            continue
         if opening := _OPENING_LINE.match(text, start):
             closing = re.compile(re.escape(tags_of(opening[1]).closing), ANY_CASE)
             if not text[:start].strip() or closing.search(text, start):

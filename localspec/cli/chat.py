@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from localspec.app import figures
 from localspec.app.opening import with_config
+from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.commands.command import CommandCall, CommandContext
 from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Setting, ShowSetting

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import SUCCESS, StatusLine, print_result, say
+from localspec.cli.shared.console import SUCCESS, ConsoleStatus, print_result, say
 from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate
 
 
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().read(argv)
     from localspec.hardware.machine import known_machine
 
-    with StatusLine() as status:
+    with ConsoleStatus() as status:
         on_progress = status.share_of("measuring the devices")  # Ctrl+C ends the measuring process at once
         machine = known_machine(bool(args.measure), on_progress, may_measure=args.measure is not False)
     print_result(asdict(machine), table(machine), as_json=args.json)

@@ -10,7 +10,7 @@ from localspec.app.opening import open_placed
 from localspec.app.recommendation import Partner, Target, find_target, partners, surroundings
 from localspec.benchmark.gain import Gain, measure
 from localspec.cli.shared.arguments import Parser, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, StatusLine, print_result, say, tell
+from localspec.cli.shared.console import FAILURE, SUCCESS, ConsoleStatus, print_result, say, tell
 from localspec.errors import EngineError, UserError
 from localspec.hardware.load import busy_cores
 from localspec.models.pairing import remark
@@ -109,7 +109,7 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
         assert partner.path is not None
         assert partner.placement is not None
         try:
-            with StatusLine() as status:
+            with ConsoleStatus() as status:
                 status.update(f"measuring {partner.name}")
                 with closing(open_placed(target.path, partner.path, partner.placement)) as models:
                     gains[partner.name] = measure(models, status.share_of(f"measuring {partner.name}"))

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from localspec import units
-from localspec.app import figures
+from localspec.app import answer_json
 from localspec.app.opening import with_config
+from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
 from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
@@ -28,7 +29,7 @@ from localspec.cli.shared.console import (
     FAILURE,
     INTERRUPTED,
     SUCCESS,
-    StatusLine,
+    ConsoleStatus,
     at_fence,
     on_interrupt,
     print_json,
@@ -125,7 +126,7 @@ def _measure(models: OpenModels, answer: StreamedAnswer) -> None:
     sys.stdout.flush()
     summary = answer.finished.summary
     limit_s = max(LEAST_LIMIT_S, LIMIT_SHARE * (summary.prompt_s + summary.decode_s))
-    with suppress(EngineError), on_interrupt(models.cancel), StatusLine() as status:
+    with suppress(EngineError), on_interrupt(models.cancel), ConsoleStatus() as status:
         status.update(units.MEASURING_LAST)
         models.measure_before_leaving(limit_s)
 
@@ -183,9 +184,9 @@ def _print_json(
         "reasoning": answer.thinking,
         "finish_reason": finished.reason,
         "mode": settings.mode,
-        **figures.models(models),
-        "timings": figures.timings(finished.summary),
-        "speculation": figures.speculation(settings, options.reason, finished.summary, answer.changes),
+        **answer_json.models(models),
+        "timings": answer_json.timings(finished.summary),
+        "speculation": answer_json.speculation(settings, options.reason, finished.summary, answer.changes),
         "notes": list(models.notes),
     }
     print_json(value)

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from localspec.app import figures
+from localspec.app import answer_json
 from localspec.app.opening import with_config
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import speculation_given
@@ -167,11 +167,11 @@ def _mark(passed: bool) -> str:
     return "ok  " if passed else "FAIL"
 
 
-def _as_json(models: OpenModels, report: Report) -> figures.Json:
+def _as_json(models: OpenModels, report: Report) -> answer_json.Json:
     return {
         "exact": report.exact if report.complete or not report.exact else None,
         "complete": report.complete,
-        **figures.models(models),
+        **answer_json.models(models),
         "greedy": [asdict(result) | {"passed": result.passed} for result in report.greedy],
         "sampled": [asdict(part) | {"passed": part.passed} for part in report.sampled],
     }

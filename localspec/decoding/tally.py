@@ -24,6 +24,12 @@ class HitCounter:
         self._segment_begins = True
         self.hits = self.misses = 0
 
+    @property
+    def rate(self) -> float | None:
+        """Share of the wanted drafts that were prepared; None if none was wanted."""
+        wanted = self.hits + self.misses
+        return self.hits / wanted if wanted else None
+
     def add(self, origin: DraftOrigin) -> None:
         """Take a round; one that copies from the text wants nothing, nor does the first of a segment."""
         self.hits += origin is DraftOrigin.AHEAD

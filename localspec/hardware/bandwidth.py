@@ -98,7 +98,7 @@ _FAR_BELOW = 0.6  # of the rate that a card could reach; healthy ones reach 0.8 
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BandwidthJob:
     """Measure the memory of a device, with blocks of `size` bytes."""
 
     device: str
@@ -111,17 +111,19 @@ class Job:
         return RateFailure(self.device, reason)
 
 
-def jobs(devices: Sequence[DeviceInfo]) -> tuple[Job, ...]:
+def jobs(devices: Sequence[DeviceInfo]) -> tuple[BandwidthJob, ...]:
     """Return what there is to measure, the processor first, with blocks that fit what is free."""
-    return tuple(
-        Job(device.id, min(_CPU_BYTES, device.memory_free // 8))
-        if device.kind == "cpu"
-        else Job(device.id, min(_CARD_BYTES, device.memory_free // 4), _CARD_PASSES, device.kind == "remote")
-        for device in sorted(devices, key=lambda device: device.kind != "cpu")
-    )
+    return tuple(map(_job, sorted(devices, key=lambda device: device.kind != "cpu")))
 
 
-def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
+def _job(device: DeviceInfo) -> BandwidthJob:
+    if device.kind == "cpu":
+        return BandwidthJob(device.id, min(_CPU_BYTES, device.memory_free // 8))
+    size = min(_CARD_BYTES, device.memory_free // 4)
+    return BandwidthJob(device.id, size, _CARD_PASSES, is_remote=device.kind == "remote")
+
+
+def measure(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
     """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
     for job in work:
         try:
@@ -130,7 +132,7 @@ def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
             yield job.failed(str(error))
 
 
-def _memory_rate(job: Job, share_s: float) -> Measured:
+def _memory_rate(job: BandwidthJob, share_s: float) -> Measured:
     from localspec.llama.buffers import SEVERAL, Buffers
 
     if job.size < _FEWEST_BYTES:

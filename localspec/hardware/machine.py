@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
-from localspec.hardware.bandwidth import Job, Measured, jobs, judge, measure
+from localspec.hardware.bandwidth import BandwidthJob, Measured, jobs, judge, measure
 from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import PATIENCE_S, Ask, Sight
 from localspec.storage.json_file import JsonFile
@@ -68,7 +68,7 @@ def known_machine(
     return measured
 
 
-def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
+def _answers(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
     """Yield the answer to every job, each child going on where the one before has died."""
     left = tuple(work)
     while left:

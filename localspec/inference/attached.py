@@ -29,7 +29,7 @@ _START_HINT = "start one there: `localspec serve`"
 
 
 @dataclass(frozen=True, slots=True)
-class Attachment:
+class EngineConnection:
     """What a server tells a screen that attaches to it."""
 
     version: str
@@ -81,7 +81,7 @@ class AttachedModels:
         self._server = server
         self._answer = ""  # the name of the one that is being written
         try:
-            about = server.call("open", Attachment)
+            about = server.call("open", EngineConnection)
         except EngineDied:
             raise UserError(f"{server.name} does not answer", _START_HINT) from None
         if about.version != __version__:

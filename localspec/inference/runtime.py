@@ -33,7 +33,7 @@ from localspec.llama.grammar import Grammars
 from localspec.llama.model import Model
 from localspec.llama.rendering import renderer
 from localspec.llama.template.begun_answer import trailing_spaces
-from localspec.llama.vocabulary import Detokenizer
+from localspec.llama.vocabulary import LlamaDetokenizer
 from localspec.models.heads import head_for, head_part
 from localspec.models.pairing import compare_vocabularies
 from localspec.models.recommended import recommended
@@ -366,7 +366,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         if room <= FEWEST_PLAIN_TOKENS or not is_cached:
             return None
         self._contexts.target.checkpoint()
-        written, text = AnswerText(Detokenizer(self._target_model.vocabulary)), list(self._text)
+        written, text = AnswerText(LlamaDetokenizer(self._target_model.vocabulary)), list(self._text)
         answer = AnswerEvents(written, Tally(end, "off"), frozenset(), Stopwatch())
         params = DecodeParams(self._sampling, "rejection", 0, room, frozenset())
 
@@ -438,7 +438,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         is_chat, vocabulary = not isinstance(request.prompt, str), self._target_model.vocabulary
         spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
         thinking, opening = self._thinking_before(request, prompt)
-        detokenizer = Detokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
+        detokenizer = LlamaDetokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
         text = AnswerText(
             detokenizer,
             request.stop,

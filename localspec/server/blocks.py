@@ -11,7 +11,7 @@ from typing import Literal
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import WAITING, Refusal, error, streamed, unless_gone
 from localspec.types.events import (
@@ -25,7 +25,7 @@ from localspec.types.events import (
 
 
 @dataclass(slots=True)
-class Block:
+class ContentBlock:
     """Thinking, text, or the JSON of a call's arguments, as far as it has come."""
 
     kind: Kind
@@ -40,7 +40,7 @@ class Step:
     """A block begins, gets some text, or ends."""
 
     kind: Literal["begins", "grows", "ends"]
-    block: Block
+    block: ContentBlock
     added: str = ""
 
 
@@ -50,7 +50,7 @@ class Blocks:
     def __init__(self, reader: AnswerReader, *, parallel: bool = True) -> None:
         """Begin with nothing; without `parallel` all calls but the first are left out."""
         self._reader, self._parallel = reader, parallel
-        self.all: list[Block] = []
+        self.all: list[ContentBlock] = []
         self.scores: list[TokenScore] = []  # that nobody has told yet
         self.finished: Finished | None = None
 
@@ -84,7 +84,7 @@ class Blocks:
         return "".join(block.text for block in self.all if block.kind == kind)
 
     @property
-    def calls(self) -> list[Block]:
+    def calls(self) -> list[ContentBlock]:
         """Return the calls."""
         return [block for block in self.all if block.kind == "call"]
 
@@ -95,7 +95,7 @@ class Blocks:
         if last is None or piece.kind != last.kind or piece.id:
             if last is not None:
                 yield Step("ends", last)
-            last = Block(piece.kind, len(self.all), "", piece.id, piece.name)
+            last = ContentBlock(piece.kind, len(self.all), "", piece.id, piece.name)
             self.all.append(last)
             yield Step("begins", last)
         if piece.text:
@@ -103,7 +103,7 @@ class Blocks:
             yield Step("grows", last, piece.text)
 
 
-class Reply(ABC):
+class ProtocolReply(ABC):
     """What a client gets to see of an answer, in the words of a protocol."""
 
     last_frame = ""  # of a stream that went well

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.errors import UserError
-from localspec.inference.attached import Attachment, from_json, to_json
+from localspec.inference.attached import EngineConnection, from_json, to_json
 from localspec.inference.interface import Choice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import Asked
@@ -34,9 +34,9 @@ async def _answered(verb: Verb, service: Service, request: Request) -> Response:
     return Response(told, media_type="application/json")
 
 
-async def _open(service: Service, _body: bytes) -> Attachment:
+async def _open(service: Service, _body: bytes) -> EngineConnection:
     models = service.queue.models
-    return Attachment(__version__, models.target, models.draft, models.notes)
+    return EngineConnection(__version__, models.target, models.draft, models.notes)
 
 
 async def _cancel(service: Service, body: bytes) -> bool:

@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from localspec import values
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.errors import (
     Cancelled,
     ContextFullError,

@@ -16,11 +16,11 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.figures import Json, finite, timings
+from localspec.app.answer_json import Json, finite, timings
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
-from localspec.server.blocks import Blocks, Reply, Step
+from localspec.server.blocks import Blocks, ProtocolReply, Step
 from localspec.server.exchange import read, read_json
 from localspec.server.queue import Asked
 from localspec.server.service import Protocol, Service
@@ -380,7 +380,7 @@ def _variables(value: object) -> TemplateVariables:
     return tuple(value.items())
 
 
-class _Reply(Reply):
+class _Reply(ProtocolReply):
     """Some answers to a chat, or continuations of a bare text."""
 
     last_frame = "data: [DONE]\n\n"

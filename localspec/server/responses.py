@@ -12,9 +12,9 @@ from uuid import uuid4
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import Block, Reply, Step
+from localspec.server.blocks import ContentBlock, ProtocolReply, Step
 from localspec.server.exchange import Refusal, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import Protocol, Service
@@ -88,7 +88,7 @@ def _add(messages: list[Json], item: Json, where: str) -> None:
         raise UserError(f"{where} is of a kind that is not known here", _NOT_KEPT)
 
 
-class _Reply(Reply):
+class _Reply(ProtocolReply):
     """One response."""
 
     def __init__(self, body: Json, chat: Chat) -> None:
@@ -139,7 +139,7 @@ class _Reply(Reply):
         ending = cut if self.blocks.reason == "length" else {"status": "completed"}
         return {**self._head, **ending, "output": output, "usage": usage}
 
-    def _item(self, block: Block, status: str) -> Json:
+    def _item(self, block: ContentBlock, status: str) -> Json:
         names = {"call": "fc", "thinking": "rs", "text": "msg"}
         id_ = self._ids.setdefault(block.index, f"{names[block.kind]}_{uuid4().hex}")
         head: Json = {"id": id_, "status": status}
@@ -178,7 +178,7 @@ class _Reply(Reply):
         return {"type": kind, "sequence_number": self._number, **values}
 
 
-def _part(block: Block) -> Json:
+def _part(block: ContentBlock) -> Json:
     if block.kind == "thinking":
         return {"type": "reasoning_text", "text": block.text}
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}

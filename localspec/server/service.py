@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from localspec.app.figures import Json, note, summary_line
+from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
+from localspec.chat.figures import note, summary_line
 from localspec.server.exchange import Refusal, error
 from localspec.server.queue import Asked, EngineQueue, Job
 from localspec.storage.profiles import Profile
@@ -75,7 +76,7 @@ class Service:
 
     def _count(self, asked: Asked, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}
-        waited = max(0.0, seconds - summary.first_token_s - summary.decode_s)
+        waited = max(0.0, seconds - summary.seconds)
         self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
         line = summary_line("", summary).strip()
         waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""

@@ -11,8 +11,8 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from localspec.app.figures import Json, finite, timings
-from localspec.server.blocks import Reply, Step
+from localspec.app.answer_json import Json, finite, timings
+from localspec.server.blocks import ProtocolReply, Step
 from localspec.server.exchange import read, read_json
 from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
 from localspec.server.service import Protocol, Service
@@ -82,7 +82,7 @@ async def _infill(service: Service, request: Request) -> Response:
     return await _Filling(bare_blocks()).send(request, service.answer(asked), streams=bool(body.stream))
 
 
-class _Filling(Reply):
+class _Filling(ProtocolReply):
     """The text of a gap."""
 
     def tells(self, step: Step) -> Iterator[Json]:

@@ -25,6 +25,7 @@ from localspec.benchmark.harness import (
     Run,
     RunRecord,
     in_turn,
+    paces,
 )
 from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.errors import EngineError, UserError
@@ -173,12 +174,12 @@ class _Course:
     @property
     def _spent_s(self) -> float:
         """Return what all answers took, those before a restart included."""
-        return sum(run.seconds for run in self._record.runs.values())
+        return sum(run.summary.seconds for run in self._record.runs.values())
 
     @property
     def _drift(self) -> float:
         """Return the speed of plain decoding now in that at the beginning."""
-        anchors = [run.seconds_per_token for run in self._record.of(ANCHOR) if run.summary.tokens >= SHORTEST]
+        anchors = list(paces(self._record.of(ANCHOR), SHORTEST).values())
         return min(anchors[:ANCHOR_RUNS]) / min(anchors[-ANCHOR_RUNS:]) if anchors else 1.0
 
     def _is_clear(self, measured: Sequence[ConfirmedContender]) -> bool:
@@ -223,9 +224,9 @@ class _Course:
         answers = FEWEST_LAPS * (LAP * len(self._field) + ANCHOR_RUNS) + ANCHOR_RUNS
         left_s = SHARE * budget_s / answers - summary.first_token_s
         wanted = min(each.request.max_tokens or USUAL_TOKENS for each in self._harness.questions)
-        if summary.tokens < 2 or summary.decode_s <= 0:
+        if summary.tokens_per_s is None:
             return wanted
-        fitting = int(left_s * (summary.tokens - 1) / summary.decode_s)
+        fitting = int(left_s * summary.decoded_tokens / summary.decode_s)
         return min(wanted, max(fitting, FEWEST_TOKENS))
 
 
@@ -243,12 +244,12 @@ def compare(
     Pairs are made within a prompt and the order rotates, so that drift hits all alike: a gain is off by no
     more than the drift from one prompt to the next.
     """
-    plain, paces = field[0], {each.name: _paces(runs, each.name) for each in field}
+    plain, by_name = field[0], {each.name: _paces(runs, each.name) for each in field}
     one_sided = min(0.025, FALSE_ALARM / max(len(field) - 1, 1))
     contenders, dropped = [], []
     for entrant in field:
-        theirs = paces[plain.name]
-        mine = {place: pace for place, pace in paces[entrant.name].items() if place in theirs}
+        theirs = by_name[plain.name]
+        mine = {place: pace for place, pace in by_name[entrant.name].items() if place in theirs}
         prompts, gain = len({prompt for prompt, _ in mine}), speedup(mine, theirs, one_sided, FEWEST_PROMPTS)
         if gain is None:
             why = f"only {prompts} of its answers were long enough to be timed"
@@ -265,11 +266,7 @@ def compare(
 
 def _paces(runs: Iterable[Run], name: str) -> Paces:
     """Return the seconds per token of a contender's answers that are long enough to tell."""
-    return {
-        (run.prompt, run.repetition): run.seconds_per_token
-        for run in runs
-        if run.contender == name and run.summary.tokens >= SHORTEST and run.summary.decode_s > 0
-    }
+    return paces((run for run in runs if run.contender == name), SHORTEST)
 
 
 def _settled(contenders: Sequence[ConfirmedContender]) -> bool:

@@ -203,7 +203,7 @@ def _race(models: OpenModels, modes: Sequence[Mode], requests: Sequence[Request]
 def _rates(answers: dict[Mode, list[Summary]]) -> dict[Mode, float]:
     """Return tokens per second of whole answers; a prompt costs what reading did, cached or not."""
     everything = [each for summaries in answers.values() for each in summaries]
-    read = sum(each.prompt_tokens - each.cached_tokens for each in everything)
+    read = sum(each.new_prompt_tokens for each in everything)
     read_s = sum(each.prompt_s for each in everything) / read if read else 0.0
     rates: dict[Mode, float] = {}
     for mode, summaries in answers.items():

@@ -154,9 +154,8 @@ class TuningRun:
         request = self._prompts(models, 1, PROBE_TOKENS)[0]
         answered(models, request)  # warms up
         summary, _ = answered(models, request)
-        if summary.tokens < 2:
-            return None
-        return PlainPace(summary.decode_s / (summary.tokens - 1), summary.first_token_s)
+        pace = summary.seconds_per_token
+        return None if pace is None else PlainPace(pace, summary.first_token_s)
 
     def _check_budget(self) -> None:
         """Raise `UserError` with the time that is needed, where that is more than a person gives."""

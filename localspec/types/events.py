@@ -59,6 +59,65 @@ class Summary:
     wait_s: float = 0.0
     python_s: float = 0.0
 
+    @property
+    def new_prompt_tokens(self) -> int:
+        """Tokens of the prompt that were not in the KV cache."""
+        return self.prompt_tokens - self.cached_tokens
+
+    @property
+    def prompt_tokens_per_s(self) -> float | None:
+        """Speed of prefill; None if no time was measured."""
+        return _ratio(self.new_prompt_tokens, self.prompt_s)
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Tokens after the first, which comes with the prompt."""
+        return max(0, self.tokens - 1)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Speed of decoding; None if nothing was decoded."""
+        return _ratio(self.decoded_tokens, self.decode_s) or None
+
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Time of a decoded token; None if nothing was decoded."""
+        return _ratio(self.decode_s, self.decoded_tokens)
+
+    @property
+    def seconds(self) -> float:
+        """Time from the request to the last token."""
+        return self.first_token_s + self.decode_s
+
+    @property
+    def mean_depth(self) -> int:
+        """Tokens of context in the middle of the answer."""
+        return self.prompt_tokens + self.tokens // 2
+
+    @property
+    def acceptance(self) -> float | None:
+        """Share of the draft tokens that were accepted; None if nothing was drafted."""
+        return _ratio(self.accepted, self.drafted)
+
+    @property
+    def acceptance_by_position(self) -> tuple[float | None, ...]:
+        """Share of the judged draft tokens that were accepted, for each position in a draft."""
+        return tuple(map(_ratio, self.accepted_at, self.drafted_at))
+
+    @property
+    def accepted_length(self) -> float | None:
+        """Tokens per round, the target's own included; None without rounds."""
+        return _ratio(self.decoded_tokens, self.rounds)
+
+    @property
+    def hit_rate(self) -> float | None:
+        """Share of the wanted drafts that were prepared; None if none was wanted."""
+        return _ratio(self.hits, self.hits + self.misses)
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
+
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:

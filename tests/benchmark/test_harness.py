@@ -105,6 +105,12 @@ def test_an_anchor_stands_before_the_first_prompt_and_after_each(asked: Asked) -
     assert places == [(5 * number, Anchor(number, number + 1.0)) for number in range(4)]
 
 
+def test_without_an_anchor_contenders_alone_answer(asked: Asked) -> None:
+    found = list(interleave([Noted("a", asked), Noted("b", asked)], QUESTIONS, 1, first_seed=4000))
+    assert [type(each) for each in found] == [Turn] * 2 + [Turn, Run] * 6
+    assert [seed for _, _, _, seed in asked] == [0, 0, 4000, 4000, 4001, 4001, 4002, 4002]
+
+
 def test_answers_without_a_speed_are_left_out(asked: Asked) -> None:
     contenders = [Noted("one token", asked, 1), Noted("no time", asked, 5, 0.0), Noted("good", asked)]
     assert {run.contender for run in runs_of(all_of(contenders))} == {"good"}

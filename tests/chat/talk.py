@@ -8,8 +8,10 @@ from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, Saved
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
+from localspec.chat.plain_rates import PlainRates
 from localspec.chat.store import Store
 from localspec.types.events import Summary, TextDelta
+from localspec.types.models import PlainRate
 from localspec.types.request import EngineSettings, Mode, Request, Sampling
 from tests.scripted import ScriptedModels, Step, says
 
@@ -58,3 +60,11 @@ def kept(chat: OpenChat, store: Store) -> tuple[str, State]:
     """Return what the store holds of the last message."""
     last = OpenChat(store, chat.info.id).path[-1]
     return last.content, last.state
+
+
+def rates(*points: tuple[int, float]) -> PlainRates:
+    """Return plain decoding as measured at some depths."""
+    known = PlainRates()
+    for depth, rate in points:
+        known.add(PlainRate(depth, rate))
+    return known

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from localspec.chat.answering import AnswerEvent, Saved, Started
-from localspec.chat.live_stats import of_record
+from localspec.chat.figures import of_record
 from localspec.chat.messages import State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store

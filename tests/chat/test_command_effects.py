@@ -16,9 +16,9 @@ from localspec.chat.commands.effects import (
     Copy,
     Effect,
     NewChat,
-    OpenChat,
     Say,
     ShowSetting,
+    SwitchChat,
 )
 from localspec.chat.commands.parsing import parse
 from localspec.chat.session import ChatSession
@@ -113,7 +113,7 @@ def test_chats_go_to_files_and_come_back(session: ChatSession, tmp_path: Path) -
         run(session, "/export json a.json", tmp_path)
     assert run(session, "/import a.json", tmp_path) == [
         Say("imported 0 chats; 1 already there", is_long=True),
-        OpenChat(number),
+        SwitchChat(number),
     ]
     (tmp_path / "none.json").write_text("[]", encoding="utf-8")
     with pytest.raises(UserError, match="not a chat that can be imported"):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.live_stats import ComparedAnswer, figures, first_difference, plain_rate, verdict
+from localspec.chat.comparison import ComparedAnswer, figures, first_difference, plain_rate, verdict
 from localspec.types.events import ModeChanged
 from localspec.types.request import Mode
 from tests.tui.answers import plain, record_of, sd, ssd

@@ -114,6 +114,8 @@ def test_a_fence_is_longer_than_any_inside(text: str, fence: str) -> None:
         ("```\nx\n````", "```\nx\n````"),
         ("```py\n```py\n```", "```py\n```py\n```"),
         ("```inline``` only", "```inline``` only"),
+        ("> ```\n> x", "> ```\n> x"),
+        ("1. a\n\n   ```\n   x", "1. a\n\n   ```\n   x"),
     ],
 )
 def test_a_block_left_open_does_not_swallow_the_rest(text: str, closed: str) -> None:

@@ -4,16 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.chat.live_stats import Figures, LiveStats, PlainRates, in_words, label, of_record
+from localspec.chat.figures import Figures
+from localspec.chat.live_stats import LiveStats
+from localspec.chat.plain_rates import PlainRates
 from localspec.types.drafts import DraftOrigin
-from localspec.types.events import ModeChanged, RoundDone, RoundStats, Summary
-from localspec.types.models import PlainRate
+from localspec.types.events import ModeChanged, RoundDone, RoundStats
 from localspec.types.request import Mode
-from tests.chat.talk import record
+from tests.chat.talk import rates
 
-SUMMARY = Summary(
-    prompt_tokens=1000, tokens=101, rounds=40, drafted=120, accepted=60, hits=30, misses=10, decode_s=2.0
-)
 READ = RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 5.0, 0.0, 0.0, 0.0), 1)
 
 
@@ -24,13 +22,6 @@ def mark(
     return RoundDone(RoundStats(drafted, accepted, origin, half, half, 0.0, 0.0, ahead_s=9.0), accepted + 1)
 
 
-def rates(*points: tuple[int, float]) -> PlainRates:
-    known = PlainRates()
-    for depth, rate in points:
-        known.add(PlainRate(depth, rate))
-    return known
-
-
 def started(
     mode: Mode = "ssd", plain: PlainRates | None = None, prompt_tokens: int | None = None
 ) -> LiveStats:
@@ -38,42 +29,6 @@ def started(
     live.start(mode, prompt_tokens)
     live.add([READ])
     return live
-
-
-@pytest.mark.parametrize(
-    ("points", "depth", "expected"),
-    [
-        ([], 100, None),
-        ([(100, 30.0)], 100, 30.0),
-        ([(100, 30.0)], 356, 30.0),
-        ([(100, 30.0)], 357, None),
-        ([(4000, 30.0)], 3000, 30.0),
-        ([(4000, 30.0)], 5000, 30.0),
-        ([(4000, 30.0)], 2999, None),
-        ([(4000, 30.0)], 5001, None),
-        ([(0, 40.0), (4000, 20.0)], 2000, 1 / ((1 / 40 + 1 / 20) / 2)),
-        ([(4000, 20.0), (0, 40.0)], 1000, 1 / (0.75 / 40 + 0.25 / 20)),
-        ([(0, 40.0), (4000, 20.0)], 4000, 20.0),
-        ([(0, 40.0), (4000, 20.0)], 9000, None),
-        ([(100, 30.0), (110, 20.0)], 100, 20.0),
-        ([(100, 0.0)], 100, None),
-    ],
-)
-def test_a_plain_rate_is_measured_near_or_on_both_sides(
-    points: list[tuple[int, float]], depth: int, expected: float | None
-) -> None:
-    assert rates(*points).at(depth) == (None if expected is None else pytest.approx(expected))
-
-
-def test_plain_answers_are_measurements_and_others_are_not() -> None:
-    known = PlainRates()
-    stepped = replace(record("ssd", SUMMARY), changes=(ModeChanged("off", "it loses"),))
-    short = record("off", replace(SUMMARY, tokens=16))
-    for useless in (record("sd", SUMMARY), stepped, replace(stepped, mode="off"), short):
-        known.learn(useless)
-        assert known.at(1050) is None
-    known.learn(record("off", SUMMARY))
-    assert known.at(1050) == pytest.approx(50.0)
 
 
 def test_before_anything_came_there_is_nothing_to_tell() -> None:
@@ -160,51 +115,6 @@ def test_a_new_answer_starts_from_nothing() -> None:
     live.changed(ModeChanged("sd", "drafting ahead lost"))
     live.start("ngram")
     assert live.figures() == Figures("n-gram")
-
-
-def test_the_figures_of_a_kept_answer() -> None:
-    kept = replace(record("ssd", SUMMARY), plain=PlainRate(1050, 25.0))
-    assert of_record(kept) == Figures(
-        "SSD",
-        tokens_per_s=50.0,
-        ratio=2.0,
-        acceptance=0.5,
-        accepted_length=2.5,
-        hit_rate=0.75,
-    )
-    stepped = replace(kept, changes=(ModeChanged("sd", "it loses"),))
-    assert (of_record(stepped).mode, of_record(stepped).note) == ("SSD → speculative", "it loses")
-
-
-def test_labels_say_what_is_known() -> None:
-    kept = record("ssd", replace(SUMMARY, first_token_s=0.25))
-    times = "101 tokens in 2.2 s  first after 0.25 s"
-    assert label(kept) == f"{times}  SSD  50 tokens/s"
-    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == f"{times}  SSD  50 tokens/s  1.9 times plain"
-    assert label(replace(kept, plain=PlainRate(1050, 62.5))).endswith("  0.8 times plain")
-    lost = replace(kept, changes=(ModeChanged("off", "it loses"),))
-    assert label(lost) == f"{times}  SSD → plain  50 tokens/s"
-    back = (ModeChanged("sd", "it loses"), ModeChanged("ssd", "it may pay"))
-    assert label(replace(kept, changes=back)) == label(kept)
-    assert label(record("off", Summary())) == "plain"
-    one = replace(SUMMARY, tokens=1, decode_s=0.0, first_token_s=12.3)
-    assert label(record("ngram", one)) == "1 token in 12 s  first after 12 s  n-gram"
-
-
-@pytest.mark.parametrize(
-    ("figures", "words"),
-    [
-        (Figures("plain", 6.28), "6.3 tokens/s"),
-        (Figures("n-gram", 14.31, 1.04, 0.3), "30% of guesses right, 14 tokens/s, 1.0 times plain"),
-        (
-            Figures("SSD", 1058.0, 1.44, 0.75, 3.4, 0.82),
-            "75% of guesses right, 1,058 tokens/s, 1.4 times plain, 3.4 tokens a round, 82% ready in time",
-        ),
-        (Figures("speculative", None, None, 0.0), "0% of guesses right"),
-    ],
-)
-def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str) -> None:
-    assert ", ".join(in_words(figures).values()) == words
 
 
 def test_the_live_speed_looks_back_on_two_seconds_of_work_at_least() -> None:

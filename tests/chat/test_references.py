@@ -138,6 +138,7 @@ def test_lines_of_a_file_that_is_too_large_as_a_whole(folder: Path) -> None:
         (r"C:\dir\@notes.txt", "an address or a path"),
         ("first.last+tag@main.py", "an address or a path"),
         ("```\n@notes.txt\n```", "block of code"),
+        ("> ```\n> @notes.txt\n> ```", "block of code"),
         ("@notes.txt.bak", "goes on"),
         ("@notes.txt_old", "goes on"),
         ("@Makefile2", "goes on"),

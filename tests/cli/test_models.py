@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from localspec import units
-from localspec.models import caches as cache_module
 from localspec.models.local import find_models, named
 from localspec.storage.paths import config_dir
 from tests.cli.conftest import Invoke
@@ -18,11 +17,6 @@ from tests.llama import tiny
 from tests.models.disk import PROJECTOR, REPOSITORY, header_bytes, model_bytes, put
 
 DRAFT = model_bytes()
-
-
-@pytest.fixture(autouse=True)
-def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "SMOLLM2_PACKAGE", "no-such-package-of-localspec")
 
 
 @pytest.fixture

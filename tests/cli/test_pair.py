@@ -144,7 +144,9 @@ def test_a_gain_is_measured_on_interleaved_answers() -> None:
     gain = measure(models, progress.append)
     assert gain.is_gain
     assert gain.ratio == pytest.approx(2.0, rel=0.1)
-    assert (gain.mode, gain.acceptance, progress[-1]) == ("sd", 0.5, 1.0)
+    assert (gain.mode, gain.acceptance, gain.answers) == ("sd", 0.5, 6)
+    assert (progress[:4], progress[-1]) == ([0.0, 0.0, 0.0, 1 / 12], 1.0)
+    assert progress == sorted(progress)
     assert "faster: 4" in str(gain)
     modes = [request.settings.mode for request in models.requests][2:]
     assert modes[:4] == ["off", "sd", "sd", "off"]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec import units
-from localspec.cli.shared.console import ERASE_LINE, StatusLine
+from localspec.cli.shared.console import ERASE_LINE, ConsoleStatus
 from localspec.errors import Cancelled, ContextFullError, EngineError, ModelFileError
 from localspec.types.drafts import Provenance
 from localspec.types.events import Finished, GenerationEvent, PromptProgress, Summary, TextDelta, TextPiece
@@ -270,9 +270,9 @@ def test_a_card_that_makes_its_programs_is_told_until_the_answer_comes(
     fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     told = threading.Event()
-    update = StatusLine.update
+    update = ConsoleStatus.update
 
-    def watched(line: StatusLine, text: str) -> None:
+    def watched(line: ConsoleStatus, text: str) -> None:
         update(line, text)
         fake.makes_programs_s = None
         told.set()
@@ -288,7 +288,7 @@ def test_a_card_that_makes_its_programs_is_told_until_the_answer_comes(
         yield from says("Hi")(request)
 
     fake.scripts = [script]
-    monkeypatch.setattr(StatusLine, "update", watched)
+    monkeypatch.setattr(ConsoleStatus, "update", watched)
     monkeypatch.setattr("localspec.cli.shared.console.is_terminal", lambda stream: stream is sys.stderr)
     if phase == "choosing":
         monkeypatch.setattr(fake, "choose_settings", compiles)

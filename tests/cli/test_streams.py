@@ -18,7 +18,7 @@ import pytest
 
 from localspec.cli.shared.console import (
     SIMPLER,
-    StatusLine,
+    ConsoleStatus,
     leaving_in_order,
     on_interrupt,
     print_json,
@@ -159,7 +159,7 @@ def test_a_status_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 20, 0, 0))
     with os.fdopen(writer, "w", encoding="utf-8") as terminal, os.fdopen(reader, "rb", buffering=0) as screen:
         monkeypatch.setattr(sys, "stderr", terminal)
-        status = StatusLine()
+        status = ConsoleStatus()
         status.update("loading a-model-with-a-long-name.gguf: 12%")
         assert screen.read(100) == b"\r\x1b[Kloading a-model-wit"
         fcntl.ioctl(writer, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))

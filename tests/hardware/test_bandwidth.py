@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from localspec.errors import EngineError
-from localspec.hardware.bandwidth import Job, Rate, Rates, jobs, judge, measure, typical_s
+from localspec.hardware.bandwidth import BandwidthJob, Rate, Rates, jobs, judge, measure, typical_s
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.llama import buffers
 
@@ -18,7 +18,7 @@ CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theore
 def test_every_device_is_measured() -> None:
     work = jobs((CARD, replace(CARD, id="CUDA1"), CPU))
     assert [job.device for job in work] == ["CPU", "CUDA0", "CUDA1"]
-    assert jobs((CPU,)) == (Job("CPU", 2**29),)
+    assert jobs((CPU,)) == (BandwidthJob("CPU", 2**29),)
     assert jobs(()) == ()
 
 
@@ -30,7 +30,7 @@ def test_blocks_leave_room_on_a_full_card() -> None:
 
 
 def test_the_processor_is_really_measured() -> None:
-    (rate,) = measure((Job("CPU", SIZE),), 0.01)
+    (rate,) = measure((BandwidthJob("CPU", SIZE),), 0.01)
     assert isinstance(rate, MemoryRate)
     assert rate.device == "CPU"
     assert rate.weights is not None
@@ -40,14 +40,14 @@ def test_the_processor_is_really_measured() -> None:
 
 
 def test_what_a_device_refuses_does_not_stop_the_rest() -> None:
-    first, second = measure((Job("CUDA7", SIZE), Job("CPU", SIZE)), 0.01)
+    first, second = measure((BandwidthJob("CUDA7", SIZE), BandwidthJob("CPU", SIZE)), 0.01)
     assert isinstance(first, RateFailure)
     assert "no device is called 'CUDA7'" in first.reason
     assert isinstance(second, MemoryRate)
 
 
 def test_a_full_device_is_not_judged_by_its_cache() -> None:
-    (answer,) = measure((Job("CPU", 2**20),), 0.01)
+    (answer,) = measure((BandwidthJob("CPU", 2**20),), 0.01)
     assert answer == RateFailure("CPU", "too little memory is free")
 
 
@@ -74,7 +74,7 @@ class FakeBuffers:
 
 def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffers, "Buffers", FakeBuffers)
-    measured, refused = measure((Job("CUDA0", SIZE, 4), Job("CUDA9", SIZE)), 0.0)
+    measured, refused = measure((BandwidthJob("CUDA0", SIZE, 4), BandwidthJob("CUDA9", SIZE)), 0.0)
     assert measured == MemoryRate("CUDA0", 2.0**36)
     assert refused == RateFailure("CUDA9", "CUDA9 has no room")
     assert FakeBuffers.opened == 0
@@ -103,7 +103,7 @@ def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
     monkeypatch.setattr("localspec.hardware.bandwidth.time.perf_counter", lambda: PacedBuffers.now)
     monkeypatch.setattr(PacedBuffers, "rate", rate)
     started = PacedBuffers.now
-    assert list(measure((Job("V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate)]
+    assert list(measure((BandwidthJob("V", 2**30, 4),), 1.0)) == [MemoryRate("V", rate)]
     assert PacedBuffers.now - started < most_s
 
 
@@ -129,7 +129,7 @@ def test_another_machine_is_measured_without_the_way_to_it(monkeypatch: pytest.M
     monkeypatch.setattr(buffers, "Buffers", FarBuffers)
     monkeypatch.setattr("localspec.hardware.bandwidth.time.perf_counter", lambda: PacedBuffers.now)
     monkeypatch.setattr(PacedBuffers, "rate", 2e10)
-    (found,) = measure((Job("RPC0", 2**28, 4, is_remote=True),), 1.0)
+    (found,) = measure((BandwidthJob("RPC0", 2**28, 4, is_remote=True),), 1.0)
     assert isinstance(found, MemoryRate)
     assert found.read == pytest.approx(2e10, rel=0.01)
     assert found.link == pytest.approx(1e8, rel=0.01)

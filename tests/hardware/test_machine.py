@@ -12,7 +12,7 @@ import pytest
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
-from localspec.hardware.bandwidth import Job, Measured
+from localspec.hardware.bandwidth import BandwidthJob, Measured
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import Sight
 from localspec.hardware.machine import known_machine, measure_rates
@@ -97,7 +97,7 @@ def test_errors_of_the_child_are_raised_here() -> None:
         list(values_of(stumble, 60.0))
 
 
-Child = Callable[[Sequence[Job]], Iterator[Measured]]
+Child = Callable[[Sequence[BandwidthJob]], Iterator[Measured]]
 
 
 class Bench:
@@ -108,12 +108,12 @@ class Bench:
         self.child: Child = self.answers
 
     def __call__(
-        self, _task: object, _timeout_s: float, work: Sequence[Job], _seconds: float
+        self, _task: object, _timeout_s: float, work: Sequence[BandwidthJob], _seconds: float
     ) -> Iterator[Measured]:
         self.starts.append(len(work))
         yield from self.child(work)
 
-    def answers(self, work: Sequence[Job]) -> Iterator[Measured]:
+    def answers(self, work: Sequence[BandwidthJob]) -> Iterator[Measured]:
         for job in work:
             yield MemoryRate(job.device, 800e9)
 
@@ -146,7 +146,7 @@ def test_rates_of_all_devices_are_measured() -> None:
 
 
 def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None:
-    def dying(work: Sequence[Job]) -> Iterator[Measured]:
+    def dying(work: Sequence[BandwidthJob]) -> Iterator[Measured]:
         for job in work:
             if job.device == "CUDA0":
                 raise EngineDied("the probing process ended: SIGABRT")
@@ -161,7 +161,7 @@ def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None
 
 
 def test_measuring_that_cannot_even_begin_is_told_for_everything(bench: Bench) -> None:
-    def failing(work: Sequence[Job]) -> Iterator[Measured]:
+    def failing(work: Sequence[BandwidthJob]) -> Iterator[Measured]:
         yield from bench.answers(work[:0])
         raise EngineError("llama-cpp-python cannot be loaded")
 
@@ -255,7 +255,7 @@ def test_rates_that_are_not_known_may_stay_so(bench: Bench) -> None:
 
 
 def test_what_could_be_measured_is_kept_and_what_could_not_is_marked(bench: Bench) -> None:
-    def slow(work: Sequence[Job]) -> Iterator[Measured]:
+    def slow(work: Sequence[BandwidthJob]) -> Iterator[Measured]:
         for job in work:
             if job.device == "CUDA0":
                 raise EngineDied("it took longer than 84 s")

@@ -14,7 +14,7 @@ import pytest
 from localspec.decoding.text import TOKENS
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
-from localspec.llama.vocabulary import Detokenizer
+from localspec.llama.vocabulary import LlamaDetokenizer
 from localspec.types.events import (
     Finished,
     GenerationEvent,
@@ -257,7 +257,7 @@ def test_of_control_tokens_a_conversation_shows_the_tags_of_thinking_alone(
     tokens = dict(enumerate(marks, CLOSES))
     target, _ = thinking_pair(tmp_path, "", tokens, gguf.TokenType.CONTROL)
     with closing(Model.open(ModelOptions(target, gpu_layers=0))) as model:
-        texts = [Detokenizer(model.vocabulary, thinking=True).feed(token) for token in tokens]
+        texts = [LlamaDetokenizer(model.vocabulary, thinking=True).feed(token) for token in tokens]
         assert texts == [text if number < shown else "" for number, text in enumerate(marks)]
         hidden = model.vocabulary.control_tokens & tokens.keys()  # llama.cpp takes some of them for text
-        assert not any(map(Detokenizer(model.vocabulary).feed, hidden))
+        assert not any(map(LlamaDetokenizer(model.vocabulary).feed, hidden))

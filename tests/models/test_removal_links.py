@@ -90,7 +90,6 @@ def home() -> Iterator[tuple[Path, Path]]:
         outermost = Path(os.path.realpath(folder))
         path = outermost.joinpath("1", "2", "3", "4", "home")
         path.mkdir(parents=True)
-        patch.setattr(caches, "SMOLLM2_PACKAGE", "no-such-package-of-localspec")
         patch.setattr(caches, "OLLAMA_SERVICE", path / "service")
         patch.setenv("HOME", str(path))
         patch.delenv("LOCALAPPDATA", raising=False)

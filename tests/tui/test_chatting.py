@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec import units
-from localspec.chat.live_stats import Figures
+from localspec.chat.figures import Figures
 from localspec.errors import EngineDied
 from localspec.storage.config import Config
 from localspec.storage.paths import config_dir

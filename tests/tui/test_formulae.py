@@ -7,7 +7,7 @@ from textual.geometry import Offset
 from textual.selection import Selection
 
 from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build
-from localspec_tui.widgets.markdown.prose import AnswerText
+from localspec_tui.widgets.markdown.prose import GrowingProse
 from tests.tui.transcripts import Host
 
 
@@ -81,7 +81,7 @@ def test_nothing_that_a_model_writes_is_too_much() -> None:
 @pytest.mark.asyncio
 async def test_selected_formula_is_copied_as_it_was_written() -> None:
     async with Host().run_test(size=(60, 10)) as pilot:
-        prose = AnswerText("one\n\nso $x^2$ and \\(\\alpha\\) end")
+        prose = GrowingProse("one\n\nso $x^2$ and \\(\\alpha\\) end")
         await pilot.app.screen.mount(prose)
         await pilot.pause()
         assert prose.get_selection(Selection(None, None)) == ("one\n\nso $x^2$ and \\(\\alpha\\) end", "\n")

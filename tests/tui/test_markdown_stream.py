@@ -11,7 +11,6 @@ from localspec_tui.widgets.markdown.parse import (
     GrowingMarkdown,
     build,
     code,
-    code_blocks,
 )
 from tests.tui.transcripts import Host, said, shown, until
 
@@ -149,11 +148,6 @@ def test_carriage_return_between_two_pieces_is_one_line_end() -> None:
 )
 def test_text_is_shown_as_it_is_meant(source: str, seen: str) -> None:
     assert [block.content.plain for block in build(source)] == [seen]
-
-
-def test_codes_are_found_in_order_and_unchanged() -> None:
-    source = "```py\n\ta = 1\n```\n\n- in a list\n\n  ~~~\n  b\n  ~~~\n\n    indented\n"
-    assert code_blocks(source)[:2] == ("\ta = 1\n", "b\n")
 
 
 def test_names_in_code_are_not_underlined() -> None:

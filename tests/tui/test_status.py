@@ -7,12 +7,12 @@ from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Size
 
-from localspec.chat.live_stats import Figures
+from localspec.chat.figures import Figures
 from localspec.types.models import DeviceMemory
 from localspec_tui.widgets.status import (
     FigureRow,
-    Part,
     StatusLine,
+    StatusPart,
     context_part,
     lay_out,
     shortened,
@@ -218,10 +218,10 @@ def test_thousands() -> None:
 @pytest.mark.parametrize("width", range(60))
 def test_parts_never_overlap(width: int) -> None:
     parts = [
-        Part("mode", "", 0),
-        Part("a reason of some length", "", 4, least=8),
-        Part("right", "", 3, side="right"),
-        Part("memory", "", 9, side="right"),
+        StatusPart("mode", "", 0),
+        StatusPart("a reason of some length", "", 4, least=8),
+        StatusPart("right", "", 3, side="right"),
+        StatusPart("memory", "", 9, side="right"),
     ]
     row = lay_out(width, parts)
     assert row.cell_length <= width

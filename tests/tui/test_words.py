@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.app import figures
-from localspec.chat.live_stats import Figures, in_words
+from localspec.chat import figures
+from localspec.chat.figures import Figures, in_words
 from localspec.tuning.events import TuneProgress
 from localspec.tuning.words import result_lines
 from localspec.types.events import Summary

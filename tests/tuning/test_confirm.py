@@ -186,7 +186,7 @@ os._exit(9)
     assert done.returncode == 9
     kept = RunRecord(file, "key")
     assert kept.tokens == 40
-    found = [(run.prompt, run.summary.decode_s, run.seconds) for run in kept.of("plain")]
+    found = [(run.prompt, run.summary.decode_s, run.summary.seconds) for run in kept.of("plain")]
     assert found == [(0, 0.5, 0.6), (1, 0.5, 0.6), (2, 0.5, 0.6)]
     assert RunRecord(file, "another").runs == {}
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from localspec.chat import foreign
 from localspec.chat.commands.arguments import ExportFormat
 from localspec.chat.commands.command import CommandContext
-from localspec.chat.commands.effects import ChangeChat, Effect, OpenChat, Say
+from localspec.chat.commands.effects import ChangeChat, Effect, Say, SwitchChat
 from localspec.chat.export import chat_text, read_chats
 from localspec.chat.foreign.parts import LeftOut
 from localspec.chat.references import path_named
@@ -43,7 +43,7 @@ def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     told = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
     told += f"; {there} already there" * bool(there)
     yield Say(told + f"; left out: {lacking}" * bool(lacking), is_long=True)
-    yield OpenChat(added[-1].chat.id)
+    yield SwitchChat(added[-1].chat.id)
 
 
 def rename_chat(_context: CommandContext, title: str) -> Iterator[Effect]:

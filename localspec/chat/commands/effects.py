@@ -71,7 +71,7 @@ class ActOnMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenChat:
+class SwitchChat:
     """Leave the open chat for another."""
 
     chat_id: int
@@ -105,4 +105,4 @@ class Act:
     argument: str = ""
 
 
-Effect = Say | ShowSetting | Copy | ActOnMessage | OpenChat | NewChat | ChangeChat | Ask | Act
+Effect = Say | ShowSetting | Copy | ActOnMessage | SwitchChat | NewChat | ChangeChat | Ask | Act

@@ -9,12 +9,12 @@ from localspec.chat.commands.arguments import AutoMode
 from localspec.chat.commands.command import CommandContext
 from localspec.chat.commands.effects import Act, ActOnMessage, Copy, Effect
 from localspec.chat.commands.settings import check_possible
+from localspec.chat.markdown import code_blocks
 from localspec.chat.thinking import without_thinking
 from localspec.errors import UserError
 from localspec.types.request import Mode
 
 COMPARED: tuple[Mode, ...] = ("off", "sd", "ssd")
-_DEEPEST = 100  # quotations and lists in each other, as the screen shows them
 
 
 def answer_again(context: CommandContext, mode: AutoMode | None) -> Iterator[Effect]:
@@ -63,11 +63,8 @@ def copy_answer(context: CommandContext, only_code: bool) -> Iterator[Effect]:
 
 def last_code_block(answer: str) -> str | None:
     """Return what `/copy code` copies of an answer, None if it holds no code; fences may be quoted."""
-    from markdown_it import MarkdownIt  # 30 ms that only this command costs
-
-    tokens = MarkdownIt("commonmark", {"maxNesting": _DEEPEST}).parse(without_thinking(answer))
-    codes = [token.content for token in tokens if token.type in {"fence", "code_block"}]
-    return codes[-1] if codes else None
+    blocks = code_blocks(without_thinking(answer))
+    return blocks[-1].code if blocks else None
 
 
 def attach_file(_context: CommandContext, name: str) -> Iterator[Effect]:

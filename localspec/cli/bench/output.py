@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
-from localspec.app.figures import Json
+from localspec.app.answer_json import Json
+from localspec.app.comparison import BenchRequest
 from localspec.benchmark.harness import Run
 from localspec.benchmark.statistics import Interval
-from localspec.cli.bench.contenders import BenchRequest
 from localspec.tuning.words import figure
 from localspec.units import memory
 
@@ -149,8 +149,9 @@ def whole(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> J
 
 def line(run: Run) -> Json:
     """Return a run as it is written to a line of JSON."""
-    names = ("contender", "task", "prompt", "repetition", "tokens_per_s")
-    return {name: getattr(run, name) for name in names} | asdict(run.summary)
+    names = ("contender", "task", "prompt", "repetition")
+    speed = {"tokens_per_s": run.summary.tokens_per_s}
+    return {name: getattr(run, name) for name in names} | speed | asdict(run.summary)
 
 
 _ROW, _NAMES, _BARS, _WIDTH = 24, 180, 370, 800  # pixels

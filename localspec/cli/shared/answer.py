@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from localspec import units
 from localspec.chat.thinking import ThinkingReader
 from localspec.cli.shared.console import (
-    StatusLine,
+    ConsoleStatus,
     Styled,
     is_terminal,
     on_interrupt,
@@ -71,7 +71,7 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
         stopped_s = stopped_s or time.monotonic()
         models.cancel()
 
-    with on_interrupt(stop), StatusLine() as status:
+    with on_interrupt(stop), ConsoleStatus() as status:
         thread.start()
         try:
             while not ended:
@@ -146,7 +146,7 @@ def write_answer(
     models: OpenModels, events: Iterator[AnswerEvent], output: AnswerOutput, *, is_bare: bool = False
 ) -> StreamedAnswer:
     """Print the answer while it comes, and return it; of a bare completion all is answer."""
-    writer, status = _Writer(output, is_bare=is_bare), StatusLine()
+    writer, status = _Writer(output, is_bare=is_bare), ConsoleStatus()
     answer = writer.answer
     with writer, closing(stream(models, events)) as streamed:
         for event in streamed:

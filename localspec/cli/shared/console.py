@@ -148,7 +148,7 @@ def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
     """Print one JSON object for programs, under the number of its schema; `escaped` if all in ASCII."""
     import json
 
-    from localspec.app.figures import finite  # both would cost `--help` 10 ms
+    from localspec.app.answer_json import finite  # both would cost `--help` 10 ms
 
     print(json.dumps(finite({"schema": 1, **value}), default=str, ensure_ascii=escaped))
 
@@ -216,7 +216,7 @@ def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None],
             signal.signal(number, found)
 
 
-class StatusLine:
+class ConsoleStatus:
     """One line on standard error that is written over and over, if somebody looks at it."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class StatusLine:
             self._visible = False
 
 
-class ProgressLine(StatusLine):
+class ProgressLine(ConsoleStatus):
     """The status line of a long test, which knows how long the rest should take, and whether to stop."""
 
     def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 
 from localspec.app import opening
 from localspec.app.opening import OpenedPair
-from localspec.cli.shared.console import StatusLine, on_interrupt, say
+from localspec.cli.shared.console import ConsoleStatus, on_interrupt, say
 from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 
 if TYPE_CHECKING:
-    from localspec.hardware.devices import Ask
     from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
-    from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
@@ -77,9 +75,7 @@ def opened(
 
 def start_worker(*, verbose: bool) -> Worker:
     """Start the process that is to open models, which gets ready while this one reads what they are."""
-    from localspec.inference.worker.client import Worker
-
-    return Worker(_log if verbose else None)
+    return opening.start_worker(_log if verbose else None)
 
 
 def _log(line: LogLine) -> None:
@@ -98,7 +94,7 @@ def load(worker: Worker, plan: OpenPlan) -> None:
             status.update(f"loading {plan.target.path.name}: {fraction:.0%}")
         return wanted[0]
 
-    with on_interrupt(lambda: wanted.__setitem__(0, False)), StatusLine() as status:
+    with on_interrupt(lambda: wanted.__setitem__(0, False)), ConsoleStatus() as status:
         worker.load(plan, on_progress=on_progress)
     if not wanted[0]:  # asked too late for the loader to notice
         raise KeyboardInterrupt
@@ -117,7 +113,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
         return True
 
     try:
-        with StatusLine() as status:
+        with ConsoleStatus() as status:
             return fetching.fetch(reference, tell, on_progress, force=force)
     except KeyboardInterrupt:
         say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
@@ -128,7 +124,7 @@ def check(files: Sequence[Path]) -> None:
     """Check files that came from the hub before they are first used, with progress on standard error."""
     from localspec.models.verified import verify
 
-    with StatusLine() as status:
+    with ConsoleStatus() as status:
         verify(files, status.share_of(f"checking {files[0].name}"))
 
 
@@ -136,16 +132,10 @@ def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
     for text in (*plan.notes, *worker.notes):
         note(text)
-    if request.wants_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
+    if request.wants_gpu and opening.computes_on_cpu(worker.look):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
 
 
 def note(text: str) -> None:
     """Print what the person at the keyboard should know."""
     say(f"note: {text}")
-
-
-def _devices(via: Ask) -> tuple[BackendDevice, ...]:
-    from localspec.hardware.devices import look
-
-    return look(via=via).found.devices

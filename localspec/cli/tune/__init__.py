@@ -32,7 +32,7 @@ from localspec.cli.shared.arguments import (
 from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
-    StatusLine,
+    ConsoleStatus,
     on_interrupt,
     print_result,
     results_width,
@@ -269,7 +269,7 @@ def _title(stage: str, task: str | None) -> str:
     return stage if task is None else f"{task}, {stage}"
 
 
-class TuneView(StatusLine):
+class TuneView(ConsoleStatus):
     """Says what a run does: a line for each stage, and below it where it is; a context manager."""
 
     def __init__(self, tasks: Sequence[TaskType]) -> None:

@@ -70,7 +70,7 @@ def main(*, tells_log: bool) -> None:
     outbox = Outbox(replies)
     logging.getLogger().addHandler(LogSender(outbox) if tells_log else logging.NullHandler())
     logging.getLogger("localspec").setLevel(logging.DEBUG if tells_log else logging.WARNING)
-    service = Service(outbox)
+    service = ModelService(outbox)
     with suppress(Exception):  # a request that is cut off by the parent's death fails in many ways
         while True:
             service.take(pickle.load(requests))
@@ -167,7 +167,7 @@ class _Job:
         self.patience_s = _SILENCE_S
 
 
-class Service:
+class ModelService:
     """Does what is asked: `take` returns at once."""
 
     def __init__(self, outbox: Outbox) -> None:

@@ -14,7 +14,7 @@ import pytest
 from localspec.errors import EngineError
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker import child
-from localspec.inference.worker.child import Outbox, Service
+from localspec.inference.worker.child import ModelService, Outbox
 from localspec.inference.worker.wire import (
     Call,
     Cancel,
@@ -61,7 +61,7 @@ class HardOfHearing:
 class Line:
     """A service, and the other end of its pipe."""
 
-    service: Service
+    service: ModelService
     outbox: Outbox
     models: HardOfHearing
     stream: IO[bytes]
@@ -78,7 +78,7 @@ def line() -> Iterator[Line]:
     read, write = os.pipe()
     with os.fdopen(read, "rb") as stream, os.fdopen(write, "wb", buffering=0) as sink:
         outbox, models = Outbox(sink), HardOfHearing()
-        service = Service(outbox)
+        service = ModelService(outbox)
         service._runtime = cast(Runtime, models)
         yield Line(service, outbox, models, stream)
         outbox.flush(timeout_s=20)

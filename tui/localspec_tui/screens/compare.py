@@ -17,7 +17,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
 from localspec.chat.answering import AnswerEvent, LiveAnswer
-from localspec.chat.live_stats import ComparedAnswer, figures, mode_name, plain_rate, verdict
+from localspec.chat.comparison import ComparedAnswer, figures, plain_rate, verdict
+from localspec.chat.figures import mode_name
 from localspec.chat.messages import Shown
 from localspec.chat.running_answer import STUCK_S
 from localspec.types.request import Mode

@@ -15,8 +15,8 @@ from textual.reactive import reactive
 from textual.style import Style
 from textual.widget import Widget
 
-from localspec.chat.live_stats import Figures
-from localspec.chat.live_stats import in_words as figure_words
+from localspec.chat.figures import Figures
+from localspec.chat.figures import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types.models import DeviceMemory
 from localspec.units import MODE_NAMES, UNMEASURED
@@ -38,7 +38,7 @@ Side = Literal["left", "right"]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StatusPart:
     """A piece of the line: the lower its rank, the longer it stays when room is short.
 
     `meaning` is told under the pointer, after what the last word that the glossary has means.
@@ -71,7 +71,7 @@ class Part:
         return Content.styled(shortened(self.text, columns), self.style).stylize(style)
 
 
-def speed_parts(figures: Figures, reason: str = "") -> tuple[Part, ...]:
+def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
     """Return the figures of an answer, without those that are not known; `reason` is that of its mode."""
     words, mode = figure_words(figures), figures.mode
     is_auto = reason and reason != ASKED_FOR and not reason.startswith("profile ")
@@ -79,11 +79,11 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[Part, ...]:
         is_fastest = mode == MODE_NAMES["off"] and reason != UNMEASURED
         mode = f"auto: {mode} is fastest here" if is_fastest else f"auto: {mode}"
     why = f"This one: {reason}" if reason else ""
-    parts = [Part(mode, why, 0, "bold")] if mode else []
-    parts += [Part(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]
+    parts = [StatusPart(mode, why, 0, "bold")] if mode else []
+    parts += [StatusPart(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]
     if figures.note:
         note = one_line(figures.note)
-        parts.append(Part(note, note, 4, "$foreground-muted italic", least=SHORTEST_NOTE))
+        parts.append(StatusPart(note, note, 4, "$foreground-muted italic", least=SHORTEST_NOTE))
     return tuple(parts)
 
 
@@ -96,12 +96,14 @@ _RANKS = (
 )
 
 
-def choice_parts(route: str, reason: str) -> tuple[Part, ...]:
+def choice_parts(route: str, reason: str) -> tuple[StatusPart, ...]:
     """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
-    parts = [Part(one_line(route), _ROUTE, 4)] if route else []
+    parts = [StatusPart(one_line(route), _ROUTE, 4)] if route else []
     if reason and reason != ASKED_FOR:
         why = one_line(reason)
-        parts.append(Part(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=SHORTEST_NOTE))
+        parts.append(
+            StatusPart(why, f"{_REASON}: {why}", LAST, "$foreground-muted italic", least=SHORTEST_NOTE)
+        )
     return tuple(parts)
 
 
@@ -109,7 +111,7 @@ _ROUTE = "The profile that fits your message; /profile NAME stays with one, /pro
 _REASON = "Why it is decoded this way"
 
 
-def context_part(used: int, size: int, *, estimated: bool) -> Part:
+def context_part(used: int, size: int, *, estimated: bool) -> StatusPart:
     """Return the context meter."""
     share = min(1.0, used / size)
     filled = max(1 if used else 0, round(BAR * share))
@@ -122,13 +124,13 @@ def context_part(used: int, size: int, *, estimated: bool) -> Part:
         meaning += "; /room leaves earlier exchanges out"
     elif share >= FILLING:
         text, style = f"{text} filling", "$text-warning"
-    return Part(text, meaning, 3, style, "right")
+    return StatusPart(text, meaning, 3, style, "right")
 
 
-def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[Part, ...]:
+def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[StatusPart, ...]:
     """Return the memory of each device."""
     return tuple(
-        Part(
+        StatusPart(
             f"{device.device} {device.used / 2**30:.1f}/{device.total / 2**30:.0f} GiB",
             f"Memory in use on {device.device}: {device.used:,} of {device.total:,} bytes",
             SPARE + number,
@@ -140,19 +142,19 @@ def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[Part, ...]:
     )
 
 
-def said_part(text: str) -> Part:
+def said_part(text: str) -> StatusPart:
     """Return a sentence that comes before all figures but the context meter."""
     text = one_line(text)
-    return Part(text, text, -1, "bold", least=1)
+    return StatusPart(text, text, -1, "bold", least=1)
 
 
-def loading_part(fraction: float) -> Part:
+def loading_part(fraction: float) -> StatusPart:
     """Return how far the models are loaded."""
     fraction = max(0.0, min(1.0, fraction))
     filled = int(LOADING_BAR * fraction)
     bar = "█" * filled + "░" * (LOADING_BAR - filled)
     text = f"Loading the models {bar} {fraction:4.0%}  Esc cancels"
-    return Part(text, "You can write meanwhile", -1, "bold", least=SHORTEST_NOTE)
+    return StatusPart(text, "You can write meanwhile", -1, "bold", least=SHORTEST_NOTE)
 
 
 def one_line(text: str) -> str:
@@ -174,7 +176,7 @@ def thousands(tokens: int) -> str:
     return f"{tokens / 1024:.1f}".removesuffix(".0") + "k"
 
 
-def lay_out(width: int, parts: Sequence[Part]) -> Content:
+def lay_out(width: int, parts: Sequence[StatusPart]) -> Content:
     """Return a row of the parts that fit, in their order, those on the right at the right edge."""
     columns: dict[int, int] = {}
 
@@ -222,7 +224,7 @@ class StatusLine(Explained):
     figures = reactive(Figures(""))  # of an answer
     route = reactive("")  # by which `auto` came to its profile, if it did
     reason = reactive("")  # why the answer is decoded as it is
-    meter: reactive[tuple[Part, ...]] = reactive(())  # how full the context is, once that is known
+    meter: reactive[tuple[StatusPart, ...]] = reactive(())  # how full the context is, once that is known
     memory: reactive[tuple[DeviceMemory, ...]] = reactive(())
     loaded: reactive[float | None] = reactive(None)  # share of the models; None when they are or will not be
     said = reactive("")  # at present
@@ -280,7 +282,7 @@ class StatusLine(Explained):
             return lines
         return (*lines[: MOST_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[StatusPart]:
         said = [] if self.loaded is None else [loading_part(self.loaded)]
         if not said and self.said.strip() and not self._sentence(self.content_size.width):
             said = [said_part(self.said)]
@@ -299,7 +301,7 @@ class FigureRow(Explained):
         """Return what fits: the wait for the first token goes before what speculation brought."""
         items = self.text.split("  ")
         ranks = (SPARE if item.startswith("first after") else rank for rank, item in enumerate(items))
-        parts = [Part(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
+        parts = [StatusPart(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
         return lay_out(self.content_size.width, parts)
 
 

@@ -14,10 +14,10 @@ from textual.reactive import reactive
 
 from localspec.chat.timeline import (
     SMOOTHING,
+    Activity,
     History,
     Lanes,
     Position,
-    Work,
     describe_round,
     describe_totals,
     duration,
@@ -34,13 +34,13 @@ TICK = 10  # columns
 
 # The shapes of both halves of a column, of the left half, of the right half; and their style.
 _SHAPES = {
-    Work.DRAFT: ("█▌▐", "$warning"),
-    Work.AHEAD: ("▄▖▗", "$success"),
-    Work.VERIFY: ("█▌▐", "$primary"),
-    Work.WAIT: ("╌╌╌", "$foreground-muted"),
-    Work.IDLE: ("   ", ""),
+    Activity.DRAFT: ("█▌▐", "$warning"),
+    Activity.AHEAD: ("▄▖▗", "$success"),
+    Activity.VERIFY: ("█▌▐", "$primary"),
+    Activity.WAIT: ("╌╌╌", "$foreground-muted"),
+    Activity.IDLE: ("   ", ""),
 }
-_RESTS = {Work.IDLE, Work.WAIT}
+_RESTS = {Activity.IDLE, Activity.WAIT}
 _MARKS = {
     DraftOrigin.AHEAD: ("●", "$text-success bold", "prepared ahead"),
     DraftOrigin.FRESH: ("○", "$text-warning bold", "just in time"),
@@ -55,14 +55,14 @@ def lane_rows(lanes: Lanes, tall: int) -> list[Content]:
     if tall == 1:
         return [label("draft") + _lane(lanes.draft), label("verify") + _lane(lanes.verify)]
     return [
-        label("") + _lane([Work.IDLE if work is Work.AHEAD else work for work in lanes.draft]),
-        label("draft") + _lane(lanes.draft, Work.DRAFT),
+        label("") + _lane([Activity.IDLE if work is Activity.AHEAD else work for work in lanes.draft]),
+        label("draft") + _lane(lanes.draft, Activity.DRAFT),
         label("verify") + _lane(lanes.verify),
-        label("") + _lane([Work.IDLE if work is Work.WAIT else work for work in lanes.verify]),
+        label("") + _lane([Activity.IDLE if work is Activity.WAIT else work for work in lanes.verify]),
     ]
 
 
-def _lane(halves: Sequence[Work], ahead: Work = Work.AHEAD) -> Content:
+def _lane(halves: Sequence[Activity], ahead: Activity = Activity.AHEAD) -> Content:
     """Return a lane, two halves to a column; work ahead of time takes the shape of `ahead`."""
     pairs = zip(halves[::2], halves[1::2], strict=True)
     cells = [_cell(left, right, ahead) for left, right in pairs]
@@ -70,12 +70,12 @@ def _lane(halves: Sequence[Work], ahead: Work = Work.AHEAD) -> Content:
     return Content.assemble(*(("".join(shape for shape, _ in run), style) for style, run in runs))
 
 
-def _cell(left: Work, right: Work, ahead: Work) -> tuple[str, str]:
+def _cell(left: Activity, right: Activity, ahead: Activity) -> tuple[str, str]:
     """Return the character of a column and its style: work hides waiting, and the left half's the right's."""
     works_left, works_right = left not in _RESTS, right not in _RESTS
-    work = left if works_left or right is Work.IDLE else right
+    work = left if works_left or right is Activity.IDLE else right
     half = 0 if works_left == works_right else 1 if works_left else 2
-    return _SHAPES[ahead if work is Work.AHEAD else work][0][half], _SHAPES[work][1]
+    return _SHAPES[ahead if work is Activity.AHEAD else work][0][half], _SHAPES[work][1]
 
 
 def mark_row(lanes: Lanes, width: int, picked: int | None) -> Content:

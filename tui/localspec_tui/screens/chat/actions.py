@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from localspec.app import figures
+from localspec.chat import figures
 from localspec.chat.commands.effects import ActionName
 from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.settings import sources

@@ -25,7 +25,7 @@ from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, parse
 from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.controller import ChatController
-from localspec.chat.live_stats import mode_name
+from localspec.chat.figures import mode_name
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.running_answer import RunningAnswer

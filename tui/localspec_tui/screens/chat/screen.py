@@ -30,10 +30,10 @@ from localspec.chat.commands.effects import (
     Copy,
     Effect,
     NewChat,
-    OpenChat,
     Say,
     Setting,
     ShowSetting,
+    SwitchChat,
 )
 from localspec.chat.commands.parsing import as_typed
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
@@ -334,7 +334,7 @@ class ChatScreen(Screen[int]):
                 await self.pane.act_on_message(effect)
             case NewChat():
                 await self.pane.leave_for(self.session.new)
-            case OpenChat(chat_id):
+            case SwitchChat(chat_id):
                 await self.pane.open_chat(chat_id)
             case ChangeChat(change, title):
                 await self._change(ChangeAsked(change, self.session.chat.info, title))

@@ -9,9 +9,9 @@ from contextlib import suppress
 from textual import work
 
 from localspec import units
-from localspec.chat import live_stats
 from localspec.chat.answering import LiveUpdate
-from localspec.chat.live_stats import Figures, LiveStats
+from localspec.chat.figures import Figures, of_record
+from localspec.chat.live_stats import LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
@@ -117,7 +117,7 @@ class ChatStatus(StatusLine):
             self._prompt_tokens = await asyncio.to_thread(models.count_tokens, prompt)
 
     def _show_record(self, record: AnswerRecord) -> None:
-        self.figures = live_stats.of_record(record)
+        self.figures = of_record(record)
         self.route, self.reason = self._session.route_shown(record.profile), record.reason
         self._weigh(record)
 

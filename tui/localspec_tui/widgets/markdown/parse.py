@@ -15,6 +15,7 @@ from textual.content import Content, Span
 from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
+from localspec.chat.markdown import DEEPEST
 from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean, parted
 from localspec_tui.widgets.markdown.formulae import find_formula
 
@@ -26,7 +27,6 @@ SOURCE: Final = "source"
 """What the style of a text says that stands for another, which is to be copied."""
 _KEPT = 1_000  # of a long line of code, read again with what follows
 _BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins no list or heading
-_DEEPEST = 100  # the parser leaves out what is nested deeper: such a text is shown as it is written
 _BULLETS = ("• ", "◦ ", "▪ ")
 _STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 
@@ -42,7 +42,7 @@ class _Colours(HighlightTheme):
 @cache
 def parser() -> MarkdownIt:
     """Return the one Markdown parser."""
-    made = MarkdownIt("gfm-like", {"maxNesting": _DEEPEST})
+    made = MarkdownIt("gfm-like", {"maxNesting": DEEPEST})
     made.inline.ruler.before("escape", "formula", find_formula)
     return made
 
@@ -55,14 +55,9 @@ def build(source: str) -> tuple[Block, ...]:
 def read(source: str, first_fence: int = 0) -> list[Block]:
     """Return a clean Markdown text as blocks; its fences are counted from `first_fence`."""
     tokens = parser().parse(source)
-    if any(token.level >= _DEEPEST - 1 for token in tokens):
+    if any(token.level >= DEEPEST - 1 for token in tokens):  # the parser left something out
         return [Block(Content(line)) for line in source.split("\n")]
     return list(_Writer(first_fence).write(tokens))
-
-
-def code_blocks(source: str) -> tuple[str, ...]:
-    """Return the code of a text's fences, in order."""
-    return tuple(token.content for token in parser().parse(source) if token.type in {"fence", "code_block"})
 
 
 def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:

@@ -23,8 +23,9 @@ from textual.style import Style
 from textual.visual import RenderOptions
 from textual.widget import Widget
 
+from localspec.chat.markdown import code_blocks
 from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.parse import SOURCE, GrowingMarkdown, build, code_blocks
+from localspec_tui.widgets.markdown.parse import SOURCE, GrowingMarkdown, build
 
 _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
 _OPENED = ("http://", "https://", "mailto:")
@@ -211,7 +212,7 @@ def _moved(segment: Segment, lines: int) -> Segment:
     return Segment(segment.text, style + RichStyle.from_meta({"offset": (x, y + lines)}))
 
 
-class AnswerText(Prose):
+class GrowingProse(Prose):
     """Markdown that may still grow."""
 
     @dataclass
@@ -237,9 +238,9 @@ class AnswerText(Prose):
 
     def action_copy_code(self, fence: int) -> None:
         """Ask for the code of a fence to be copied."""
-        codes = code_blocks(self.text)
-        if fence < len(codes):
-            self.post_message(self.CodePicked(codes[fence]))
+        blocks = code_blocks(self.text)
+        if fence < len(blocks):
+            self.post_message(self.CodePicked(blocks[fence].code))
 
     async def finish(self, text: str) -> None:
         """Show the whole text as it is when read in one go; the work is done beside the event loop."""

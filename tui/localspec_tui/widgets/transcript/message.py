@@ -23,13 +23,14 @@ from textual.widgets import Static
 from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.commands.effects import MessageAction
+from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment, Shown, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.blocks import Block, clean
-from localspec_tui.widgets.markdown.parse import build, code_blocks
-from localspec_tui.widgets.markdown.prose import AnswerText, Prose
+from localspec_tui.widgets.markdown.parse import build
+from localspec_tui.widgets.markdown.prose import GrowingProse, Prose
 from localspec_tui.widgets.origins import OriginText
 from localspec_tui.widgets.sidebar import written_moment
 from localspec_tui.widgets.status import FigureRow
@@ -104,7 +105,7 @@ class ThinkingView(Folded):
 
     def __init__(self, text: str = "", *, closed: bool = True, unfolded: bool = False) -> None:
         super().__init__()
-        self._prose = AnswerText()
+        self._prose = GrowingProse()
         self.text = ""  # the whole of the thinking
         self._complete = closed
         self.append(text)
@@ -178,7 +179,7 @@ class MessageBody(Vertical):
         self._looks = looks
         self.text = item.message.content  # with its tags
         self._pieces: list[TextPiece] = pieces_of(self.text, item.spans)
-        self._bodies: list[AnswerText | ThinkingView] = []
+        self._bodies: list[GrowingProse | ThinkingView] = []
         self._origins: OriginText | None = None
         self._first = self._widgets(prepared)
         self._is_composed = False
@@ -255,10 +256,10 @@ class MessageBody(Vertical):
         self._bodies = [self._body(*pair) for pair in prepared]
         return self._bodies
 
-    def _body(self, part: Part, blocks: Sequence[Block] = ()) -> AnswerText | ThinkingView:
+    def _body(self, part: Part, blocks: Sequence[Block] = ()) -> GrowingProse | ThinkingView:
         if part.kind == "thinking":
             return ThinkingView(part.text, closed=part.closed, unfolded=self._looks.thinking)
-        return AnswerText(part.text, blocks or None)
+        return GrowingProse(part.text, blocks or None)
 
     def _is_plainly_more(self, before: str, text: str) -> bool:
         """Tell whether new text can only belong to the last part: reading all of it again is spared."""
@@ -283,7 +284,7 @@ class MessageBody(Vertical):
         self._parts = parts
 
 
-def _grew(pair: tuple[AnswerText | ThinkingView, Part]) -> bool:
+def _grew(pair: tuple[GrowingProse | ThinkingView, Part]) -> bool:
     body, part = pair
     is_thinking = isinstance(body, ThinkingView)
     return is_thinking == (part.kind == "thinking") and part.text.startswith(body.text.rstrip())
@@ -409,14 +410,14 @@ class MessageView(Vertical, can_focus=True):
         """Ask the screen to do something with this message."""
         message, text = self.item.message, ""
         if action == "copy-code":
-            codes = code_blocks(without_thinking(self.body.text))
-            if not codes:
+            blocks = code_blocks(without_thinking(self.body.text))
+            if not blocks:
                 self.notify("There is no code in this message.", markup=False)
                 return
-            text = codes[0]
+            text = blocks[0].code
         self.post_message(ActionAsked(action, message.id, text))
 
-    def on_answer_text_code_picked(self, event: AnswerText.CodePicked) -> None:
+    def on_growing_prose_code_picked(self, event: GrowingProse.CodePicked) -> None:
         """Ask the screen to copy the code that was clicked."""
         event.stop()
         self.post_message(ActionAsked("copy-code", self.item.message.id, event.code))
