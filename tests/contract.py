@@ -14,8 +14,8 @@ from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
 from localspec.types.drafts import Distribution, DraftOrigin

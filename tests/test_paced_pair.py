@@ -13,6 +13,8 @@ from localspec.errors import EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
+from localspec.tuning.costs import call_costs
+from localspec.tuning.trace import trace
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
 from tests.decoding.toys import broken
@@ -67,7 +69,7 @@ def paced(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 
 def test_costs_are_those_of_the_pretended_cards(paced: Runtime) -> None:
     models: TunableModels = paced
-    found = models.measure_costs(WISH)
+    found = models.perform(call_costs, WISH)
     for points, pacing in ((found.verify, VERIFY), (found.step, STEP)):
         assert all(seconds >= pacing(size) for size, seconds in points)
     assert {1, 2, 8} <= {width for width, _ in found.step} <= {1, 2, 3, 4, 6, 8}
@@ -80,12 +82,12 @@ def test_everything_works_as_with_other_models(
     options = ModelOptions(demo_target_q8, context=512, micro_batch=32, threads=1)
     with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as plain:
         expected, _ = answer(plain, request)
-        traced = plain.trace(request)
+        traced = trace(plain, request)
     for mode in ("off", "sd", "ssd"):
         text, end = answer(paced, replace(request, settings=EngineSettings(mode=mode)))
         assert text == expected
         assert end.summary.verify_s >= VERIFY(1) * end.summary.rounds
-    found = paced.trace(replace(request, settings=OFF))
+    found = trace(paced, replace(request, settings=OFF))
     assert found.tokens.tolist() == traced.tokens.tolist()
     assert found.decode_s >= 11 * VERIFY(1)
 
@@ -93,5 +95,5 @@ def test_everything_works_as_with_other_models(
 def test_a_model_without_pacing_is_as_it_is(demo_target: Path, demo_draft: Path) -> None:
     target = ModelOptions(demo_target, context=128)
     with open_paced(target, replace(target, path=demo_draft), Pacing(0.1, 0.0), None) as opened:
-        found = opened.measure_costs(replace(WISH, together=False))
+        found = call_costs(opened, replace(WISH, together=False))
         assert dict(found.verify)[1] >= 0.1 > dict(found.step)[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.doctor import BACKENDS, COMMON_OPTIONS, rebuild_command
+from localspec.app.checks.build import BACKENDS, COMMON_OPTIONS, rebuild_command
 from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from localspec.chat.answer_settings import PairKnowledge, TunedChoice
-from localspec.errors import ModelFileError, UserError
+from localspec.errors import LocalSpecError, ModelFileError, UserError
+from localspec.gguf import check_model_file
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import moved
+from localspec.models.heads import head_for
 from localspec.models.pair_files import ModelSource, PairFiles, find_pair, read_chat_template
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.storage.config import Config, check_models, read_config
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from localspec.hardware.placement.candidates import Placement
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
+    from localspec.llama.template.report import TemplateReport
 
 M_co = TypeVar("M_co", bound=OpenModels, covariant=True)
 TUNED_FAN_OUT = 24  # outcomes to prepare, of the settings that a tuning tries
@@ -95,6 +98,32 @@ def find_files(request: PairRequest, source: ModelSource) -> PairFiles:
     if request.chat_template is not None:
         return files
     return replace(files, chat_template=read_chat_template(template_of(files.target)))
+
+
+def checked_files(request: PairRequest, source: ModelSource) -> PairFiles:
+    """Return the files of a request with config.toml; raises UserError for files that cannot be opened."""
+    configured = with_config(request)
+    files = find_files(configured, source)
+    check_model_file(files.target)
+    plan = as_asked(files, configured)
+    head_for(plan.target, plan.draft)
+    return files
+
+
+def template_report_of(model: Path) -> TemplateReport | None:
+    """Report on the chat template of a model, None for a file that cannot chat, such as a head."""
+    from localspec.llama.template.report import template_report  # numpy: 0.1 s
+
+    with suppress(LocalSpecError):
+        return template_report(model, template_of(model))
+    return None
+
+
+def computes_on_cpu(via: Ask) -> bool:
+    """Return whether this build of llama.cpp has no other device than the CPU."""
+    from localspec.hardware.devices import look
+
+    return all(device.kind == "cpu" for device in look(via=via).found.devices)
 
 
 def placed(
@@ -201,6 +230,13 @@ class OpenedPair(Generic[M_co]):
     models: M_co
     tuned_for: PairKnowledge
     request: PairRequest | None
+
+
+def start_worker(on_log: Callable[[LogLine], None] | None) -> Worker:
+    """Start a process for models, which gets ready while this one plans them."""
+    from localspec.inference.worker.client import Worker
+
+    return Worker(on_log)
 
 
 def open_in_worker(

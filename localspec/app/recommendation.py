@@ -22,6 +22,7 @@ from localspec.models.catalogue import (
     CataloguePair,
     approximate_head,
     approximate_shape,
+    shipped,
 )
 from localspec.models.default_pair import on_this_computer
 from localspec.models.heads import kind_of_draft
@@ -104,6 +105,11 @@ class Ranked:
     def licences(self) -> str:
         """Return the licences of the models, each once."""
         return " and ".join(dict.fromkeys(model.licence for model in self.pair.models))
+
+
+def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
+    """Return the catalogue as ranked for a machine."""
+    return recommend(machine, shipped().pairs, on_this_computer(), task=task)
 
 
 def recommend(
@@ -320,7 +326,6 @@ def choice_named(text: str, open_now: Sequence[ModelInfo]) -> ModelChoice:
 def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
     """Return this machine without the models that are open now, those on its disks, and the catalogue."""
     from localspec.hardware.machine import known_machine
-    from localspec.models.catalogue import shipped
 
     if any(model.servers for model in open_now):  # as it was seen before these were opened
         return known_machine(may_measure=False, again=False), on_this_computer(), shipped()

@@ -8,12 +8,9 @@ from dataclasses import asdict
 from typing import get_args
 
 from localspec import units
-from localspec.app.recommendation import Ranked, recommend, surroundings
+from localspec.app.recommendation import Ranked, ranking, surroundings
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
-from localspec.hardware.device_info import Machine
-from localspec.models.catalogue import shipped
-from localspec.models.default_pair import on_this_computer
 from localspec.types.request import TaskType
 
 SHOWN = 5
@@ -47,11 +44,6 @@ def main(argv: Sequence[str]) -> int:
             "Speeds are expected, not measured: `localspec pair TARGET --measure` measures them."
         )
     return SUCCESS
-
-
-def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
-    """Return the catalogue as ranked for a machine."""
-    return recommend(machine, shipped().pairs, on_this_computer(), task=task)
 
 
 def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:

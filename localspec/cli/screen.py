@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from localspec.app.opening import with_config
+from localspec.app.opening import checked_files
 from localspec.chat.answer_settings import with_auto
 from localspec.cli.shared.answer_request import session_request
 from localspec.cli.shared.arguments import (
@@ -17,13 +17,9 @@ from localspec.cli.shared.arguments import (
     pair_request,
     verb_parser,
 )
-from localspec.cli.shared.opening import find_files
+from localspec.cli.shared.opening import TERMINAL
 from localspec.errors import UserError
-from localspec.gguf import check_model_file
-from localspec.hardware.placement.open_plan import as_asked
 from localspec.models.default_pair import default_pair
-from localspec.models.heads import head_for
-from localspec.models.pair_request import PairRequest
 from localspec.storage import paths
 from localspec.storage.config import read_config
 from localspec.storage.profiles import Profiles, profiles
@@ -56,7 +52,10 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         raise UserError(
             "--attach takes the models of a server, and others are named", "leave one of them out"
         )
-    opens_default_pair = not is_elsewhere and _check_pair(request)
+    opens_default_pair = False
+    if not is_elsewhere:
+        files = checked_files(request, TERMINAL)
+        opens_default_pair = not request.target.name and files.target == default_pair()[0]
     try:
         usual = Profiles(with_auto(found)).named(args.profile or config.profile)
     except UserError as error:
@@ -80,13 +79,3 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
         opens_default_pair=opens_default_pair,
     )
     return open_screen(screen)
-
-
-def _check_pair(request: PairRequest) -> bool:
-    """Tell whether a request is for the default pair; raises UserError for files that cannot be opened."""
-    configured = with_config(request)
-    files = find_files(configured)
-    check_model_file(files.target)
-    plan = as_asked(files, configured)
-    head_for(plan.target, plan.draft)
-    return not request.target.name and files.target == default_pair()[0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import select
-import signal
 import socket
 import sys
 import threading
@@ -13,8 +11,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
-
-import psutil
 
 from localspec.app.opening import plan_to_open, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
@@ -36,9 +32,7 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.cli.shared.console import SUCCESS, leaving_in_order, say
 from localspec.errors import UserError
-from localspec.hardware.devices import processor
 from localspec.inference.interface import SharedModels
-from localspec.llama.cores import allowed_cores
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
@@ -80,8 +74,10 @@ def main(argv: Sequence[str]) -> int:
     """Run the verb and return its exit code."""
     args = parser().parse_args(argv)
     if args.tunnel:
+        from localspec.inference.remote import end_with_input
+
         args.api_key = sys.stdin.readline().strip() or None
-        threading.Thread(target=_end_with_input, name="localspec-tunnel", daemon=True).start()
+        threading.Thread(target=end_with_input, name="localspec-tunnel", daemon=True).start()
     is_local = _check_safe(args)
     known_profiles = profiles(config_dir() / "profiles")
     usual = args.profile or AUTO
@@ -92,21 +88,25 @@ def main(argv: Sequence[str]) -> int:
     asked, request = session_request(args), with_config(pair_request(args))
     files = opening.find_files(request)
     set_up_logging(verbose=args.verbose)
-    with _listening(args.host, args.port) as listener, opening.start_worker(verbose=args.verbose) as first:
-        from localspec.server.application import Doors, application, http_server  # Starlette: 0.2 s
-        from localspec.server.queue import EngineQueue
-        from localspec.server.service import Service
+    from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
+    from localspec.server.queue import EngineQueue
+    from localspec.server.service import Service
 
+    with (
+        running.listen(args.host, args.port) as listener,
+        opening.start_worker(verbose=args.verbose) as first,
+    ):
         opening.check_explained(request, explain=args.explain)
         tell = say if args.explain else None
         planned = plan_to_open(request, files, via=first.look, tell=tell, explain=args.explain)
         plan = replace(planned.plan, remembers_costs=True)
+        saved = running.saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]
 
         def open_models() -> SharedModels:
             worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
             opening.load(worker, plan)
-            worker.keep_conversations(_kept(args.cache_ram))
+            worker.keep_conversations(saved)
             return worker
 
         parallel = 1 if args.share == "off" else args.parallel
@@ -116,30 +116,13 @@ def main(argv: Sequence[str]) -> int:
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
-            hosts = frozenset({"127.0.0.1", "localhost", "::1", args.host}) if is_local else frozenset[str]()
-            doors = Doors(args.api_key, hosts, frozenset(args.allow_origin))
+            doors = running.access(args.host, args.api_key, args.allow_origin, is_local=is_local)
             service = Service(queue, by_name, usual, asked, say)
             with suppress(KeyboardInterrupt, SystemExit), leaving_in_order():
-                http_server(application(service, doors)).run(sockets=[listener])
+                running.run(service, doors, listener)
         finally:
             queue.close()
     return SUCCESS
-
-
-def _end_with_input() -> None:
-    """End this program once standard input ends, or nothing has come for a while: the other side is gone."""
-    from localspec.inference.remote import SILENCE_S
-
-    while select.select([0], [], [], SILENCE_S)[0] and os.read(0, 64):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _kept(mebibytes: int | None) -> int:
-    """Return how many bytes of other conversations are kept."""
-    if mebibytes is not None:
-        return mebibytes * 2**20
-    return min(8 * 2**30, processor(allowed_cores()).devices[0].memory_free // 4)
 
 
 def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:
@@ -167,25 +150,3 @@ def _check_safe(args: argparse.Namespace) -> bool:
     if key is not None and not (key.isascii() and key.isprintable() and key):
         raise UserError("the API key holds a character that no header can", "use letters and digits")
     return is_local
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raises UserError for an address that is taken, or is none."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=128)
-    except OSError as error:
-        holder = _holder(port)
-        reason = f"{holder} has it" if holder else (error.strerror or str(error))
-        raise UserError(
-            f"cannot listen at {host} port {port}: {reason}", "take another with --port N or --host ADDRESS"
-        ) from None
-
-
-def _holder(port: int) -> str:
-    """Return who listens at a port of this machine, as far as one may know."""
-    with suppress(psutil.Error, OSError):
-        for found in psutil.net_connections("tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
-                return f"{psutil.Process(found.pid).name()} (process {found.pid})"
-    return ""

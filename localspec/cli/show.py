@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from localspec import units
-from localspec.app.opening import template_of
+from localspec.app.opening import template_report_of
 from localspec.cli.shared.arguments import Parser, context_size, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
-from localspec.errors import LocalSpecError, UserError
+from localspec.errors import UserError
 from localspec.gguf import kept_states
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate
-from localspec.llama.template.report import TemplateReport, template_report
 from localspec.models.names import looks_like_reference, parse
 from localspec.models.pair_files import local_file
 from localspec.models.shape import ModelShape, read_shape
 from localspec.safe_text import safe_line
 from localspec.types.request import Recommendation
+
+if TYPE_CHECKING:
+    from localspec.llama.template.report import TemplateReport
 
 Needs = dict[str, int]  # by the columns of the table
 
@@ -46,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
-    template = None if path is None else _template(path)
+    template = None if path is None else template_report_of(path)
     told = [*recommended_lines(shape.recommended), *_habits(template)]
     lines = [*described(shape), *told, "", *_table(needs)]
     print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
@@ -127,14 +128,6 @@ def _habits(template: TemplateReport | None) -> list[str]:
     if template is None:
         return []
     return ["", "  chat template", *(safe_line(f"    {line}") for line in template.lines())]
-
-
-def _template(path: Path) -> TemplateReport | None:
-    """Return what the chat template does, None for what cannot chat, such as a head or a projector."""
-    given = template_of(path)
-    with suppress(LocalSpecError):
-        return template_report(path, given)
-    return None
 
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import count
 
 from localspec.decoding.conversations import Conversations
+from localspec.decoding.drafters.draft_worker import in_thread
 from localspec.decoding.drafters.drafter import Drafter, DraftState
 from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
@@ -16,12 +17,14 @@ from localspec.decoding.drafters.prompt_lookup import (
     PromptLookupStats,
     SuffixIndex,
 )
-from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
+from localspec.decoding.drafters.proposer import Proposer, RowProposer
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
+from localspec.decoding.drafters.ssd import AheadDrafter, SSDDrafter
 from localspec.decoding.fallback import ModeFallback, PlainCost
-from localspec.decoding.loop import DecodeParams, Decoder, Round
+from localspec.decoding.loop import Decoder
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.verify import random_streams
 from localspec.errors import DraftError
 from localspec.types.events import ModeChanged, PromptProgress
@@ -30,21 +33,20 @@ from localspec.types.request import EngineSettings, Mode
 CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mode rested
 
 Rounds = Generator[PromptProgress | Round, None, None]
-Worker = Callable[[DraftState, SpeculationPolicy, Proposer, EngineSettings], DraftWorker]
+MakeAheadDrafter = Callable[[SpeculationCache, int, PromptLookup | None], AheadDrafter]
+"""Makes what drafts ahead of the outcomes in a cache, so many tokens at most."""
 
 
 class Drafters:
-    """What outlives answers of all that drafts: the draft model's text, the lookup index, what was learned.
+    """What drafting keeps between answers: the draft model's text, the lookup index, what was learned."""
 
-    `worker` makes the draft model's side of SSD.
-    """
-
-    def __init__(self, state: DraftState | None, worker: Worker = DraftWorker) -> None:
+    def __init__(self, state: DraftState | None, ahead: MakeAheadDrafter | None = None) -> None:
+        """Take the draft model's text, and what drafts ahead of the target if no thread of its own does."""
         self.state = state
         self.reads_late = False  # whether the draft model would slow the target down at the prompt
         self.failure = ""
         """Why the draft model is left out from here on."""
-        self._worker = worker
+        self._ahead = ahead
         self.index = SuffixIndex()
         self._lookup_stats = PromptLookupStats()
         # by whether drafts are copied, take the best token, and follow rules: else they draw from q
@@ -76,12 +78,16 @@ class Drafters:
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self.index, policy, self._lookup_stats) if uses_lookup else None
         is_head = self.state.model.is_head
-        proposer.leaps = proposer.rules is not None and not is_head  # a head needs its own state before each
         if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
-            worker = self._worker(self.state, policy, proposer, settings)
-            return SSDDrafter(worker, settings.draft_length, lookup, reads_late=self.reads_late)
+            cache = SpeculationCache(self.state, policy, proposer, settings)
+            return (self._ahead or self._in_thread)(cache, settings.draft_length, lookup)
         kind = HeadDrafter if is_head else ModelDrafter
         return kind(self.state, policy, proposer, settings.draft_length, lookup)
+
+    def _in_thread(
+        self, cache: SpeculationCache, draft_length: int, lookup: PromptLookup | None
+    ) -> AheadDrafter:
+        return SSDDrafter(in_thread(cache), draft_length, lookup, reads_late=self.reads_late)
 
 
 class Engine:
@@ -126,14 +132,16 @@ class Engine:
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
         start = params.answer_start
-        proposer = Proposer(params.sampling, settings, for_draft, self._vocabulary, drafted, start)
+        proposer = RowProposer(params.sampling, settings, for_draft, self._vocabulary, drafted, start)
         self.drafters.index.rules = rules
         policy = self.drafters.policy(
             latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
         )
         if (state := self.drafters.state) is not None:  # rules, penalties and heads look at the whole text
-            may_skip = segment > 0 and not proposer.needs_history and not state.model.is_head
+            is_head = state.model.is_head
+            may_skip = segment > 0 and not proposer.needs_history and not is_head
             state.most_read = CATCH_UP if may_skip else None
+            proposer.leaps = rules is not None and not is_head  # a head needs its own state before each
         drafter = self.drafters.drafter(settings, policy, proposer)
         return self._watched(self.decoder.rounds(prompt, drafter, policy, params, for_target))
 

@@ -1,4 +1,4 @@
-"""Measure a pair: what calls cost here and now, and what both models think before each token of an answer."""
+"""Measure a pair: what calls cost here and now."""
 
 from __future__ import annotations
 
@@ -11,36 +11,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, repeat
 from random import Random
-from typing import TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from localspec.decoding.drafters.drafter import Drafter, failing
-from localspec.decoding.loop import DecodeParams, Decoder, Round
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.drafters.drafter import failing
+from localspec.decoding.measurements import CallCosts, CostRequest
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import (
-    AcceptanceCalibration,
     CostCurve,
     LatencyModel,
-    SpeculationPolicy,
     is_plausible,
 )
 from localspec.decoding.sampling import (
-    Floats,
-    Ids,
-    distribution,
     largest,
-    probabilities,
-    probability,
-    top_candidates,
 )
 from localspec.decoding.text import AnswerEvents, DecodeEvents
-from localspec.decoding.verify import Uniforms, random_streams
-from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.models import PlainRate
-from localspec.types.request import EngineSettings
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 13, 4, 7, 6, 8, 11, 10, 12)  # what shapes the curve comes first
 FEWEST_SIZES = 3
@@ -327,125 +311,3 @@ def plain_rate(answer: AnswerEvents, rounds: DecodeEvents, depth: int) -> PlainR
     if tally.tokens <= FEWEST_PLAIN_TOKENS:
         return None
     return PlainRate(depth, (tally.tokens - 1) / tally.decode_s)
-
-
-READ_TOGETHER = 64  # tokens whose rows of draft logits are held at once
-MOST_WAITING = 2_000_000  # probabilities of the target that wait for the draft model to read as far
-
-_Number = TypeVar("_Number", bound=np.generic)
-
-
-class Tracer(Decoder):
-    """A target and at most one draft model with empty caches, for one trace."""
-
-    _row: NDArray[np.float32]  # what the last token was chosen from, until decoding goes on
-
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
-        """Take the models, and how many of each one's candidates to write down."""
-        super().__init__(target)
-        self._vocabulary = target.vocabulary_size
-        self._draft = draft
-        self._candidates = candidates
-
-    def trace(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
-        """Return the answer that plain decoding gives with this seed.
-
-        Its time is that of plain decoding after the first token, without what tracing adds. The draft
-        model reads along afterwards, or now and then where the target's distributions are long.
-        """
-        if self._draft is None:
-            return self._traced(prompt, params, seed)
-        self._draft.follow(on=True, kept=self.model.context_size)  # a head reads nothing before it is asked
-        try:
-            return self._traced(prompt, params, seed)
-        finally:
-            self._draft.follow(on=False)
-
-    def _traced(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
-        text, decode_s = list(prompt), 0.0
-        of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
-        waiting, size = list[Distribution](), 0
-        random, _ = random_streams(seed, 0, 0)
-        with closing(self.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
-            for event in rounds:
-                if not isinstance(event, Round):
-                    continue
-                decode_s += event.stats.seconds if len(text) > len(prompt) else 0.0
-                p = distribution(self._row, params.sampling, text[params.answer_start :])
-                of_target.append((*self._best(p), probability(p, event.tokens[0])))
-                text += event.tokens
-                waiting.append(p)
-                size += len(p.probs)
-                if self._draft is not None and size > MOST_WAITING:
-                    of_draft += self._read_along(self._draft, text, waiting)
-                    waiting, size = [], 0
-        if self._draft is not None:
-            of_draft += self._read_along(self._draft, text, waiting)
-        target_ids, target_probs, of_token = zip(*of_target, strict=True)
-        none = np.empty((len(of_target), 0))
-        read = map(np.concatenate, zip(*of_draft, strict=True)) if of_draft else repeat(none, 3)
-        draft_ids, draft_logits, target_of_draft = read
-        return TraceSegment(
-            prompt=tuple(prompt),
-            tokens=np.array(text[len(prompt) :], np.int32),
-            target_ids=np.stack(target_ids).astype(np.int32),
-            target_probs=np.stack(target_probs).astype(np.float32),
-            target_of_token=np.array(of_token, np.float32),
-            draft_ids=draft_ids.astype(np.int32),
-            draft_logits=draft_logits.astype(np.float32),
-            target_of_draft=target_of_draft.astype(np.float32),
-            decode_s=decode_s,
-            ended=text[-1] in params.end_tokens,
-        )
-
-    def _judge(
-        self, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
-    ) -> VerifyOutcome:
-        self._row = rows[0]
-        return super()._judge(draft, rows, text, params, random)
-
-    def _best(self, p: Distribution) -> tuple[Ids, Floats]:
-        count, ids, probs = self._candidates, p.ids, p.probs
-        if ids is None:
-            ids = top_candidates(p.probs[None].astype(np.float32), count)[0][0]
-            probs = p.probs[ids]
-        return _widened(ids[:count], count, -1), _widened(probs[:count], count, 0.0)
-
-    def _read_along(
-        self, draft: LanguageModel, text: Sequence[int], drawn_from: Sequence[Distribution]
-    ) -> Iterator[tuple[Ids, Rows, Floats]]:
-        """Yield the draft model's candidates, their logits and the target's probabilities, some rows at once.
-
-        They are for the last tokens of the text, which the target drew from its distributions; the draft
-        model's cache holds a beginning of the text.
-        """
-        known = draft.vocabulary_size - 1  # a target may have a few ids more, to fill up its matrices
-        for first in range(0, len(drawn_from), READ_TOGETHER):
-            block = drawn_from[first : first + READ_TOGETHER]
-            end = len(text) - len(drawn_from) + first + len(block) - 1
-            tokens = [min(token, known) for token in text[draft.length() : end]]
-            with failing(draft.name):
-                if len(tokens) > len(block):
-                    draft.evaluate(tokens[: -len(block)], 0)
-                rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
-                ids, logits = top_candidates(rows, self._candidates)
-            chances = [probabilities(p, row) for p, row in zip(block, ids, strict=True)]
-            yield (
-                _widened(ids, self._candidates, -1),
-                _widened(logits - logits[:, :1], self._candidates, -np.inf),
-                _widened(np.stack(chances), self._candidates, 0.0),
-            )
-
-
-def _no_policy() -> SpeculationPolicy:
-    """Return stopping rules for decoding that knows no drafts."""
-    free = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
-    return SpeculationPolicy(free, AcceptanceCalibration(), EngineSettings(mode="off"), deterministic=True)
-
-
-def _widened(values: NDArray[_Number], width: int, filler: float) -> NDArray[_Number]:
-    """Return an array whose last axis is filled up to a width."""
-    missing = width - values.shape[-1]
-    if not missing:
-        return values
-    return np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, missing)], constant_values=filler)

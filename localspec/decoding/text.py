@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
 
-from localspec.decoding.loop import Round
+from localspec.decoding.rounds import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.errors import UserError
 from localspec.thinking_tags import LeadingThinking, Stretch, ThinkingTags

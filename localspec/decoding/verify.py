@@ -6,9 +6,18 @@ from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from localspec.decoding.sampling import best_token, draw, probability, residual
+from localspec.decoding.model import Rows
+from localspec.decoding.rounds import DecodeParams
+from localspec.decoding.sampling import (
+    best_token,
+    distribution,
+    draw,
+    largest,
+    penalises,
+    probability,
+    residual,
+)
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.request import Acceptance
 
@@ -24,6 +33,10 @@ class Uniforms(Protocol):
 
     def random(self) -> float:
         """Return a number from [0, 1)."""
+
+
+Judge = Callable[[Draft, Rows, list[int], DecodeParams, Uniforms], VerifyOutcome]
+"""Judges a draft that follows a text by the target's rows of logits, one more than the draft has tokens."""
 
 
 class BufferedUniforms:
@@ -55,6 +68,26 @@ def random_streams(
     return np.random.Generator(bits), np.random.default_rng(for_draft)
 
 
+def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms) -> VerifyOutcome:
+    """Judge a draft that follows a text by the target's rows of logits, as the answer chooses its tokens."""
+    sampling, rules = params.sampling, params.rules
+    start = max(params.answer_start, len(text) - sampling.penalty_window)
+    history = text[start:] if penalises(sampling) else None
+    best_decides = sampling.is_greedy and history is None and rules is None
+    if best_decides:
+        return verify_greedily(draft, rows)
+
+    def target(accepted: int) -> Distribution:
+        seen = () if history is None else [*history, *draft.tokens[:accepted]]
+        if rules is None:
+            return distribution(rows[accepted], sampling, seen)
+        largest(rows[accepted])  # a mask may hide what is none
+        mask = rules.mask([*text, *draft.tokens[:accepted]])
+        return distribution(rules.biased(rows[accepted]), sampling, seen, mask)
+
+    return verify(draft, target, params.acceptance, random)
+
+
 def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) -> VerifyOutcome:
     """Accept the longest part of the draft that leaves the target's distribution as it is.
 
@@ -82,7 +115,7 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
     return VerifyOutcome(accepted, draw(p, rng.random()))
 
 
-def verify_greedily(draft: Draft, rows: NDArray[np.float32]) -> VerifyOutcome:
+def verify_greedily(draft: Draft, rows: Rows) -> VerifyOutcome:
     """Judge a draft by the best token of each row of logits: what `verify` does at temperature 0."""
     for accepted, token in enumerate(draft.tokens):
         best = best_token(rows[accepted])  # a row is as long as the vocabulary: none is read in vain

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from localspec.decoding.engine import Engine, Rounds
 from localspec.decoding.fallback import PlainCost
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is_plausible
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import DraftError, UserError
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
-from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations
 from localspec.types.request import EngineSettings, Message, Request
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,12 @@ class SharedModels(OpenModels, Protocol):
 
 
 class TunableModels(OpenModels, Protocol):
-    """Open models that also tell what the tuner needs to know."""
+    """Open models with which the tuner works in the process that has them."""
 
-    def measure_costs(self, request: CostRequest) -> CallCosts:
-        """Time native calls, without a trace in the caches; raises `Cancelled` after `cancel`."""
+    def perform(self, task: Callable[..., _Value], *arguments: object) -> _Value:
+        """Return what a function of a module makes of their `Runtime` and some arguments.
 
-    def trace(self, request: Request) -> TraceSegment:
-        """Decode one answer plainly and tell what both models thought before each token.
-
-        Its settings are ignored. Raises `ContextFullError`, and `Cancelled` after `cancel`.
+        Raises what the function raises, and `Cancelled` after `cancel`.
         """
 
 

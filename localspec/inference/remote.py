@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import shlex
+import signal
 import socket
 import string
 import subprocess
@@ -245,3 +247,10 @@ def _not_installed(host: str, program: str) -> UserError:
         f"`{program}` cannot be run on {host}",
         'install LocalSpec there, or name it in config.toml: program = "/path/to/localspec" under [models]',
     )
+
+
+def end_with_input() -> None:
+    """End this program when standard input ends, or is silent for a while: the other side is gone."""
+    while select.select([0], [], [], SILENCE_S)[0] and os.read(0, 64):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

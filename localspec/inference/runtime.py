@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from math import isfinite
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,15 +19,9 @@ from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
-from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import (
-    FEWEST_PLAIN_TOKENS,
-    PLAIN_TOKENS,
-    Tracer,
-    plain_rate,
-    time_calls,
-)
-from localspec.decoding.measurements import CANDIDATES, CallCosts, CostRequest, TraceSegment
+from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
+from localspec.decoding.model import LanguageModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
@@ -55,6 +50,7 @@ SCORE_CHUNK = 64
 _REPEATED = "repetitions in the text serve as drafts"
 _LONGEST_OPENING = 24  # tokens of a tag that the prompt opens the thinking with, and of the blanks behind it
 Progress = Callable[[float], bool]
+_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -385,25 +381,32 @@ class Runtime(AbstractContextManager["Runtime"]):
         finally:
             self._engine.decoder.forget(end)
 
-    def measure_costs(self, request: CostRequest) -> CallCosts:
-        """Time native calls, in empty caches; branches and sizes that are impossible here are left out."""
-        if not self._contexts.can_branch:
-            request = replace(request, step_widths=(1,))
-        with self._contexts.at_work():
-            models, on_card = self._engine.alone(together=request.together), self._contexts.on_card
-            return time_calls(*models, request, on_card=on_card)
+    def perform(self, task: Callable[..., _Value], *arguments: object) -> _Value:
+        """Return what a function makes of these models, as `Worker.perform` does in another process."""
+        return task(self, *arguments)
 
-    def trace(self, request: Request) -> TraceSegment:
-        """Decode one answer plainly and tell what both models thought before each token."""
+    @contextmanager
+    def models_alone(self, *, together: bool) -> Iterator[tuple[LanguageModel, LanguageModel | None]]:
+        """Lend both models with empty caches, for something else than an answer; `cancel` ends it.
+
+        They have the threads that they need in turn, or at work `together`.
+        """
         with self._contexts.at_work():
-            prompt = self._prompt(request)
-            limit, end_tokens, start = self._limit(request), self._target_model.end_tokens, len(prompt)
-            params = DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start)
             try:
-                tracer = Tracer(*self._engine.alone(together=False), CANDIDATES)
-                return tracer.trace(prompt, params, request.seed)
+                yield self._engine.alone(together=together)
             finally:
                 self._engine.forget()
+
+    @property
+    def can_branch(self) -> bool:
+        """Tell whether the draft model can go on from several places in one pass."""
+        return self._contexts.can_branch
+
+    def plain_params(self, request: Request) -> tuple[DecodeParams, list[int]]:
+        """Return how plain decoding answers a request, and its prompt; raises `ContextFullError`."""
+        prompt, end_tokens = self._prompt(request), self._target_model.end_tokens
+        limit, start = self._limit(request), len(prompt)
+        return DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start), prompt
 
     def memory(self) -> tuple[DeviceMemory, ...]:
         """Return the memory of every device that holds a part of these models; the processor is the last."""

@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
 from statistics import fmean
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from localspec.benchmark.harness import answered
+from localspec.decoding.measure import time_calls
 from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
 from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
@@ -23,6 +24,9 @@ from localspec.tuning.simulator.call_times import Timing
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import RoundStats
 from localspec.types.request import EngineSettings, Mode, Request
+
+if TYPE_CHECKING:
+    from localspec.inference.runtime import Runtime
 
 DEPTHS = (64, 1536)
 CALLS_S = 16.0
@@ -101,10 +105,18 @@ def measure(
 
 
 def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
-    found = models.measure_costs(request)
+    found = models.perform(call_costs, request)
     if _unsteadiness(found) <= log(MOST_DRIFT):
         return found
-    return min(found, models.measure_costs(request), key=_unsteadiness)
+    return min(found, models.perform(call_costs, request), key=_unsteadiness)
+
+
+def call_costs(runtime: Runtime, request: CostRequest) -> CallCosts:
+    """Time native calls, in empty caches; branches and sizes that are impossible here are left out."""
+    if not runtime.can_branch:
+        request = replace(request, step_widths=(1,))
+    with runtime.models_alone(together=request.together) as models:
+        return time_calls(*models, request, on_card=runtime.uses_cards)
 
 
 def _unsteadiness(calls: CallCosts) -> float:

@@ -96,6 +96,8 @@ def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> It
     That happens to a prompt that the context cannot hold, and to one at which the models failed; they are
     opened again then. A second failure in a row raises its `EngineError`. Raises `StoreError` and `OSError`.
     """
+    from localspec.tuning.trace import trace  # numpy: 0.1 s that `--help` should not cost
+
     make_private_folder(folder)
     has_failed = False
     for request in asked:
@@ -104,7 +106,7 @@ def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> It
             yield kept
             continue
         try:
-            segment = models.now.trace(request)
+            segment = models.now.perform(trace, request)
             has_failed = False
         except ContextFullError:
             segment = _untraced()

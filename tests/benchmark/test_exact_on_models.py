@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from numpy.random import Generator
 
-from localspec.decoding.loop import DecodeParams, Decoder
 from localspec.decoding.model import Rows
+from localspec.decoding.rounds import DecodeParams
+from localspec.decoding.verify import Uniforms, judge
 from localspec.demo import prompts
 from localspec.types.drafts import Draft, VerifyOutcome
 from localspec.types.request import Mode
@@ -44,14 +44,13 @@ def test_every_mode_writes_what_plain_decoding_writes(pair: Pair, mode: Mode) ->
 
 def test_a_mistake_would_be_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
-        self: Decoder, draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Generator
+        draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms
     ) -> VerifyOutcome:
-        outcome = judge(self, draft, rows, text, params, random)
+        outcome = judge(draft, rows, text, params, random)
         rejected = draft.tokens[outcome.accepted :]
         return replace(outcome, bonus=rejected[0]) if rejected else outcome
 
-    judge = Decoder._judge
-    monkeypatch.setattr(Decoder, "_judge", trusting)
+    monkeypatch.setattr(pair.engine.decoder, "_judge", trusting)
     found = compare(pair, ONE_OF_EACH, "sd", TOKENS)
     assert found.differences
     assert all(difference.expected != difference.found for difference in found.differences)

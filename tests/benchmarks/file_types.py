@@ -17,6 +17,7 @@ from statistics import median
 from localspec.decoding.measurements import CostRequest
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
+from localspec.tuning.costs import call_costs
 from localspec.types.models import ModelOptions
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16)
@@ -44,7 +45,7 @@ def main() -> None:
         wish = CostRequest(DEPTH, together=False, verify_sizes=SIZES, step_widths=(1,), budget_s=BUDGET_S)
         for _ in range(args.turns):
             for number, pair in enumerate(pairs):
-                calls = pair.measure_costs(wish)
+                calls = call_costs(pair, wish)
                 step[number].append(calls.step[0][1])
                 for size, seconds in calls.verify:
                     verify[number][size].append(seconds)

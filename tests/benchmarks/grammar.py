@@ -15,7 +15,7 @@ from typing import Any, get_args
 from unittest.mock import patch
 
 from localspec.decoding import engine
-from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.tally import total
 from localspec.demo import bundled_pair
 from localspec.hardware.placement.open_plan import OpenPlan
@@ -60,7 +60,7 @@ def fits(text: str) -> bool:
     )
 
 
-class Untold(Proposer):
+class Untold(RowProposer):
     """Keeps the grammar from the draft model."""
 
     def __init__(self, *arguments: Any) -> None:  # noqa: ANN401  whatever the engine gives
@@ -94,7 +94,7 @@ def main() -> None:
                         seed=1000 + number,
                         grammar=None if name == FREE else Grammar("json_schema", json.dumps(SCHEMA)),
                     )
-                    with patch.object(engine, "Proposer", Untold if name == UNMASKED else Proposer):
+                    with patch.object(engine, "RowProposer", Untold if name == UNMASKED else RowProposer):
                         *events, end = models.generate(request)
                     assert isinstance(end, Finished)
                     if number >= 0:

@@ -23,6 +23,7 @@ from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import space_of
 from localspec.tuning.study import best, search
+from localspec.tuning.trace import trace
 from localspec.types.events import Finished
 from localspec.types.request import EngineSettings, Request
 from tests.benchmarks.simulation import MAX_FAN_OUT, opened, pair_parser
@@ -78,7 +79,7 @@ def tune(runtime: Runtime, profile: Profile, prompts: Sequence[str], trials: int
     models = open_once(runtime)
     calls = tuple(measure(models, budget_s=10))
     costs = Costs(calls, fit(calls, real_rounds(models, asked[:6], 8)))
-    segments = tuple(runtime.trace(request) for request in asked)
+    segments = tuple(trace(runtime, request) for request in asked)
     simulator = Simulator(Trace(profile.sampling, segments), costs)
     space = space_of(profile.sampling, costs, has_draft=True, max_fan_out=MAX_FAN_OUT)
     found = best(search(simulator.rate, space, trials), 1)[0]

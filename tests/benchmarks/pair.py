@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts

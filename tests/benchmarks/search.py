@@ -32,6 +32,7 @@ from localspec.tuning.plan import requests
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, space_of, starting_points, suggest
 from localspec.tuning.study import search
+from localspec.tuning.trace import trace
 from localspec.types.request import EngineSettings
 from tests.benchmarks.simulation import MAX_FAN_OUT, known, measured, opened, pair_parser
 
@@ -60,7 +61,7 @@ def main() -> None:
         segments, left = [], args.tokens
         for request in asked:
             if left > 0:
-                segments.append(runtime.trace(request))
+                segments.append(trace(runtime, request))
                 left -= len(segments[-1].tokens)
     simulator = Simulator(Trace(profile.sampling, tuple(segments)), costs)
 

@@ -23,6 +23,7 @@ from localspec.tuning.costs import fit, measure, real_rounds
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import record
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.tuning.trace import trace
 from localspec.types.events import Finished, Summary
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
@@ -135,7 +136,7 @@ def measured(runtime: Runtime, requests: Sequence[Request]) -> Costs:
 def traced(runtime: Runtime, requests: Sequence[Request]) -> Trace:
     """Trace every answer."""
     began = time.perf_counter()
-    segments = tuple(runtime.trace(request) for request in requests)
+    segments = tuple(trace(runtime, request) for request in requests)
     trace = Trace(requests[0].sampling, segments)
     print(f"a trace of {trace.tokens} tokens took {time.perf_counter() - began:.1f} s")
     return trace

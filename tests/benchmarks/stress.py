@@ -15,9 +15,9 @@ from unittest.mock import patch
 import numpy as np
 
 from localspec.decoding.constraint import TokenRules
-from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import Round
+from localspec.decoding.rounds import Round
 from localspec.demo import prompts
 from localspec.errors import Cancelled
 from localspec.types.drafts import DraftOrigin
@@ -65,9 +65,9 @@ def drawing(
     vocabulary: int,
     rules: TokenRules | None = None,
     answer_start: int = 0,
-) -> Proposer:
+) -> RowProposer:
     """Return a proposer that draws its drafts from q although the target is greedy."""
-    proposer = Proposer(sampling, settings, random, vocabulary, rules, answer_start)
+    proposer = RowProposer(sampling, settings, random, vocabulary, rules, answer_start)
     proposer.deterministic = False
     return proposer
 
@@ -137,7 +137,7 @@ class Tormentor:
         self._report.modes[settings.mode] += 1
         task = self._pair.params(settings, self._limit, self._sampling)
         drawn = rng.random() < 0.25
-        with patch("localspec.decoding.engine.Proposer", drawing) if drawn else nullcontext():
+        with patch("localspec.decoding.engine.RowProposer", drawing) if drawn else nullcontext():
             events = self._engine.rounds(prompt, settings, task, costs(), rng.randrange(10**9))
         with closing(events):
             yield (event for event in events if isinstance(event, Round))

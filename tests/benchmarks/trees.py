@@ -25,13 +25,15 @@ from unittest.mock import patch
 import numpy as np
 
 from localspec.decoding import engine
+from localspec.decoding.drafters.draft_worker import DraftReply
 from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.drafters.ssd import DraftReply, SSDDrafter
+from localspec.decoding.drafters.ssd import AheadDrafter
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace, TraceSegment
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
 from localspec.llama.model import Model
+from localspec.tuning.simulator import simulator
 from localspec.tuning.simulator.replay import Shape, candidates, drawn_from, target_of, truncated
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.types.drafts import Draft
@@ -133,18 +135,20 @@ class WatchedModel(Watched, ModelDrafter):
         """Draft as long as it pays."""
         draft = super().draft(limit)
         if len(self._sent) < len(self._draft_state.proposals):
-            self._draft_state.unsent(len(self._sent))  # the simulator would look behind all that is sent
+            state, sent = self._draft_state, len(self._sent)  # the simulator would look beyond
+            unsent = state.proposals[sent:]
+            state.proposals[sent] = self._proposer.unjudged(unsent, len(state.text) + sent)
         return self.widened(draft)
 
 
-class WatchedAhead(Watched, SSDDrafter):
+class WatchedAhead(Watched, AheadDrafter):
     """Drafts ahead."""
 
     def look_up(self, limit: int) -> Draft | None:
         """Return what can be sent at once."""
         return None if (draft := super().look_up(limit)) is None else self.widened(draft)
 
-    def take(self, reply: DraftReply | BaseException) -> Draft:
+    def take(self, reply: DraftReply) -> Draft:
         """Return what was asked for."""
         return self.widened(super().take(reply))
 
@@ -195,8 +199,11 @@ def report(simulators: Sequence[Simulator], usual: EngineSettings, trace: Trace)
         ways |= {f"draft heat {t:g}": replace(usual, draft_temperature=t) for t in (0.8, 0.9, 1.1, 1.25)}
     for name, settings in {"second choices": usual, "learned by kind": usual, **ways}.items():
         Watched.by_kind = name == "learned by kind"
-        watched = (WatchedModel, WatchedAhead) if settings is usual else (ModelDrafter, SSDDrafter)
-        with patch.multiple(engine, ModelDrafter=watched[0], SSDDrafter=watched[1]):
+        watched = (WatchedModel, WatchedAhead) if settings is usual else (ModelDrafter, AheadDrafter)
+        with (
+            patch.object(engine, "ModelDrafter", watched[0]),
+            patch.object(simulator, "AheadDrafter", watched[1]),
+        ):
             gains = [one / other - 1 for one, other in zip(rates(settings), base, strict=True)]
         print(f"  {name:18}{fmean(gains):+7.1%}   {min(gains):+.1%} to {max(gains):+.1%}", flush=True)
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from localspec.app.comparison import MODES
 from localspec.benchmark.harness import Question
-from localspec.cli.bench.contenders import MODES
 from localspec.errors import Cancelled, EngineError
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary

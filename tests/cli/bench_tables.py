@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import nan
 
+from localspec.app.comparison import BenchRequest
 from localspec.benchmark.figures import Drift, Row, SpeedTable
 from localspec.benchmark.harness import Prompt
 from localspec.benchmark.statistics import Interval
-from localspec.cli.bench.contenders import USUAL_SAMPLING, BenchRequest
+from localspec.cli.bench.flags import USUAL_SAMPLING
 from localspec.cli.bench.output import Conditions
 from localspec.storage.profiles import Speculation
 

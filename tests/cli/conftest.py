@@ -8,7 +8,6 @@ import pytest
 
 from localspec.__main__ import main
 from localspec.app import opening as app_opening
-from localspec.cli.shared import opening
 from tests.cli.fake_runtime import FakeInput, FakeRuntime, Outcome
 from tests.cli.requests import left_as_asked
 
@@ -23,7 +22,7 @@ class Invoke(Protocol):
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
     runtime = FakeRuntime()
     runtime.install(monkeypatch.setattr)
-    monkeypatch.setattr(opening, "_devices", lambda *_via: ())
+    monkeypatch.setattr(app_opening, "computes_on_cpu", lambda _via: True)
     monkeypatch.setattr(app_opening, "placed", left_as_asked)  # there are no model files
     return runtime
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app import comparison
 from localspec.app import opening as app_opening
+from localspec.app.comparison import MODES
 from localspec.benchmark import llama_server
 from localspec.cli import bench
-from localspec.cli.bench.contenders import MODES
-from localspec.cli.shared import opening
 from localspec.errors import StoreError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.types.models import ModelOptions
@@ -33,7 +33,7 @@ QUICK = (*PAIR, "--prompts", "demo", "--per-task", "2")
 def models(monkeypatch: pytest.MonkeyPatch) -> Models:
     result = Models()
     result.install(monkeypatch.setattr)
-    monkeypatch.setattr(opening, "_devices", lambda *_via: ())
+    monkeypatch.setattr(app_opening, "computes_on_cpu", lambda _via: True)
     monkeypatch.setattr(app_opening, "placed", left_as_asked)  # there are no model files
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     return result
@@ -237,6 +237,6 @@ def test_ctrl_c_does_not_wait_for_a_server(
 
 def test_the_machine_in_words() -> None:
     pair = OpenPlan(ModelOptions(Path("big.gguf"), threads=1))
-    words = bench.machine_words(pair)
+    words = comparison.machine_words(pair)
     assert ", 1 of " in words
     assert "llama-cpp-python 0.3" in words

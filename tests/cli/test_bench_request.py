@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app.comparison import BenchRequest
 from localspec.benchmark.harness import Prompt
-from localspec.cli.bench.contenders import (
-    BenchRequest,
+from localspec.cli.bench.flags import (
     parser,
     prompts_of,
     read_against,

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from localspec.app.checks import files
 from localspec.app.opener import LocalOpener, OpeningWatch, SshOpener
 from localspec.benchmark.llama_server import target_flags
-from localspec.cli import doctor, screen
+from localspec.cli import screen
 from localspec.cli.shared.arguments import pair_request
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
@@ -167,13 +168,13 @@ def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
     told = json.loads(invoke("show", "demo-target", "--json").out)["chat_template"]
     assert told["file"] == str(own)
     assert json.loads(invoke("show", "demo-draft", "--json").out)["chat_template"]["file"] is None
-    (check,) = (each for each in doctor.models() if each.name == "chat template")
+    (check,) = (each for each in files.models() if each.name == "chat template")
     assert (check.verdict, check.text) == (
         "pass",
         f"`{own}` is in order, and is used instead of that of `demo-target.gguf`",
     )
     own.write_text("{{ oops", encoding="utf-8")
-    (check,) = (each for each in doctor.models() if each.name == "chat template")
+    (check,) = (each for each in files.models() if each.name == "chat template")
     assert check.verdict == "fail"
     assert f"the chat template {own} has a mistake" in check.text
 

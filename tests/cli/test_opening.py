@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app import opening as app_opening
 from localspec.cli.shared import opening
 from localspec.errors import Cancelled, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
@@ -39,7 +40,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Loads:
 
         worker = Loading()
         monkeypatch.setattr(opening, "start_worker", lambda **_how: worker)
-        monkeypatch.setattr(opening, "_devices", lambda _via: (Device("CPU", "cpu"),))
+        monkeypatch.setattr(app_opening, "computes_on_cpu", lambda _via: True)
         return worker
 
     return install
@@ -105,7 +106,7 @@ def test_layers_on_a_gpu_that_is_not_there_are_a_note(
     noted: bool,
 ) -> None:
     fake.notes = ("speculation is off",)
-    monkeypatch.setattr(opening, "_devices", lambda _via: (Device("X", kind),))
+    monkeypatch.setattr(app_opening, "computes_on_cpu", lambda _via: kind == "cpu")
     outcome = invoke("run", "Hi", "-ngl", layers)
     assert (outcome.code, outcome.out) == (0, "Hello\n")
     assert "note: speculation is off\n" in outcome.err

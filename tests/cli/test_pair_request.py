@@ -9,7 +9,7 @@ import pytest
 
 from localspec.app.opening import with_choice, with_config
 from localspec.cli import plan, run, tune
-from localspec.cli.bench.contenders import parser as bench_parser
+from localspec.cli.bench.flags import parser as bench_parser
 from localspec.cli.shared.arguments import Parser, pair_request
 from localspec.errors import UserError
 from localspec.models.names import Reference

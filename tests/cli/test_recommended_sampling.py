@@ -10,7 +10,6 @@ import pytest
 
 from localspec.app import opening as app_opening
 from localspec.cli import bench
-from localspec.cli.shared import opening
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.attached import from_json, to_json
 from localspec.inference.runtime import Runtime
@@ -59,7 +58,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
 ) -> None:
     models = Models()
     models.install(monkeypatch.setattr)
-    monkeypatch.setattr(opening, "_devices", lambda *_via: ())
+    monkeypatch.setattr(app_opening, "computes_on_cpu", lambda _via: True)
     monkeypatch.setattr(app_opening, "placed", left_as_asked)
     monkeypatch.setattr(bench, "machine_words", lambda _pair: "A processor, 2 cores")
     file = recommending(demo_target, tmp_path / "warm.gguf", {"temp": 0.75, "top_k": 20, "mirostat": 2})

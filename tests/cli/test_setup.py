@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from localspec.app import setup as app_setup
 from localspec.app.recommendation import Ranked
-from localspec.cli import recommend, run
+from localspec.cli import run
 from localspec.cli import setup as verb
 from localspec.errors import UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
@@ -74,9 +75,9 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     made = World(tmp_path)
-    monkeypatch.setattr(verb, "known_machine", made.machine)
+    monkeypatch.setattr(app_setup, "known_machine", made.machine)
     monkeypatch.setattr(verb, "fetch", made.fetch)
-    monkeypatch.setattr(recommend, "ranking", made.ranking)
+    monkeypatch.setattr(app_setup, "ranking", made.ranking)
     return made
 
 
@@ -129,7 +130,7 @@ def test_where_nothing_can_be_reached_only_pairs_with_other_sources_are_tried(
 ) -> None:
     entries = [entry(f"m{number}", 4) for number in range(5)]
     world.pairs = [pair(each, SMALL, score=90 - number) for number, each in enumerate(entries)]
-    monkeypatch.setattr(verb, "shipped", lambda: Catalogue("2026-01-01", (*entries, SMALL), ()))
+    monkeypatch.setattr(app_setup, "shipped", lambda: Catalogue("2026-01-01", (*entries, SMALL), ()))
     world.damaged = {each.reference for each in entries}
     outcome = invoke("setup", "--yes")
     assert outcome.code == 2

@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from localspec.app.tuning import Stop, opener
-from localspec.decoding.measurements import CallCosts, CostRequest
+from localspec.decoding.measurements import CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import TunableModels
 from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.costs import call_costs
 from localspec.tuning.plan import ReopenedModels
 from localspec.types.models import ModelOptions
 from localspec.types.request import Request
@@ -29,7 +30,7 @@ class Slow(ScriptedModels):
         super().__init__(says("hello ", "world"))
         self.begun, self.ended = threading.Event(), threading.Event()
 
-    def measure_costs(self, request: CostRequest) -> CallCosts:
+    def perform(self, task: object, *arguments: object) -> object:
         self.begun.set()
         assert self.ended.wait(20), "nobody closed them"
         raise EngineError("the models are closed")
@@ -64,7 +65,7 @@ def test_a_stop_closes_the_models_and_that_is_no_failure_of_theirs() -> None:
     models, stop = Slow(), Stop()
     asker = asks_when(models.begun, stop)
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
-        opened.measure_costs(CostRequest(0, together=False))
+        opened.perform(call_costs, CostRequest(0, together=False))
     asker.join()
     assert models.closed
 
@@ -74,7 +75,7 @@ def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_err
     asker = asks_when(models.begun, stop)
     with ReopenedModels(lambda: stop.at(openers(models))(LoadOptions())) as opened:
         with pytest.raises(EngineError) as ended:
-            opened.now.measure_costs(CostRequest(0, together=False))
+            opened.now.perform(call_costs, CostRequest(0, together=False))
         with pytest.raises(Cancelled):
             opened.leave_out("ssd", ended.value)
     asker.join()
@@ -84,7 +85,7 @@ def test_an_error_that_nobody_asked_for_passes() -> None:
     models, stop = Slow(), Stop()
     models.ended.set()
     with stop.at(openers(models))(LoadOptions()) as opened, pytest.raises(EngineError, match="closed"):
-        opened.measure_costs(CostRequest(0, together=False))
+        opened.perform(call_costs, CostRequest(0, together=False))
 
 
 def test_nothing_is_opened_after_a_stop() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.constraint import Logits, TokenRules
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
 from localspec.types.drafts import TokenMask
 from localspec.types.request import EngineSettings, Sampling

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding import loop, sampling, verify
+from localspec.decoding import sampling, verify
 from localspec.decoding.drafters import model_drafter, proposer
-from localspec.decoding.drafters.proposer import Guesses, Proposal, Proposer
+from localspec.decoding.drafters.proposer import Guesses, Proposal, RowProposer
 from localspec.decoding.verify import Target, Uniforms
 from localspec.types.drafts import Distribution, Draft, DraftOrigin, VerifyOutcome
 from localspec.types.request import Acceptance, EngineSettings
@@ -16,7 +16,7 @@ from tests.contract import SIGNIFICANT, EngineContract
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)
-Drawn = Callable[[Proposer, list[int], list[float], Guesses], Proposal]
+Drawn = Callable[[RowProposer, list[int], list[float], Guesses], Proposal]
 
 both = pytest.mark.parametrize("settings", [SD, SSD])
 
@@ -76,7 +76,7 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
         accepted = len(draft.tokens)
         return VerifyOutcome(accepted, sampling.draw(target(accepted), rng.random()))
 
-    monkeypatch.setattr(loop, "verify", greedily)
+    monkeypatch.setattr(verify, "verify", greedily)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
@@ -84,13 +84,13 @@ def test_accepting_whatever_the_target_likes_best_is_noticed(
 def test_a_q_without_its_down_weighting_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original: Drawn = proposer.Proposer._drawn
+    original: Drawn = proposer.RowProposer._drawn
 
-    def forgetful(self: Proposer, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
+    def forgetful(self: RowProposer, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
         told = sampling.draft_distribution(ids, logits, self._sampling, EngineSettings(saguaro_c=1.0), ())
         return original(self, ids, logits, guesses)._replace(q=told)
 
-    monkeypatch.setattr(proposer.Proposer, "_drawn", forgetful)
+    monkeypatch.setattr(proposer.RowProposer, "_drawn", forgetful)
     assert lowest_p_value(settings) < SIGNIFICANT
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from localspec.decoding.conversations import FEWEST
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.model import SavedState
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 from tests.fake_model import FakeModel

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.loop import Round
+from localspec.decoding.rounds import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.types.drafts import DraftOrigin, Provenance

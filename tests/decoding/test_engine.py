@@ -12,8 +12,8 @@ from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import PromptLookup
 from localspec.decoding.drafters.proposer import Proposer
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams
 from localspec.decoding.policy import AcceptanceCalibration, SpeculationPolicy
+from localspec.decoding.rounds import DecodeParams
 from localspec.types.request import Acceptance, EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN, latency_model
 from tests.fake_model import FakeModel

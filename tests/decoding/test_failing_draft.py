@@ -11,9 +11,9 @@ import pytest
 
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
-from localspec.decoding.loop import DecodeParams, Round
 from localspec.decoding.measure import measure
 from localspec.decoding.model import Rows
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
 from localspec.types.events import ModeChanged
 from localspec.types.request import EngineSettings, Mode, Sampling

@@ -11,9 +11,9 @@ import pytest
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
-from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.engine import Drafters
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings, Sampling
@@ -57,7 +57,7 @@ def test_the_q_that_is_told_is_what_was_drawn_from_under_penalties(mode: str, is
     draws = np.random.default_rng(4)
     random = np.random.default_rng(5)
     for start in (0, 5):
-        proposer = Proposer(PENALISED, settings, random, None, rules, start)
+        proposer = RowProposer(PENALISED, settings, random, None, rules, start)
         for _ in range(20):
             row = (draws.normal(size=40) * 2).astype(np.float32)
             text = draws.integers(40, size=12).tolist()
@@ -181,7 +181,7 @@ def test_what_follows_adopted_tokens_fits_all_of_them() -> None:
     constraint, draws = MadeConstraint(16), np.random.default_rng(7)
     for _ in range(30):
         state = DraftState(FakeModel(16, sequences=2))
-        proposer = Proposer(GREEDY, SD, draws, None, TokenRules((), constraint))
+        proposer = RowProposer(GREEDY, SD, draws, None, TokenRules((), constraint))
         text, tokens = draws.integers(16, size=5).tolist(), draws.integers(16, size=2).tolist()
         state.begin(text)
         state.adopt(tokens, proposer)

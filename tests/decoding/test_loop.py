@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from localspec.decoding.drafters.drafter import Drafter
-from localspec.decoding.loop import READ_CHUNK, DecodeParams, Decoder, Round
+from localspec.decoding.loop import READ_CHUNK, Decoder
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.types.drafts import Draft, DraftOrigin, Provenance, VerifyOutcome
 from localspec.types.events import PromptProgress

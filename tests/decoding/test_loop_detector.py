@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from localspec.decoding.loop import Round
+from localspec.decoding.rounds import Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import COPIES, TOKENS, AnswerEvents, AnswerText, LoopDetector
 from localspec.types.drafts import DraftOrigin, Provenance

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.contract import GREEDY, NO_END, PLAIN, latency_model
 from tests.fake_model import FakeModel

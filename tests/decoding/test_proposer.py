@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.drafters.proposer import Proposal, RowProposer
 from localspec.decoding.sampling import probability
 from localspec.errors import EngineError
 from localspec.types.request import EngineSettings, Mode, Sampling
@@ -70,7 +70,7 @@ def test_confidence_and_guesses_are_the_same_whatever_is_drawn(sampling: Samplin
 
 
 def test_draws_differ_from_call_to_call_and_repeat_with_the_seed() -> None:
-    def draws(proposer: Proposer) -> list[int]:
+    def draws(proposer: RowProposer) -> list[int]:
         return [proposer.propose(ROWS[:1])[0].token for _ in range(40)]
 
     first = draws(proposer_of(PLAIN, seed=3))
@@ -121,7 +121,7 @@ def test_penalties_look_at_the_history_of_each_row(sampling: Sampling, settings:
 
 def test_penalties_see_nothing_before_the_answer() -> None:
     random = np.random.default_rng(0)
-    proposer = Proposer(replace(GREEDY, presence_penalty=50.0), EngineSettings(), random, answer_start=2)
+    proposer = RowProposer(replace(GREEDY, presence_penalty=50.0), EngineSettings(), random, answer_start=2)
     before, after = proposer.propose(ROWS[:1].repeat(2, axis=0), [[1, 4], [3, 3, 1]])
     assert before.token == 1
     assert after.token == 3

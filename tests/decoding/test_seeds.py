@@ -14,9 +14,9 @@ import pytest
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import PlainCost
-from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import Tracer
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.verify import BufferedUniforms, random_streams, verify
+from localspec.tuning.trace import Tracer
 from localspec.types.drafts import Distribution, Draft
 from localspec.types.events import PromptProgress
 from localspec.types.request import SEEDS, EngineSettings, Mode, Sampling, seed_after

@@ -11,7 +11,7 @@ import pytest
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText
 from localspec.types.drafts import DraftOrigin

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from localspec.decoding.drafters.drafter import DraftState
-from localspec.decoding.drafters.proposer import Proposer
+from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.drafters.speculation_cache import (
     Branch,
     Forecast,
@@ -56,7 +56,7 @@ class Bench:
     context: int = 4096
     model: WatchedModel = field(init=False)
     draft_state: DraftState = field(init=False)
-    proposer: Proposer = field(init=False)
+    proposer: RowProposer = field(init=False)
     cache: SpeculationCache = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +130,7 @@ def test_every_branch_is_drafted_to_its_full_length() -> None:
 def test_the_likely_is_prepared_before_the_unlikely() -> None:
     dear = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.01, 2: 0.5, 16: 8.0}))  # one sequence at a time
     bench = Bench()
-    bench.cache._policy = policy_of(dear)
+    bench.cache.policy = policy_of(dear)
     opened: list[VerifyOutcome] = []
     for _ in range(60):
         bench.cache.step()

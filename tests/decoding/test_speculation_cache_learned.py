@@ -63,7 +63,7 @@ def test_where_drafts_are_hardly_accepted_more_outcomes_come_before_longer_draft
     for chance in (0.1, 0.9):
         bench, known = Bench(), AcceptanceCalibration()
         teach(known, chance)
-        bench.cache._policy = policy_of(one_at_a_time, calibration=known)
+        bench.cache.policy = policy_of(one_at_a_time, calibration=known)
         while len(bench.branches) < 4:
             bench.cache.step()
         longest[chance] = max(len(branch.proposals) for branch in bench.branches.values())
@@ -72,7 +72,7 @@ def test_where_drafts_are_hardly_accepted_more_outcomes_come_before_longer_draft
 
 def test_what_a_call_costs_is_learned_by_its_width() -> None:
     bench = Bench()
-    costs = bench.cache._policy.step.points
+    costs = bench.cache.policy.step.points
     before = costs()
     bench.prepare(most_steps=1)
     width = bench.model.calls[-1]

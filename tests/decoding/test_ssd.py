@@ -10,9 +10,11 @@ from queue import SimpleQueue
 
 import pytest
 
+from localspec.decoding.drafters.draft_worker import in_thread
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
-from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
+from localspec.decoding.drafters.ssd import SSDDrafter
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
 from localspec.types.drafts import DraftOrigin, VerifyOutcome
@@ -64,8 +66,8 @@ def ahead_of(
 
 
 def drafter_on(state: DraftState, costs: LatencyModel | None, settings: EngineSettings) -> SSDDrafter:
-    worker = DraftWorker(state, policy_of(costs, settings), proposer_of(GREEDY, settings), settings)
-    return SSDDrafter(worker, settings.draft_length)
+    cache = SpeculationCache(state, policy_of(costs, settings), proposer_of(GREEDY, settings), settings)
+    return SSDDrafter(in_thread(cache), settings.draft_length)
 
 
 def first_token(model: FakeModel, prompt: Sequence[int] = PROMPT) -> int:
@@ -235,8 +237,8 @@ def test_an_error_before_the_caller_asks_reaches_the_caller() -> None:
     model = FakeModel(sequences=5, delay=broken)
     drafter = ahead_of(model)
     drafter.begin(PROMPT)
-    assert drafter.worker._thread is not None
-    drafter.worker._thread.join(PATIENCE_S)
+    assert drafter._threaded._thread is not None
+    drafter._threaded._thread.join(PATIENCE_S)
     drafter.commit(VerifyOutcome(0, 5))
     with pytest.raises(EngineError, match="the card fell out"):
         drafter.draft(4)
@@ -258,7 +260,7 @@ def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
     assert reading.wait(PATIENCE_S)
     drafter.end()
     assert drafters() == []
-    assert isinstance(drafter.worker.failure, Cancelled)
+    assert isinstance(drafter._threaded.failure, Cancelled)
     drafter.end()
 
     model._delay = None
@@ -273,7 +275,7 @@ def test_while_a_round_opens_nothing_is_to_be_had_under_its_number(monkeypatch: 
     model = FakeModel(sequences=5)
     worker = ahead_of(model).worker
     worker.state.begin(PROMPT)
-    worker.open_round(0, math.inf)
+    worker._open_round(0, math.inf)
     while worker.cache.step():
         continue
     before = worker.prepared
@@ -287,7 +289,7 @@ def test_while_a_round_opens_nothing_is_to_be_had_under_its_number(monkeypatch: 
 
     monkeypatch.setattr(worker.cache, "open_round", watched)
     worker.cache.settle(VerifyOutcome(0, first_token(model)))
-    worker.open_round(1, math.inf)
+    worker._open_round(1, math.inf)
     assert [number for number, _ in seen] == [before[0]] * 2
     assert all(branches is before[1] for _, branches in seen)
     assert worker.prepared[0] == before[0] + 1
@@ -323,10 +325,11 @@ def test_a_draft_that_a_repetition_follows_is_told_whole(monkeypatch: pytest.Mon
     """Alone, what the draft model is unsure of would be cut off."""
     model = FakeModel(sequences=5)
     state = DraftState(model, clock=lambda: 1e-6 * len(model.calls))
-    worker = drafter_on(state, None, replace(SETTINGS, min_confidence=0.9)).worker
+    threaded = drafter_on(state, None, replace(SETTINGS, min_confidence=0.9))._threaded
+    worker = threaded.worker
     lookup = PromptLookup(SuffixIndex(), worker.policy, PromptLookupStats())
     monkeypatch.setattr(lookup, "continuation", lambda *_: (7, 8))
-    drafter = SSDDrafter(worker, SETTINGS.draft_length, lookup)
+    drafter = SSDDrafter(threaded, SETTINGS.draft_length, lookup)
     worker.inbox = inbox = Watched()
     drafter.begin(PROMPT)
     assert inbox.idle.wait(PATIENCE_S)

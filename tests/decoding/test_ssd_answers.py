@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import Cancelled, DraftError
 from localspec.types.drafts import DraftOrigin
 from localspec.types.request import EngineSettings

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from localspec.decoding.drafters.draft_worker import in_thread
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookupStats, SuffixIndex
-from localspec.decoding.drafters.ssd import DraftWorker, SSDDrafter
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
+from localspec.decoding.drafters.ssd import SSDDrafter
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings
@@ -52,8 +54,8 @@ def ahead_of(
     teach(known, of_model)
     policy = policy_of(costs, settings, calibration=known)
     lookup = PromptLookup(SuffixIndex(), policy, lookup_stats)
-    worker = DraftWorker(DraftState(model), policy, proposer_of(GREEDY, settings), settings)
-    return SSDDrafter(worker, settings.draft_length, lookup)
+    cache = SpeculationCache(DraftState(model), policy, proposer_of(GREEDY, settings), settings)
+    return SSDDrafter(in_thread(cache), settings.draft_length, lookup)
 
 
 def repeating(model: FakeModel) -> list[int]:

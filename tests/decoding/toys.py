@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.decoding.constraint import TokenRules
+from localspec.decoding.drafters.draft_worker import CopiedTokens, VerifyResult
 from localspec.decoding.drafters.drafter import DraftState
-from localspec.decoding.drafters.proposer import Proposer
-from localspec.decoding.drafters.ssd import CopiedTokens, VerifyResult
+from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.policy import (
     AcceptanceBins,
     AcceptanceCalibration,
@@ -57,9 +57,9 @@ def policy_of(
 
 def proposer_of(
     sampling: Sampling = GREEDY, settings: EngineSettings | None = None, seed: int = 0
-) -> Proposer:
+) -> RowProposer:
     """Return a proposer with a random stream of its own."""
-    return Proposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
+    return RowProposer(sampling, settings or EngineSettings(), np.random.default_rng(seed))
 
 
 class MadeConstraint:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from localspec.decoding import loop
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.demo import bundled_pair
 from localspec.errors import Cancelled
 from localspec.llama.context import Context

@@ -13,6 +13,7 @@ from localspec.errors import Cancelled, ContextFullError, ModelFileError, Pairin
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.vocabulary import Vocabulary
+from localspec.tuning.trace import trace
 from localspec.types.drafts import DraftOrigin, Provenance
 from localspec.types.events import RoundDone, TextDelta
 from localspec.types.models import ModelOptions
@@ -181,8 +182,8 @@ def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
     said, penalised = (answer(alone, request)[0].split() for request in (asked, harsh))
     assert said[0] == penalised[0] == "of"
     assert said != penalised
-    first = alone.trace(replace(harsh, max_tokens=1))
-    assert first.tokens == alone.trace(replace(asked, max_tokens=1)).tokens
+    first = trace(alone, replace(harsh, max_tokens=1))
+    assert first.tokens == trace(alone, replace(asked, max_tokens=1)).tokens
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_what_cannot_be_is_refused_by_name(alone: Runtime, change: dict[str, Any
             next(generate(request))
         assert str(caught.value) == words
     with pytest.raises(UserError):
-        alone.trace(request)
+        trace(alone, request)
 
 
 @pytest.mark.parametrize("mode", MODES)

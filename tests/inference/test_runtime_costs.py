@@ -18,13 +18,13 @@ from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
-from localspec.inference import runtime as runtime_module
 from localspec.inference.contexts import COMPARED, Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
+from localspec.tuning.costs import call_costs
 from localspec.types.events import RoundDone
 from localspec.types.models import ModelOptions
 from tests.fake_model import Pacing
@@ -204,7 +204,7 @@ def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does
     with open_cards() as runtime:
         assert runtime.choose_settings()[1] == f"{expected[1]}, measured earlier"
         for wish in (CostRequest(40, together, (1, 3), (1, 2), 0.0) for together in (False, True)):
-            found = runtime.measure_costs(wish)
+            found = call_costs(runtime, wish)
             assert dict(found.verify) == pytest.approx({size: Card.pacing(size) for size in (1, 3)})
             assert dict(found.step) == pytest.approx({width: DraftCard.pacing(width) for width in (1, 2)})
 
@@ -254,8 +254,8 @@ def test_both_measurements_are_told_of_cards(open_cards: Open, monkeypatch: pyte
         return measured
 
     monkeypatch.setattr(contexts, "measure", noting(measure))
-    monkeypatch.setattr(runtime_module, "time_calls", noting(time_calls))
+    monkeypatch.setattr("localspec.tuning.costs.time_calls", noting(time_calls))
     with open_cards() as runtime:
         runtime.choose_settings()
-        runtime.measure_costs(CostRequest(40, together=False, budget_s=0.0))
+        call_costs(runtime, CostRequest(40, together=False, budget_s=0.0))
     assert told == [True, True, True]

@@ -18,6 +18,7 @@ from localspec.errors import EngineError, PairingError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.heads import HeadContext
+from localspec.tuning.trace import trace
 from localspec.types.events import Finished, ModeChanged, RoundDone, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import Acceptance, EngineSettings, Grammar, Message, Sampling
@@ -101,7 +102,7 @@ def test_drafts_are_drawn_at_any_temperature(runtime: Runtime) -> None:
 
 
 def test_a_trace_tells_what_a_head_thinks_that_knows_its_targets_states(runtime: Runtime) -> None:
-    traced = runtime.trace(greedy(OFF, max_tokens=80))
+    traced = trace(runtime, greedy(OFF, max_tokens=80))
     assert (traced.draft_ids[:, 0] == traced.tokens).mean() > 0.2
     assert answer(runtime, greedy(FORCED))[0] == answer(runtime, greedy(OFF))[0]
 

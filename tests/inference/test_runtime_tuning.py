@@ -14,9 +14,10 @@ from localspec.decoding.measurements import CostRequest, TraceSegment
 from localspec.decoding.sampling import distribution, probability, top_candidates
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.interface import TunableModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
+from localspec.tuning.costs import call_costs
+from localspec.tuning.trace import trace
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Request, Sampling
 from tests.inference.runtimes import LONG_STORY, OFF, QUESTION, answer, greedy, open_pair
@@ -31,10 +32,6 @@ WISH = CostRequest(depth=100, together=False, budget_s=0.0)
 def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
     with open_pair(demo_target_q8, demo_draft) as opened:
         yield opened
-
-
-def trace(models: TunableModels, request: Request) -> TraceSegment:
-    return models.trace(request)
 
 
 def held(runtime: Runtime) -> tuple[int, int]:
@@ -137,7 +134,7 @@ def test_a_prompt_that_cannot_be_traced_says_why(runtime: Runtime) -> None:
 @pytest.mark.parametrize("together", [True, False])
 def test_costs_are_measured_without_a_trace_in_the_caches(runtime: Runtime, together: bool) -> None:
     expected, _ = answer(runtime, greedy())
-    found = runtime.measure_costs(replace(WISH, together=together))
+    found = call_costs(runtime, replace(WISH, together=together))
     assert (found.depth, found.together) == (100, together)
     assert {1, 2, 16} <= {size for size, _ in found.verify}
     assert {1, 2} <= {width for width, _ in found.step}
@@ -154,12 +151,12 @@ def test_branches_that_are_impossible_are_not_measured(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime._contexts, "can_branch", False)
-    assert [width for width, _ in runtime.measure_costs(WISH).step] == [1]
+    assert [width for width, _ in call_costs(runtime, WISH).step] == [1]
 
 
 def test_a_depth_beyond_the_context_is_cut(demo_target: Path) -> None:
     with Runtime.open(OpenPlan(ModelOptions(demo_target, context=96, threads=1))) as alone:
-        found = alone.measure_costs(replace(WISH, depth=5000, together=True))
+        found = call_costs(alone, replace(WISH, depth=5000, together=True))
         assert (found.depth, found.together, found.step) == (80, False, ())
         segment = trace(alone, Request("the sea", PLAIN, OFF, seed=1))
         assert segment.draft_ids.shape == (len(segment.tokens), 0)
@@ -168,7 +165,7 @@ def test_a_depth_beyond_the_context_is_cut(demo_target: Path) -> None:
 def test_a_model_with_a_running_state_is_traced_and_measured(tmp_path: Path) -> None:
     with Runtime.open(OpenPlan(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf")))) as opened:
         assert len(trace(opened, greedy(prompt="abc", max_tokens=5)).tokens)
-        assert {1, 2, 16} <= dict(opened.measure_costs(WISH).verify).keys()
+        assert {1, 2, 16} <= dict(call_costs(opened, WISH).verify).keys()
 
 
 @pytest.mark.parametrize("call", ["trace", "measure", "measure together"])
@@ -187,7 +184,7 @@ def test_a_cancel_ends_it_and_leaves_nothing_behind(
     def work() -> object:
         if call == "trace":
             return trace(runtime, greedy(max_tokens=300))
-        return runtime.measure_costs(replace(WISH, together=call == "measure together", budget_s=30.0))
+        return call_costs(runtime, replace(WISH, together=call == "measure together", budget_s=30.0))
 
     with monkeypatch.context() as patched:
         patched.setattr(Context, "evaluate", cancelling)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.cli.doctor import examine
+from localspec.app.checks.examine import examine
 from localspec.cli.main import main
 from localspec.errors import UserError
 from localspec.hardware import devices

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
 from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.errors import EngineDied
 from localspec.inference.interface import TunableModels
+from localspec.tuning.costs import call_costs
 from localspec.tuning.plan import ReopenedModels
+from localspec.tuning.trace import trace
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
 from localspec.types.request import EngineSettings, Message, Request
 
+T = TypeVar("T")
 WIDTH = 8  # candidates of a trace
 TRACED = 24  # tokens of its answers
 VERIFY_S = 0.01
@@ -91,6 +94,10 @@ class FakeModels:
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         return settings or EngineSettings(), "asked for"
+
+    def perform(self, task: Callable[..., T], *arguments: object) -> T:
+        works: dict[object, Callable[..., Any]] = {trace: self.trace, call_costs: self.measure_costs}
+        return cast(T, works[task](*arguments))
 
     def measure_costs(self, wish: CostRequest) -> CallCosts:
         self.measured += 1

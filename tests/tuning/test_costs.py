@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.measurements import CallCosts, CostRequest
-from localspec.tuning.costs import measure
+from localspec.tuning.costs import call_costs, measure
 from localspec.types.models import ModelInfo, ModelOptions
 from tests.fake_model import Pacing
 from tests.paced_pair import open_paced
@@ -35,6 +35,10 @@ class Measured:
     @property
     def draft(self) -> ModelInfo | None:
         return INFO if self.has_draft else None
+
+    def perform(self, task: object, wish: CostRequest) -> CallCosts:
+        assert task is call_costs
+        return self.measure_costs(wish)
 
     def measure_costs(self, wish: CostRequest) -> CallCosts:
         drift = self.drifts[len(self.wishes)] if len(self.wishes) < len(self.drifts) else 1.0

@@ -13,7 +13,8 @@ import pytest
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.drafters.speculation_cache import SpeculationCache
 from localspec.decoding.measurements import CallCosts, Costs, Overhead, Trace
-from localspec.tuning.simulator.simulator import ReplayedState, Simulator
+from localspec.tuning.simulator.replayed_model import ReplayedModel
+from localspec.tuning.simulator.simulator import Simulator
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.tuning.virtual import Linear, toy
@@ -95,9 +96,9 @@ def test_what_was_emitted_leads_nobody_astray() -> None:
     settle = SpeculationCache.settle
 
     def settled(self: SpeculationCache, outcome: VerifyOutcome) -> bool:
-        found, state = settle(self, outcome), self._state
-        assert isinstance(state, ReplayedState)
-        beyond.append(min(state.model.length(), len(state.text)) - state.replayed._right[0])
+        found, state = settle(self, outcome), self.state
+        assert isinstance(state.model, ReplayedModel)
+        beyond.append(min(state.model.length(), len(state.text)) - state.model._right[0])
         return found
 
     settings = EngineSettings(mode="ssd", fan_out_budget=4, draft_temperature=1.5)

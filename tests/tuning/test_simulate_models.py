@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.decoding.drafters.proposer import Proposal
 from localspec.tuning.simulator.call_times import Timing
 from localspec.tuning.simulator.replay import Shape, replays
-from localspec.tuning.simulator.simulator import ReplayedModel, VirtualClock
+from localspec.tuning.simulator.replayed_model import ReplayedModel, ReplayedProposer
+from localspec.tuning.simulator.virtual_time import VirtualClock
 from localspec.types.request import EngineSettings
 from tests.tuning.virtual import toy
 
@@ -27,32 +29,36 @@ def model() -> ReplayedModel:
     return model
 
 
-def test_on_the_answer_a_row_belongs_to_the_next_place(model: ReplayedModel) -> None:
-    assert list(model.evaluate(ONE.tokens[WRONG : WRONG + 3], 2)) == list(
-        SCRIPT.judged[WRONG + 2 : WRONG + 4]
-    )
+def proposed(model: ReplayedModel, tokens: list[int], count: int = 1) -> list[Proposal]:
+    return ReplayedProposer(model, deterministic=True).after(model, tokens, count)
+
+
+def test_on_the_answer_a_proposal_belongs_to_the_next_place(model: ReplayedModel) -> None:
+    found = proposed(model, ONE.tokens[WRONG : WRONG + 3], 2)
+    assert found == list(SCRIPT.judged[WRONG + 2 : WRONG + 4])
 
 
 def test_its_own_mistake_leads_astray_for_good(model: ReplayedModel) -> None:
     own = SCRIPT.judged[WRONG].token
-    rows = model.evaluate([own, ONE.tokens[WRONG + 1]], 2)
-    assert list(rows) == list(SCRIPT.astray[WRONG + 1 : WRONG + 3])
+    found = proposed(model, [own, ONE.tokens[WRONG + 1]], 2)
+    assert found == list(SCRIPT.astray[WRONG + 1 : WRONG + 3])
     model.truncate(START + WRONG)
-    assert list(model.evaluate([ONE.tokens[WRONG]])) == [SCRIPT.judged[WRONG + 1]]
+    assert proposed(model, [ONE.tokens[WRONG]]) == [SCRIPT.judged[WRONG + 1]]
 
 
 def test_a_token_that_surprises_it_is_like_the_right_one_there(model: ReplayedModel) -> None:
     surprise = next(t for t in range(99) if t not in {ONE.tokens[WRONG], SCRIPT.judged[WRONG].token})
-    rows = model.evaluate([surprise, ONE.tokens[WRONG + 1]], 2)
-    assert list(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
+    found = proposed(model, [surprise, ONE.tokens[WRONG + 1]], 2)
+    assert found == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
 
 
 def test_a_branch_goes_on_from_where_it_was_shared(model: ReplayedModel) -> None:
     model.evaluate([SCRIPT.judged[WRONG].token])
     model.share(0, 1, START + WRONG)
     model.share(0, 2, START + WRONG + 1)
-    rows = model.step([ONE.tokens[WRONG], ONE.tokens[WRONG + 1]], [1, 2])
-    assert list(rows) == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
+    proposer = ReplayedProposer(model, deterministic=True)
+    found = proposer.step(model, [ONE.tokens[WRONG], ONE.tokens[WRONG + 1]], [1, 2])
+    assert found == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])

@@ -5,26 +5,31 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
+from typing import Generic, TypeVar
 from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.drafters.prompt_lookup import longest_draft
-from localspec.decoding.drafters.ssd import DraftWorker
-from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
+from localspec.decoding.drafters.draft_worker import DraftWorker, Message, Reply, ThreadedWorker
+from localspec.decoding.drafters.drafter import DraftState
+from localspec.decoding.drafters.prompt_lookup import PromptLookup, longest_draft
+from localspec.decoding.drafters.speculation_cache import SpeculationCache
+from localspec.decoding.drafters.ssd import SSDDrafter
+from localspec.decoding.engine import Drafters, Engine
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
 from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import top_candidates
+from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled
-from localspec.types.drafts import DraftOrigin
+from localspec.types.events import RoundStats, Summary
 from localspec.types.request import EngineSettings, Sampling
 
 PATIENCE_S = 30.0
@@ -34,6 +39,7 @@ RANKS = 20  # that the draft model gives a chance
 PROMPT = 6  # tokens
 GREEDY = Sampling(temperature=0.0)
 Cost = Callable[[int], float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +96,20 @@ class Stage:
             self._changed.notify_all()
 
 
-class Box:
+class Box(Generic[T]):
     """A mailbox whose reader is an actor."""
 
     def __init__(self, stage: Stage, reader: int) -> None:
         self._stage, self._reader = stage, reader
-        self._items: deque[object] = deque()
+        self._items: deque[T] = deque()
         self._waiting = False
 
-    def put(self, item: object, /) -> None:
+    def put(self, item: T, /) -> None:
         self._items.append(item)
         if self._waiting:
             self._stage.wake(self._reader)
 
-    def get(self) -> object:
+    def get(self) -> T:
         if not self._items:
             self._waiting = True
             self._stage.wait(self._reader, math.inf)
@@ -172,6 +178,7 @@ class Toy:
     draft: NDArray[np.float32]
     verify: Cost = field(default_factory=lambda: Linear(1.0, 0.02))
     step: Cost = field(default_factory=lambda: Linear(0.1, 0.001))
+    ended: bool = False  # by its last token
 
     def trace(self) -> Trace:
         begin = len(self.prompt) - 1
@@ -188,7 +195,7 @@ class Toy:
             draft_logits=logits - logits[:, :1],
             target_of_draft=best,
             decode_s=1.0,
-            ended=False,
+            ended=self.ended,
         )
         return Trace(GREEDY, (segment,))
 
@@ -227,10 +234,10 @@ def toy(tokens: int = 200, agreement: float = 0.7, seed: int = 0, *, varied: boo
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """What the rounds of an answer did, and when the last one ended, after the first."""
+    """The rounds of an answer, and what they came to."""
 
-    rounds: list[tuple[int, int, DraftOrigin]]
-    seconds: float
+    rounds: list[RoundStats]
+    summary: Summary
 
 
 def placed(toy: Toy, stage: Stage, actor: int) -> PlacedModel:
@@ -247,40 +254,40 @@ def decode(
     draft = draft_model(toy, stage, 1 if ahead else 0)
     draft.max_sequences = settings.fan_out_budget + 1
     engine = Engine(target, draft)
-    assert engine.drafters.state is not None
-    engine.drafters.state.clock = stage
-    params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), len(toy.tokens), frozenset())
+    engine.drafters = Drafters(DraftState(draft, stage), partial(ahead_on, stage))
+    limit, ends = (2 * len(toy.tokens), toy.tokens[-1:]) if toy.ended else (len(toy.tokens), [])
+    params = DecodeParams(GREEDY, settings.acceptance, longest_draft(settings), limit, frozenset(ends))
     rounds: list[Round] = []
-    first = 0.0
-    with in_virtual_time(stage):
+    tally = Tally(len(toy.prompt), settings.mode)
+    with patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)):
         for event in engine.rounds(toy.prompt, settings, params, toy.latency_model(), 0):
             if isinstance(event, Round):
-                first = first if rounds else stage.now
                 rounds.append(event)
-                if event.is_last:
-                    end = stage.now
+                tally.add(event.stats, len(event.tokens), stage.now)
     assert [token for event in rounds for token in event.tokens] == toy.tokens
-    told = [(event.stats.drafted, event.stats.accepted, event.stats.origin) for event in rounds[1:]]
-    return Happened(told, end - first)
+    return Happened([event.stats for event in rounds], tally.summary())
 
 
-@contextmanager
-def in_virtual_time(stage: Stage) -> Iterator[None]:
-    """Let the loop look at the stage's clock, and the drafter's messages wake actors."""
-    start, work = DraftWorker.start, DraftWorker.work
+class ActingWorker(ThreadedWorker):
+    """A worker whose thread is an actor."""
 
-    def prepared(self: DraftWorker, text: Sequence[int]) -> None:
-        self.inbox, self.outbox = Box(stage, 1), Box(stage, 0)  # type: ignore[assignment]
-        stage.enter(0)
-        start(self, text)
+    def __init__(self, stage: Stage, worker: DraftWorker, replies: Box[Reply]) -> None:
+        super().__init__(worker, replies)
+        self._stage = stage
 
-    def entered(self: DraftWorker, text: Sequence[int]) -> None:
-        stage.enter(1)
-        work(self, text)
+    def start(self, text: Sequence[int]) -> None:
+        self._stage.enter(0)
+        super().start(text)
 
-    with (
-        patch("localspec.decoding.loop.time", SimpleNamespace(perf_counter=stage)),
-        patch.object(DraftWorker, "start", prepared),
-        patch.object(DraftWorker, "work", entered),
-    ):
-        yield
+    def _run(self, text: list[int]) -> None:
+        self._stage.enter(1)
+        super()._run(text)
+
+
+def ahead_on(
+    stage: Stage, cache: SpeculationCache, draft_length: int, lookup: PromptLookup | None
+) -> SSDDrafter:
+    """Return what drafts ahead, with messages that wake actors."""
+    replies = Box[Reply](stage, 0)
+    worker = DraftWorker(cache, Box[Message](stage, 1), replies.put)
+    return SSDDrafter(ActingWorker(stage, worker, replies), draft_length, lookup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from localspec.decoding.drafters.proposer import Proposal, Proposer
+from localspec.decoding.drafters.proposer import Proposal, RowProposer
 from localspec.decoding.measurements import CANDIDATES, Trace, TraceSegment
 from localspec.decoding.sampling import distribution, draw, probability, top_candidates
 from localspec.tuning.simulator.replay import Replay, replays
@@ -68,7 +68,7 @@ class Written:
 
     def proposals(self, settings: EngineSettings) -> list[Proposal]:
         """Return what the engine's own proposer says at each place."""
-        proposer = Proposer(
+        proposer = RowProposer(
             self.sampling, settings, np.random.default_rng(0), self.draft.shape[1], None, len(PROMPT)
         )
         return [proposer.propose(row[None], [self.history(place)])[0] for place, row in enumerate(self.draft)]

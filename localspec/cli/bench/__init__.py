@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 import time
@@ -10,20 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
+from localspec.app.comparison import (
+    BenchRequest,
+    check_fit,
+    machine_words,
+    own,
+    placed_pair,
+    possible,
+    servers,
+)
 from localspec.app.opening import with_config
 from localspec.benchmark.harness import Anchor, Contender, Run, Turn, interleave, plain_anchor
 from localspec.chat.answer_settings import SessionRequest
-from localspec.cli.bench.contenders import (
-    BenchRequest,
-    check_fit,
-    own,
-    parser,
-    placed_pair,
-    possible,
-    prompts_of,
-    request_of,
-    servers,
-)
+from localspec.cli.bench.flags import parser, prompts_of, request_of
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import sampling_given
 from localspec.cli.shared.arguments import pair_request, set_up_logging
@@ -32,6 +30,7 @@ from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
     ProgressLine,
+    leaving_in_order,
     on_interrupt,
     print_result,
     say,
@@ -50,7 +49,8 @@ def main(argv: Sequence[str]) -> int:
     request = request_of(args, prompts, files)
     set_up_logging(verbose=args.verbose)
     with opening.start_worker(verbose=args.verbose) as models, ExitStack() as processes:
-        pair, tuned = placed_pair(request, asked_pair, files, models, explain=args.explain)
+        opening.check_explained(asked_pair, explain=args.explain)
+        pair, tuned = placed_pair(request, asked_pair, files, models, tell=say, explain=args.explain)
         opening.load(models, pair)
         opening.tell_notes(models, pair, asked_pair)
         if args.explain:
@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
             say(asked.explained_sampling(None, models.target.recommended))
         request = possible(request, models)
         check_fit(request.prompts, models)
+        if request.server is not None:
+            processes.enter_context(leaving_in_order())  # a server hears of nothing but its own end
         contenders = [*own(models, request, tuned), *servers(request, pair, models, processes)]
         answers = len(contenders) * len(request.prompts) * request.repetitions
         say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
@@ -184,16 +186,3 @@ def _print(measured: Measured, request: BenchRequest, pair: OpenPlan, kind: str,
     if not found.comparable:
         say(f"not compared: {found.reason}")
     return found.comparable
-
-
-def machine_words(pair: OpenPlan) -> str:
-    """Return the processor, how much of it is used, the cards and the system, in a line."""
-    from localspec.hardware.machine import facts_of, known_machine
-    from localspec.llama.cores import physical_cores
-
-    facts = facts_of(known_machine(may_measure=False))
-    used = pair.target.threads or physical_cores()
-    cores = f"{used} of {facts.cores} cores" if facts.cores else f"{used} threads"
-    parts = [facts.processor or "unknown processor", cores, *facts.devices]
-    parts += [f"{platform.system()} {platform.release()}", f"llama-cpp-python {facts.llama_cpp}"]
-    return ", ".join(parts)

@@ -10,9 +10,9 @@ from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from localspec.app.answer_json import Json
+from localspec.app.comparison import BenchRequest
 from localspec.benchmark.harness import Run
 from localspec.benchmark.statistics import Interval
-from localspec.cli.bench.contenders import BenchRequest
 from localspec.tuning.words import figure
 from localspec.units import memory
 

@@ -18,11 +18,9 @@ from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 
 if TYPE_CHECKING:
-    from localspec.hardware.devices import Ask
     from localspec.hardware.placement.open_plan import OpenPlan
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
-    from localspec.llama.backends import BackendDevice
     from localspec.models.hub import DownloadProgress
 
 _QUIET_S = 0.5  # a load that takes less needs no progress line
@@ -77,9 +75,7 @@ def opened(
 
 def start_worker(*, verbose: bool) -> Worker:
     """Start the process that is to open models, which gets ready while this one reads what they are."""
-    from localspec.inference.worker.client import Worker
-
-    return Worker(_log if verbose else None)
+    return opening.start_worker(_log if verbose else None)
 
 
 def _log(line: LogLine) -> None:
@@ -136,16 +132,10 @@ def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
     """Print what the person at the keyboard should know about these models on this machine."""
     for text in (*plan.notes, *worker.notes):
         note(text)
-    if request.wants_gpu and all(device.kind == "cpu" for device in _devices(worker.look)):
+    if request.wants_gpu and opening.computes_on_cpu(worker.look):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
 
 
 def note(text: str) -> None:
     """Print what the person at the keyboard should know."""
     say(f"note: {text}")
-
-
-def _devices(via: Ask) -> tuple[BackendDevice, ...]:
-    from localspec.hardware.devices import look
-
-    return look(via=via).found.devices

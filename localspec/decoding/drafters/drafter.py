@@ -126,26 +126,24 @@ class DraftState:
         """Return the confidence of each proposal."""
         return [proposal.confidence for proposal in self.proposals]
 
-    def unsent(self, sent: int) -> Proposal:
-        """Return the proposal behind those that are sent to the target, which nobody will judge."""
-        return self.proposals[sent]
-
     def extend(self, policy: SpeculationPolicy, proposer: Proposer) -> None:
         """Draft one more token, behind those that must come first."""
         if proposer.leaps:
             self.proposals += proposer.forced(self.whole())
         missing = self.missing()
         started = self.clock()
-        rows = self.model.evaluate(missing)
+        histories = [self.whole()] if proposer.needs_history else None
+        self.proposals += proposer.after(self.model, missing, 1, histories)
         self.model.mark()
-        self.proposals += proposer.propose(rows, [self.whole()] if proposer.needs_history else None)
         if len(missing) == 1:
             policy.step.observe(1, self.clock() - started)
 
     def extend_while_worth(self, policy: SpeculationPolicy, proposer: Proposer, limit: int) -> None:
         """Draft until the next token would cost more than it is expected to earn."""
-        while policy.worth_drafting(self.confidences(), limit):
+        confidences = self.confidences()
+        while policy.worth_drafting(confidences, limit):
             self.extend(policy, proposer)
+            confidences += [proposal.confidence for proposal in self.proposals[len(confidences) :]]
 
     def take(self, tokens: Sequence[int], after: int = 0) -> None:
         """Let somebody else's tokens follow the first proposals; the model reads them when it drafts."""
@@ -157,10 +155,11 @@ class DraftState:
         """Let somebody else's tokens follow the first proposals, and look beyond their end."""
         self.take(tokens, after)
         whole, start = self.whole(), len(self.text) + after
-        rows = self.model.evaluate(self.missing(), logits=len(tokens) + 1)
+        count, histories = len(tokens) + 1, None
+        if proposer.needs_history:
+            histories = [whole[: start + index] for index in range(count)]
+        own = proposer.after(self.model, self.missing(), count, histories)
         self.model.mark()  # the next call may go on from here, and leave no other place to branch from
-        histories = [whole[: start + index] for index in range(len(tokens) + 1)]
-        own = proposer.propose(rows, histories if proposer.needs_history else None)
         judged = [
             Proposal(token, proposal.confidence, proposal.guesses, None)
             for token, proposal in zip(tokens, own, strict=False)

@@ -1,17 +1,17 @@
-"""From rows of draft logits to proposed tokens."""
+"""Ask a draft model and choose: the proposals that drafts are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import exp, inf
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.constraint import TokenRules
-from localspec.decoding.model import Rows
+from localspec.decoding.model import LanguageModel, Rows
 from localspec.decoding.sampling import (
     best_and_column_maxima,
     best_candidates,
@@ -30,6 +30,7 @@ CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothin
 GUESSES = 12  # bonus tokens worth considering at one position
 
 Guesses = tuple[tuple[int, float], ...]
+Histories = Sequence[Sequence[int]]
 
 
 class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
@@ -51,13 +52,49 @@ class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
         return next((weight for token, weight in self.guesses if token == self.token), 0.0)
 
 
-class Proposer:
-    """Choose draft tokens as they will be judged: the best for greedy and `match`, else drawn from q."""
+class Proposer(Protocol):
+    """The port between drafters and a draft model: asks it and chooses tokens, so that no logits leave it."""
 
-    rules: TokenRules | None = None
-    """What drafts have to follow, too."""
+    @property
+    def deterministic(self) -> bool:
+        """Whether tokens are chosen without chance."""
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether proposals depend on the text before them, which `histories` then have."""
+
+    @property
+    def leaps(self) -> bool:
+        """Whether tokens that must follow are proposed without asking the model for each."""
+
+    def after(
+        self, model: LanguageModel, tokens: Sequence[int], count: int = 1, histories: Histories | None = None
+    ) -> list[Proposal]:
+        """Append tokens to sequence 0 and return a proposal after each of the last `count` of them."""
+
+    def step(
+        self,
+        model: LanguageModel,
+        tokens: Sequence[int],
+        sequences: Sequence[int],
+        histories: Histories | None = None,
+    ) -> list[Proposal]:
+        """Append `tokens[i]` to `sequences[i]` in one pass and return a proposal after each."""
+
+    def forced(self, text: Sequence[int]) -> list[Proposal]:
+        """Return the tokens that must follow a text."""
+
+    def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
+        """Return the proposal behind those that are sent to the target, which nobody will judge.
+
+        `proposals` are those that are not sent; the first of them stands at position `start` of the text.
+        """
+
+
+class RowProposer:
+    """Chooses from rows of logits, as drafts will be judged: the best for greedy and `match`, else from q."""
+
     leaps = False
-    """Whether tokens that must follow are proposed without asking the model for each."""
 
     def __init__(
         self,
@@ -72,7 +109,7 @@ class Proposer:
 
         With `needs_history` proposals depend on the text before them beyond the logits.
         """
-        self.rules = rules
+        self._rules = rules
         self._vocabulary = vocabulary
         self.deterministic = sampling.is_greedy or settings.acceptance == "match"
         self._penalised = penalises(sampling)
@@ -86,8 +123,28 @@ class Proposer:
         self._settings = settings
         self._random = BufferedUniforms(random)
 
-    def propose(self, rows: Rows, histories: Sequence[Sequence[int]] | None = None) -> list[Proposal]:
-        """Return one proposal for each row; `histories` are needed with penalties only."""
+    def after(
+        self, model: LanguageModel, tokens: Sequence[int], count: int = 1, histories: Histories | None = None
+    ) -> list[Proposal]:
+        """Append tokens to sequence 0 and return a proposal after each of the last `count` of them."""
+        return self.propose(model.evaluate(tokens, count), histories)
+
+    def step(
+        self,
+        model: LanguageModel,
+        tokens: Sequence[int],
+        sequences: Sequence[int],
+        histories: Histories | None = None,
+    ) -> list[Proposal]:
+        """Append `tokens[i]` to `sequences[i]` in one pass and return a proposal after each."""
+        return self.propose(model.step(tokens, sequences), histories)
+
+    def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
+        """Return the first proposal as it is."""
+        return proposals[0]
+
+    def propose(self, rows: Rows, histories: Histories | None = None) -> list[Proposal]:
+        """Return one proposal for each row; `histories` are needed with penalties and rules only."""
         if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
             rows = rows[:, : self._vocabulary]
         if self.needs_history:
@@ -96,7 +153,7 @@ class Proposer:
         if self._guesses:
             return self._with_guesses(rows)
         if self.deterministic:
-            return [self._best(row) for row in rows]
+            return self._best(rows)
         return [self._drawn(*best_candidates(row, CANDIDATES), ()) for row in rows]
 
     def _with_guesses(self, rows: Rows) -> list[Proposal]:
@@ -115,19 +172,21 @@ class Proposer:
             for tokens, own, weights in found
         ]
 
-    def _best(self, row: NDArray[np.float32]) -> Proposal:
-        """Return the best token alone, where nobody asks what else might follow.
+    def _best(self, rows: Rows) -> list[Proposal]:
+        """Return the best token of each row alone, where nobody asks what else might follow.
 
-        The row is folded into columns, and the largest of their maxima stand for its best tokens. The
+        A row is folded into columns, and the largest of their maxima stand for its best tokens. The
         confidence is the best token's share of them; calibration makes a chance of it.
         """
-        token, maxima = best_and_column_maxima(row)
-        best = row.item(token)
-        place = max(len(maxima) - CANDIDATES, 0)
-        maxima.partition(place)
-        sharpness = self._sharpness
-        share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
-        return Proposal(token, share, (), None)
+        proposals, sharpness = [], self._sharpness
+        for row in rows:
+            token, maxima = best_and_column_maxima(row)
+            best = row.item(token)
+            place = max(len(maxima) - CANDIDATES, 0)
+            maxima.partition(place)
+            share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
+            proposals.append(Proposal(token, share, (), None))
+        return proposals
 
     def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
         q = draft_distribution(ids, logits, self._sampling, self._settings, ())
@@ -135,7 +194,7 @@ class Proposer:
 
     def forced(self, text: Sequence[int]) -> list[Proposal]:
         """Return the tokens that must follow a text."""
-        tokens = () if self.rules is None else self.rules.forced(text)
+        tokens = () if self._rules is None else self._rules.forced(text)
         drawn = not self.deterministic
         return [
             Proposal(token, 1.0, ((token, 1.0),), one_point(token) if drawn else None) for token in tokens
@@ -165,9 +224,9 @@ class Proposer:
         Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
         it; where it does not even have them in its vocabulary, its best of all is refused.
         """
-        if self.rules is None:
+        if self._rules is None:
             return best_candidates(row, CANDIDATES)
-        row, mask = self.rules.biased(row), self.rules.mask(text)
+        row, mask = self._rules.biased(row), self._rules.mask(text)
         if mask is None:
             return best_candidates(row, CANDIDATES)
         left, ids = masked(row, mask)

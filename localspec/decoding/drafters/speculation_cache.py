@@ -59,9 +59,9 @@ class SpeculationCache:
     def __init__(
         self, state: DraftState, policy: SpeculationPolicy, proposer: Proposer, settings: EngineSettings
     ) -> None:
-        self._state = state
-        self._policy = policy
-        self._proposer = proposer
+        self.state = state
+        self.policy = policy
+        self.proposer = proposer
         self._settings = settings
         self._budget = min(settings.fan_out_budget, state.model.max_sequences - 1)
         self._settled = [0] * state.model.max_sequences  # per sequence: the prefix it shares for good
@@ -79,13 +79,13 @@ class SpeculationCache:
 
         The time is that of the draft state's clock; infinity says that the end of that is not known.
         """
-        state = self._state
-        self._verdict_at = since + self._policy.verify(sent + 1)
+        state = self.state
+        self._verdict_at = since + self.policy.verify(sent + 1)
         self._sent, self._opened, self._own, self.branches = sent, 0, None, {}
         judged = state.proposals[:sent]
         self._exactly = accepted_exactly([self._acceptance(proposal) for proposal in judged])
         self._forks = []
-        calibrator = self._policy.calibration.after_rejection
+        calibrator = self.policy.calibration.after_rejection
         for accepted, proposal in enumerate(judged):
             exactly = self._exactly[accepted]
             self._forks += forecasts_after(accepted, proposal, exactly, proposal.token, calibrator)
@@ -97,19 +97,20 @@ class SpeculationCache:
     def _acceptance(self, proposal: Proposal) -> float:
         """Return the chance of a judged token; of one that the draft model has not read, the usual one."""
         if not proposal.guesses:
-            return self._policy.calibration.mean
-        return self._policy.calibration.judged(proposal.weight)
+            return self.policy.calibration.mean
+        return self.policy.calibration.judged(proposal.weight)
 
     def _tail_known(self) -> None:
         """Open the branch of the tail; proposals behind it are its first."""
-        state, sent, exactly = self._state, self._sent, self._exactly[self._sent]
-        tail = state.unsent(sent)
-        prepared, state.proposals = state.proposals[sent + 1 :], state.proposals[: sent + 1]
-        found = forecasts_after(sent, tail, exactly, None, self._policy.calibration.after_all)
+        state, sent, exactly = self.state, self._sent, self._exactly[self._sent]
+        unsent = state.proposals[sent:]
+        tail, prepared = self.proposer.unjudged(unsent, len(state.text) + sent), unsent[1:]
+        state.proposals = [*state.proposals[:sent], tail]
+        found = forecasts_after(sent, tail, exactly, None, self.policy.calibration.after_all)
         chance = next((each.chance for each in found if each.outcome.bonus == tail.token), 0.0)
         value = chance
         for proposal in prepared:
-            value *= self._policy.calibration.chance(proposal.confidence)
+            value *= self.policy.calibration.chance(proposal.confidence)
         self._own = Branch(0, VerifyOutcome(sent, tail.token), chance, value, prepared)
         self.branches[self._own.outcome] = self._own
         self._forks += [each for each in found if each.outcome.bonus != tail.token]
@@ -121,7 +122,7 @@ class SpeculationCache:
         settings = self._settings
         if settings.fan_out_shape == "best-first":
             return
-        mean = sum(self._policy.calibration.chance(c) for c in self._state.confidences()[: self._sent])
+        mean = sum(self.policy.calibration.chance(c) for c in self.state.confidences()[: self._sent])
         allotted = fan_out(settings.fan_out_shape, self._budget, self._sent, mean / max(self._sent, 1))
         for outcome in self.branches:
             allotted[outcome.accepted] -= 1
@@ -135,7 +136,7 @@ class SpeculationCache:
     def settle(self, outcome: VerifyOutcome) -> bool:
         """Follow the verdict, with what was prepared for it as proposals; tell whether there was a branch."""
         self._learn(outcome)
-        state, branch = self._state, self.branches.get(outcome)
+        state, branch = self.state, self.branches.get(outcome)
         if branch is None:
             state.proposals = state.proposals[: outcome.accepted]
             state.settle(outcome)
@@ -154,8 +155,8 @@ class SpeculationCache:
 
     def _learn(self, outcome: VerifyOutcome) -> None:
         """Compare a verdict with what the draft model thought of it."""
-        accepted, proposals = outcome.accepted, self._state.proposals
-        calibration = self._policy.calibration
+        accepted, proposals = outcome.accepted, self.state.proposals
+        calibration = self.policy.calibration
         for position, proposal in enumerate(proposals[: min(accepted + 1, self._sent)]):
             if proposal.guesses:
                 calibration.judged.observe(proposal.weight, is_true=position < accepted)
@@ -170,14 +171,14 @@ class SpeculationCache:
     def gather(self) -> None:
         """Give the draft state everything that its cache holds, so that a new text can start from it."""
         if self._own is not None:
-            self._state.proposals = [*self._state.proposals, *self._own.proposals]
+            self.state.proposals = [*self.state.proposals, *self._own.proposals]
             self._own = None
 
     def step(self) -> bool:
         """Run the draft model once where it should help most; tell whether there was anything to do."""
-        state, policy = self._state, self._policy
+        state, policy = self.state, self.policy
         if self._own is None and len(state.missing()) > 1:
-            state.extend(policy, self._proposer)
+            state.extend(policy, self.proposer)
             self._tail_known()
             return True
         work = self._chosen_work()
@@ -187,12 +188,11 @@ class SpeculationCache:
         sequences = [0 if branch is None else branch.sequence for branch in work]
         started = state.clock()
         self.busy_until = started + policy.step(len(tokens))
+        histories = [self._history(branch) for branch in work] if self.proposer.needs_history else None
         try:
-            rows = state.model.step(tokens, sequences)
+            proposals = self.proposer.step(state.model, tokens, sequences, histories)
         except ContextFullError:
             return False
-        histories = [self._history(branch) for branch in work] if self._proposer.needs_history else None
-        proposals = self._proposer.propose(rows, histories)
         policy.step.observe(len(tokens), state.clock() - started)
         for branch, proposal in zip(work, proposals, strict=True):
             if branch is None:
@@ -200,12 +200,12 @@ class SpeculationCache:
                 state.proposals.append(proposal)
                 self._tail_known()
             else:
-                branch.value *= self._policy.calibration.chance(proposal.confidence)
+                branch.value *= self.policy.calibration.chance(proposal.confidence)
                 branch.proposals.append(proposal)
         return True
 
     def _history(self, branch: Branch | None) -> list[int]:
-        state = self._state
+        state = self.state
         if branch is None:
             return state.whole()
         prefix = state.whole()[: len(state.text) + branch.outcome.accepted]
@@ -213,7 +213,7 @@ class SpeculationCache:
 
     def _chosen_work(self) -> list[Branch | None]:
         """Return the branches to extend in the next call, the best first; None is the tail."""
-        limit, model, known = self._settings.draft_length + 1, self._state.model, len(self._state.text)
+        limit, model, known = self._settings.draft_length + 1, self.state.model, len(self.state.text)
         if model.rereads:  # it cannot branch within what it has read at once, or without a mark
             self._forks = [fork for fork in self._forks if model.branchable(known + fork.outcome.accepted)]
         work: list[tuple[float, Branch | Forecast | None]] = [
@@ -227,7 +227,7 @@ class SpeculationCache:
         work = work[: self._budget + 1]
         values = [value for value, _ in work]
         if self._settings.fan_out_shape == "best-first":
-            values = values[: best_width(values, self._policy.step.up_to(len(values)))]
+            values = values[: best_width(values, self.policy.step.up_to(len(values)))]
         if self._hinders(values):
             return []
         chosen = work[: len(values)]
@@ -238,20 +238,20 @@ class SpeculationCache:
 
         It costs where nothing is ready for the verdict, and saves a step where its results are wanted.
         """
-        late_s = self._state.clock() + self._policy.step(len(values)) - self._verdict_at
+        late_s = self.state.clock() + self.policy.step(len(values)) - self._verdict_at
         if late_s <= 0:
             return False
         ready = sum(branch.chance for branch in self.branches.values() if branch.proposals)
-        return (1.0 - ready) * late_s > sum(values) * max(self._policy.step(1) - late_s, 0.0)
+        return (1.0 - ready) * late_s > sum(values) * max(self.policy.step(1) - late_s, 0.0)
 
     def _open(self, fork: Forecast) -> Branch:
         self._forks.pop()  # forks are opened best first, and the best is the last
-        model = self._state.model
+        model = self.state.model
         self._opened += 1
         sequence = self._opened
         model.truncate(min(self._settled[sequence], model.length(sequence)), sequence)
-        model.share(0, sequence, len(self._state.text) + fork.outcome.accepted)
-        self._settled[sequence] = len(self._state.text)
+        model.share(0, sequence, len(self.state.text) + fork.outcome.accepted)
+        self._settled[sequence] = len(self.state.text)
         branch = Branch(sequence, fork.outcome, fork.chance, fork.chance)
         self.branches[fork.outcome] = branch
         return branch

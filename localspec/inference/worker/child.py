@@ -302,7 +302,8 @@ class ModelService:
             raise EngineError("no models are open")
         elif call.method == "perform":
             task, *arguments = call.arguments
-            return task(self._runtime, *arguments, partial(self._tell, job))
+            told = [partial(self._tell, job)] if call.options["tells"] else []
+            return task(self._runtime, *arguments, *told)
         else:
             answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):

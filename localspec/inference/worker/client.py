@@ -32,7 +32,7 @@ from localspec.errors import (
     ServerLost,
 )
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.interface import OpenModels, QuickChooser, SharedModels, TunableModels
+from localspec.inference.interface import OpenModels, QuickChooser, SharedModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
@@ -168,15 +168,17 @@ class Worker(AbstractContextManager["Worker"]):
             yield from cast("Generator[Answer]", self._process.events("look"))
 
     def perform(
-        self, task: Callable[..., _Value], *arguments: object, on_progress: Callable[..., None]
+        self, task: Callable[..., _Value], *arguments: object, on_progress: Callable[..., None] | None = None
     ) -> _Value:
         """Return what a function of a module makes of the runtime in its process.
 
-        It is called with the runtime, the arguments, and what tells `on_progress` or raises `Cancelled`.
+        It is called with the runtime, the arguments, and what tells `on_progress` or raises `Cancelled`, if
+        somebody wants to know.
         """
-        with closing(self._process.call("perform", task, *arguments)) as pending:
+        tells = on_progress is not None
+        with closing(self._process.call("perform", task, *arguments, tells=tells)) as pending:
             while not isinstance(reply := pending.next(), Result):
-                if reply is not None:
+                if reply is not None and on_progress is not None:
                     on_progress(*cast(tuple[object, ...], reply.event))
             return cast(_Value, reply.value)
 
@@ -212,15 +214,13 @@ class Worker(AbstractContextManager["Worker"]):
 
     known_settings = _remote(QuickChooser.known_settings)
     measure_before_leaving = _remote(QuickChooser.measure_before_leaving)
-    choose_settings = _remote(TunableModels.choose_settings)
+    choose_settings = _remote(SharedModels.choose_settings)
     count_tokens = _remote(SharedModels.count_tokens)
     render = _remote(SharedModels.render)
     tokenize = _remote(SharedModels.tokenize)
     detokenize = _remote(SharedModels.detokenize)
-    measure_plain = _remote(TunableModels.measure_plain)
-    measure_costs = _remote(TunableModels.measure_costs)
-    trace = _remote(TunableModels.trace)
-    memory = _remote(TunableModels.memory)
+    measure_plain = _remote(SharedModels.measure_plain)
+    memory = _remote(SharedModels.memory)
     keep_conversations = _remote(SharedModels.keep_conversations)
     drop = _remote(SharedModels.drop)
     saved = _remote(SharedModels.saved)

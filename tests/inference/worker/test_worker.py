@@ -24,6 +24,8 @@ from localspec.inference.interface import OpenModels, SharedModels, TunableModel
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.inference.worker.wire import FirstCall, LogLine, Measuring, Reply
+from localspec.tuning.costs import call_costs
+from localspec.tuning.trace import trace
 from localspec.types.events import Finished, GenerationEvent, Paused, RoundDone, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
@@ -70,16 +72,16 @@ def test_settings_are_chosen_and_plain_decoding_is_measured(worker: Worker) -> N
 def test_a_trace_is_that_of_the_runtime(worker: Worker, runtime: Runtime, temperature: float) -> None:
     models: TunableModels = worker
     wish = replace(greedy(), sampling=Sampling(temperature))
-    expected, found = runtime.trace(wish), models.trace(wish)
+    expected, found = trace(runtime, wish), models.perform(trace, wish)
     for name in ("tokens", "target_ids", "target_probs", "draft_ids", "draft_logits", "target_of_draft"):
         assert np.array_equal(getattr(found, name), getattr(expected, name)), name
     assert (found.prompt, found.ended) == (expected.prompt, expected.ended)
     with pytest.raises(ContextFullError):
-        worker.trace(greedy(prompt=LONG_STORY * 12))
+        worker.perform(trace, greedy(prompt=LONG_STORY * 12))
 
 
 def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -> None:
-    found = worker.measure_costs(CostRequest(40, together=True, budget_s=0.0))
+    found = worker.perform(call_costs, CostRequest(40, together=True, budget_s=0.0))
     assert (found.depth, found.together) == (40, True)
     assert min(seconds for _, seconds in (*found.verify, *found.step)) > 0
     begun = threading.Event()
@@ -90,8 +92,8 @@ def test_costs_are_measured_and_a_measurement_can_be_cancelled(worker: Worker) -
             worker.cancel()
 
     for call in (
-        lambda: worker.measure_costs(CostRequest(40, together=False, budget_s=600.0)),
-        lambda: worker.trace(ENDLESS),
+        lambda: worker.perform(call_costs, CostRequest(40, together=False, budget_s=600.0)),
+        lambda: worker.perform(trace, ENDLESS),
     ):
         ended = threading.Event()
         thread = threading.Thread(target=cancel_until, args=(ended,))

@@ -11,9 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from localspec.app.checks import build, files, machine
+from localspec.app.checks.build import card_vendors, rebuild_command
+from localspec.app.checks.check import Check
+from localspec.app.checks.machine import machine_checks
 from localspec.chat.store import Store
-from localspec.cli import doctor
-from localspec.cli.doctor import Check, card_vendors, machine_checks, rebuild_command
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.devices import Sight
 from localspec.hardware.nvml import Cards, look_through
@@ -33,15 +35,16 @@ WITH_CARD = Sight(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE)
 @pytest.fixture(autouse=True)
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no other program and no real card of this machine into the tests."""
-    monkeypatch.setattr(doctor, "busy_cores", lambda: (0.5, "somebody (process 1)"))
+    monkeypatch.setattr(machine, "busy_cores", lambda: (0.5, "somebody (process 1)"))
     monkeypatch.setattr(
-        doctor,
+        machine,
         "card_vendors",
         lambda sight: ("NVIDIA",) if sight.cards.cards or sight.cards.trouble else (),
     )
-    monkeypatch.setattr(doctor, "_INSTRUCTIONS", {})
+    monkeypatch.setattr(machine, "_INSTRUCTIONS", {})
     monkeypatch.setattr(tile_code, "is_broken", lambda: False)
-    monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
+    for module in (build, machine):
+        monkeypatch.setattr(module, "which", lambda name: f"/usr/bin/{name}")
 
 
 def check(
@@ -69,7 +72,7 @@ def test_a_build_for_the_processor_alone_beside_a_card_fails_with_the_command() 
 def test_the_small_card_within_the_processor_does_not_matter_beside_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(doctor, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
+    monkeypatch.setattr(machine, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
     texts = [seen.text for seen in machine_checks(WITH_CARD, WITH_CARD.machine, {}) if seen.name == "cards"]
     assert texts == ["the NVIDIA card is used"]
 
@@ -93,7 +96,8 @@ def test_a_driver_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) ->
     gone = replace(PLAIN, cards=Cards(trouble="NVIDIA's driver does not answer (gone)"))
     assert "(gone)" in check("driver", gone).text
     assert check("driver", gone).mend.startswith("nvidia-smi")
-    monkeypatch.setattr(doctor, "which", lambda name: None)
+    for module in (build, machine):
+        monkeypatch.setattr(module, "which", lambda name: None)
     assert "nvidia-smi" not in check("driver", gone).mend
 
 
@@ -134,21 +138,21 @@ def test_code_that_a_compiler_spoilt_is_a_warning(monkeypatch: pytest.MonkeyPatc
 
 
 def test_unused_instructions_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_INSTRUCTIONS", {"avx2": "AVX2", "avx512f": "AVX512"})
+    monkeypatch.setattr(machine, "_INSTRUCTIONS", {"avx2": "AVX2", "avx512f": "AVX512"})
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2 avx512f\n")
-    seen = doctor._instructions(PLAIN, (), tmp_path)
+    seen = machine._instructions(PLAIN, (), tmp_path)
     assert seen.verdict == "warn"
     assert "AVX512 unused" in seen.text
     assert "AVX2" not in seen.text
     (tmp_path / "proc/cpuinfo").write_text("flags\t\t: fpu avx2\n")
-    assert doctor._instructions(PLAIN, (), tmp_path).verdict == "pass"
+    assert machine._instructions(PLAIN, (), tmp_path).verdict == "pass"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems have other threads")
 def test_a_build_without_openmp_is_a_warning(tmp_path: Path) -> None:
     without = replace(PLAIN.found, features={"CPU": ("AVX2",)})
-    seen = doctor._instructions(replace(PLAIN, found=without), (), tmp_path)
+    seen = machine._instructions(replace(PLAIN, found=without), (), tmp_path)
     assert "OpenMP" in seen.text
 
 
@@ -179,7 +183,7 @@ def test_threads_beyond_the_cores_are_a_warning(variable: str, value: str, verdi
 
 
 def test_a_busy_processor_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "busy_cores", lambda: (6.2, "blender (process 7)"))
+    monkeypatch.setattr(machine, "busy_cores", lambda: (6.2, "blender (process 7)"))
     seen = check("other programs")
     assert seen.verdict == "warn"
     assert "6.2 of 8 cores, blender (process 7) the most" in seen.text
@@ -211,9 +215,9 @@ def test_makers_of_cards_are_found_without_any_driver(tmp_path: Path) -> None:
 
 
 def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "find_spec", lambda name: object())
+    monkeypatch.setattr(build, "find_spec", lambda name: object())
     assert f"{sys.executable} -m pip install --force-reinstall" in rebuild_command(())
-    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
     assert f"uv pip install --python {sys.executable}" in rebuild_command(("AMD",))
 
 
@@ -232,7 +236,8 @@ def test_the_mending_command_suits_the_environment(monkeypatch: pytest.MonkeyPat
 def test_the_mending_command_builds_what_can_be_built_here(
     vendors: tuple[str, ...], installed: str, option: str, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "which", lambda name: name if name == installed else None)
+    for module in (build, machine):
+        monkeypatch.setattr(module, "which", lambda name: name if name == installed else None)
     command, _, comment = rebuild_command(vendors).partition("0.3.36")
     assert f'{option}"' in command
     assert first in comment
@@ -243,23 +248,23 @@ def test_folders_must_be_writable_private_and_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o700)
-    assert doctor.folder("data folder", tmp_path).verdict == "pass"
+    assert files.folder("data folder", tmp_path).verdict == "pass"
     for free, verdict in ((2**29, "warn"), (2**20, "fail")):
         with monkeypatch.context() as patch:
-            patch.setattr(doctor, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
-            assert doctor.folder("data folder", tmp_path).verdict == verdict
+            patch.setattr(files, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
+            assert files.folder("data folder", tmp_path).verdict == verdict
     if os.name == "posix":
         for mode in (0o755, 0o710):
             tmp_path.chmod(mode)
-            seen = doctor.folder("data folder", tmp_path)
+            seen = files.folder("data folder", tmp_path)
             assert (seen.verdict, seen.mend) == ("warn", f"chmod 700 {tmp_path}")
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert doctor.folder("data folder", tmp_path).verdict == "fail"
+    assert files.folder("data folder", tmp_path).verdict == "fail"
     assert chats().verdict == "fail"
 
 
 def chats() -> Check:
-    return doctor.chats("chats", paths.chats_file())
+    return files.chats("chats", paths.chats_file())
 
 
 def test_chats_are_read_and_left_as_they_are() -> None:
@@ -293,19 +298,19 @@ def test_damage_inside_the_chats_is_found() -> None:
 
 
 def test_configured_models_are_looked_at(demo_target: Path, tmp_path: Path) -> None:
-    (nothing,) = doctor.models()
+    (nothing,) = files.models()
     assert nothing.verdict == "pass"
     config = paths.config_dir() / "config.toml"
     hybrid = tiny.recurrent(tmp_path / "hybrid.gguf")
     config.write_text(f"[models]\ntarget = '{demo_target}'\ndraft = '{hybrid}'\n")
-    settled, target, draft = doctor.models()
+    settled, target, draft = files.models()
     assert [settled.verdict, target.verdict, draft.verdict] == ["pass", "pass", "pass"]
     config.write_text("[models]\ntarget = 'missing.gguf'\n")
-    (missing,) = doctor.models()
+    (missing,) = files.models()
     assert missing.verdict == "fail"
     assert missing.text.startswith(f"{config}, line 2: `target` names no file: ")
     config.write_text("theme = 3\n")
-    (broken,) = doctor.models()
+    (broken,) = files.models()
     assert broken.verdict == "fail"
 
 
@@ -315,10 +320,10 @@ def test_a_configuration_by_nearly_its_name_is_not_passed_over_in_silence(name: 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("theme = 'nord'\n")
     (folder / "keys.json").write_text("{}")
-    (check,) = doctor.models()
+    (check,) = files.models()
     assert check.verdict == "warn"
     assert check.text == f"`{folder / name}` is not read: its name is not `config.toml`"
     assert shlex.split(check.mend) == ["mv", str(folder / name), str(folder / "config.toml")]
     (folder / "config.toml").write_text("")
-    (check,) = doctor.models()
+    (check,) = files.models()
     assert check.verdict == "pass"

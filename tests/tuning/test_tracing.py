@@ -6,15 +6,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from localspec.decoding import measure
 from localspec.decoding.engine import Engine
-from localspec.decoding.loop import DecodeParams, Round
-from localspec.decoding.measure import Tracer
 from localspec.decoding.measurements import TraceSegment
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
+from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
+from localspec.tuning import trace
+from localspec.tuning.trace import Tracer
 from localspec.types.request import EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN
 from tests.fake_model import FakeModel
@@ -105,7 +105,7 @@ def test_a_draft_token_is_accepted_as_often_as_the_distributions_overlap(samplin
 
 def test_the_draft_model_may_follow_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, draft = traced(PLAIN, 200), FakeModel(noise=1.0)
-    monkeypatch.setattr(measure, "MOST_WAITING", 400)
+    monkeypatch.setattr(trace, "MOST_WAITING", 400)
     parts = traced(PLAIN, 200, draft=draft)
     assert len(draft.calls) > 5
     assert np.array_equal(parts.draft_ids, whole.draft_ids)

@@ -13,11 +13,7 @@ from typing import ClassVar, cast
 import pytest
 
 from localspec.app import opening
-from localspec.benchmark import llama_server
-from localspec.benchmark.harness import Prompt
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
-from localspec.cli.bench import contenders
-from localspec.cli.bench.contenders import (
+from localspec.app.comparison import (
     MODES,
     check_fit,
     own,
@@ -27,6 +23,10 @@ from localspec.cli.bench.contenders import (
     tuned_settings,
     ways,
 )
+from localspec.benchmark import llama_server
+from localspec.benchmark.harness import Prompt
+from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.cli.shared.console import leaving_in_order
 from localspec.errors import UserError
 from localspec.hardware.devices import Ask
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
@@ -134,10 +134,11 @@ def test_each_task_is_answered_as_it_was_tuned() -> None:
     assert found == [(SSD, 9, 5), (writing, 9, 5)]
 
 
-def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tuned_settings_that_are_there() -> None:
     experience = recalling(coding=TunedChoice(SSD, "tuned today", "another driver"))
-    assert tuned_settings(experience, (CODING, CODING)) == {"coding": SSD}
-    assert capsys.readouterr().err == "note: another driver\n"
+    told: list[str] = []
+    assert tuned_settings(experience, (CODING, CODING), told.append) == {"coding": SSD}
+    assert told == ["note: another driver"]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +151,7 @@ def test_tuned_settings_that_are_there(capsys: pytest.CaptureFixture[str]) -> No
 )
 def test_tuned_settings_that_are_not(prompt: Prompt, found: TunedChoice | None, complaint: str) -> None:
     with pytest.raises(UserError, match=complaint) as raised:
-        tuned_settings(recalling(coding=found), (prompt,))
+        tuned_settings(recalling(coding=found), (prompt,), print)
     assert "leave tuned out" in raised.value.hint
 
 
@@ -207,7 +208,7 @@ def test_models_sit_as_the_mode_needs_that_needs_most(
     asked: list[tuple[str | None, Ask | None]] = []
     monkeypatch.setattr(opening, "placed", placed)
     models = runtime()
-    pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, explain=False)
+    pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, tell=print)
     assert asked == [(mode, models.look)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
@@ -227,9 +228,9 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
         known = recalling(coding=TunedChoice(SSD, "tuned today"))
         return Planned(as_asked(files, replace(request, max_fan_out=24)), known)
 
-    monkeypatch.setattr(contenders, "plan_to_open", plan_to_open)
+    monkeypatch.setattr(opening, "plan_to_open", plan_to_open)
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = placed_pair(asked, PairRequest(), FILES, models, explain=False)
+    pair, tuned = placed_pair(asked, PairRequest(), FILES, models, tell=print)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
     assert not pair.remembers_costs  # what is compared is measured now
     assert tuned == {"coding": SSD}
@@ -273,7 +274,7 @@ def test_every_tuned_task_is_recalled_once() -> None:
         asked.append(task)
         return TunedChoice(SSD, "")
 
-    tuned_settings(recall, (CODING, Prompt("writing", "Tell."), CODING))
+    tuned_settings(recall, (CODING, Prompt("writing", "Tell."), CODING), print)
     assert asked == ["coding", "writing"]
 
 
@@ -281,6 +282,7 @@ def test_every_tuned_task_is_recalled_once() -> None:
 @pytest.mark.usefixtures("server")
 def test_a_request_to_end_ends_the_servers_too() -> None:
     def start_and_end(stack: ExitStack) -> None:
+        stack.enter_context(leaving_in_order())
         assert len(list(servers(asked, PAIR, runtime(), stack))) == Server.running == 2
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # or this would end the tests
         signal.raise_signal(signal.SIGTERM)

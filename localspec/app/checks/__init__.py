@@ -1,0 +1,1 @@
+"""Checks for common problems, each with the command that fixes it."""

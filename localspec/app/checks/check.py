@@ -1,0 +1,18 @@
+"""The result of a check."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["pass", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at: its verdict, what was seen, and the command that mends it."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    mend: str = ""

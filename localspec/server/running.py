@@ -1,0 +1,57 @@
+"""Running the server: its socket, its access policy, and its memory for conversations."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+from contextlib import suppress
+
+import psutil
+
+from localspec.errors import UserError
+from localspec.hardware.devices import processor
+from localspec.llama.cores import allowed_cores
+from localspec.server.application import Doors, application, http_server
+from localspec.server.service import Service
+
+_SAVED_SHARE = 4  # of free memory
+_MOST_SAVED = 8 * 2**30  # bytes
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a listening socket; raises UserError for an invalid address, or one that is taken."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        holder = _holder(port)
+        reason = f"{holder} has it" if holder else (error.strerror or str(error))
+        raise UserError(
+            f"cannot listen at {host} port {port}: {reason}", "take another with --port N or --host ADDRESS"
+        ) from None
+
+
+def _holder(port: int) -> str:
+    """Return the program that listens on a port of this machine, if that may be known."""
+    with suppress(psutil.Error, OSError):
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
+                return f"{psutil.Process(found.pid).name()} (process {found.pid})"
+    return ""
+
+
+def saved_bytes() -> int:
+    """Return the default memory for the KV caches of other conversations."""
+    return min(_MOST_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
+
+
+def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> Doors:
+    """Return the access policy of a server at an address; names are only checked on this machine."""
+    hosts = frozenset((*_LOOPBACK, host)) if is_local else frozenset[str]()
+    return Doors(key, hosts, frozenset(origins))
+
+
+def run(service: Service, doors: Doors, listener: socket.socket) -> None:
+    """Serve until the program is told to end."""
+    http_server(application(service, doors)).run(sockets=[listener])
