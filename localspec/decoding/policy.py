@@ -142,17 +142,46 @@ def _knot(chance: float) -> tuple[int, float]:
     return knot, chance * KNOTS - knot
 
 
-class AcceptanceCalibration:
-    """The chance that a draft token is accepted, by the draft model's confidence in it.
+class AcceptanceBins:
+    """The chance that a draft token is accepted, learned in bins of the confidence in it.
 
     Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is kept.
+    Before anything is learned the chance is the confidence, or what is usual in a more general case.
     """
 
-    def __init__(self) -> None:
-        centres = [(index + 0.5) / BINS for index in range(BINS)]
+    def __init__(self, *, refines: bool = False) -> None:
+        """Begin with the confidence itself; bins that refine a usual chance begin with that instead."""
+        centres = [0.0 if refines else (index + 0.5) / BINS for index in range(BINS)]
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
+
+    def chance(self, confidence: float, usual: float | None = None) -> float:
+        """Return the chance of acceptance at a confidence of 0 to 1; `usual` is for bins that refine it."""
+        if usual is None:
+            return self._chances[int(confidence * BINS)]
+        index = _bin(confidence)
+        return (self._accepted[index] + PRIOR_WEIGHT * usual) / self._judged[index]
+
+    def observe(self, confidences: Sequence[float], accepted: int) -> None:
+        """Learn from one verified draft; positions after the first rejection were not judged."""
+        for position, confidence in enumerate(confidences[: accepted + 1]):
+            index = _bin(confidence)
+            self._judged[index] += 1.0
+            self._accepted[index] += position < accepted
+            self._chances[index] = self._accepted[index] / self._judged[index]
+        self._chances[BINS] = self._chances[BINS - 1]
+
+
+def _bin(confidence: float) -> int:
+    return min(int(confidence * BINS), BINS - 1)
+
+
+class AcceptanceCalibration(AcceptanceBins):
+    """What is learned of the draft model's tokens: their chances, their mean, and the outcomes of drafts."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
         # of outcomes, for prepared drafts
         self.judged = Calibrator()  # of a judged token, by the draft model's chance for just this token
@@ -164,20 +193,12 @@ class AcceptanceCalibration:
         """Return the share of the last judged tokens that were accepted."""
         return self._recent_accepted / self._recent_judged
 
-    def chance(self, confidence: float) -> float:
-        """Return the chance of acceptance at a confidence of 0 to 1."""
-        return self._chances[int(confidence * BINS)]
-
     def observe(self, confidences: Sequence[float], accepted: int) -> None:
         """Learn from one verified draft; positions after the first rejection were not judged."""
-        for position, confidence in enumerate(confidences[: accepted + 1]):
-            index = min(int(confidence * BINS), BINS - 1)
-            self._judged[index] += 1.0
-            self._accepted[index] += position < accepted
-            self._chances[index] = self._accepted[index] / self._judged[index]
+        super().observe(confidences, accepted)
+        for position in range(min(len(confidences), accepted + 1)):
             self._recent_judged = RECENT * self._recent_judged + 1.0
             self._recent_accepted = RECENT * self._recent_accepted + (position < accepted)
-        self._chances[BINS] = self._chances[BINS - 1]
 
 
 class LatencyModel:

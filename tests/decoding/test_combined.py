@@ -11,7 +11,6 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.model_drafter import ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     LONGEST,
-    ConfidenceCorrection,
     PromptLookup,
     PromptLookupStats,
     SuffixIndex,
@@ -19,7 +18,7 @@ from localspec.decoding.drafters.prompt_lookup import (
     values_of,
 )
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.policy import AcceptanceCalibration, LatencyModel
+from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceBins, AcceptanceCalibration, LatencyModel
 from localspec.types.drafts import DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings, Sampling
 from tests.decoding.toys import (
@@ -73,8 +72,9 @@ class Bench:
         teach(self.calibration, model)
 
 
-def judged(calibration: AcceptanceCalibration) -> float:
-    return sum(calibration._judged)
+def judged(calibration: AcceptanceBins) -> float:
+    """Return how many tokens it learned from."""
+    return sum(calibration._judged) - BINS * PRIOR_WEIGHT
 
 
 def test_a_text_that_repeats_itself_is_drafted_without_the_model() -> None:
@@ -249,11 +249,7 @@ def test_each_learns_from_its_own_tokens() -> None:
     bench.drafter.commit(VerifyOutcome(len(draft.tokens), 1))
     assert judged(bench.calibration) == model + 4
     assert judged(bench.lookup_stats.repeated) == repeated
-    assert (
-        sum(bench.lookup_stats.behind._judged.values())
-        == sum(bench.lookup_stats.behind._accepted.values())
-        == 6
-    )
+    assert judged(bench.lookup_stats.behind) == sum(bench.lookup_stats.behind._accepted) == 6
 
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.9, 0.5)
@@ -262,7 +258,7 @@ def test_each_learns_from_its_own_tokens() -> None:
     bench.drafter.commit(VerifyOutcome(2, 15))
     assert judged(bench.calibration) == model
     assert judged(bench.lookup_stats.repeated) == repeated + 3
-    assert not bench.lookup_stats.behind._judged
+    assert judged(bench.lookup_stats.behind) == 0
 
 
 def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
@@ -273,7 +269,7 @@ def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
         assert bench.drafter.draft(4).origin is DraftOrigin.FRESH
         bench.drafter.commit(VerifyOutcome(0, BLOCK[6] if right else 15))
         assert judged(bench.lookup_stats.repeated) == before[1] + 1
-        assert bench.lookup_stats.chosen._judged.total() == 1  # the model beside it
+        assert judged(bench.lookup_stats.chosen) == 1  # the model beside it
 
 
 def test_a_model_that_fails_beside_repetitions_leaves_them_the_place() -> None:
@@ -297,7 +293,7 @@ def test_a_delay_is_lost_to_the_model() -> None:
 
 
 def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:
-    found = ConfidenceCorrection()
+    found = AcceptanceBins(refines=True)
     assert found.chance(0.5, 0.3) == pytest.approx(0.3)
     for _ in range(50):
         found.observe([0.5, 0.9], 1)

@@ -16,7 +16,13 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.draft_worker import CopiedTokens, VerifyResult
 from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.proposer import RowProposer
-from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
+from localspec.decoding.policy import (
+    AcceptanceBins,
+    AcceptanceCalibration,
+    CostCurve,
+    LatencyModel,
+    SpeculationPolicy,
+)
 from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
 from localspec.types.drafts import Distribution, DraftOrigin, TokenMask
@@ -120,7 +126,7 @@ def greedy_text(model: FakeModel, text: Sequence[int], tokens: int) -> list[int]
     return whole[len(text) :]
 
 
-def teach(calibration: AcceptanceCalibration, chance: float) -> None:
+def teach(calibration: AcceptanceBins, chance: float) -> None:
     """Let tokens of every confidence have been accepted with a chance, early and late alike."""
     golden = 0.618034  # its multiples are spread evenly over 0 to 1, in every stretch
     for number in range(8000):

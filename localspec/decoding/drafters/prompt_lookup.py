@@ -7,7 +7,6 @@ the text and on earlier draft tokens that are verified in any case, never on one
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +14,7 @@ from math import prod
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.drafters.drafter import Drafter, common_prefix
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.policy import BINS, PRIOR_WEIGHT, AcceptanceCalibration, SpeculationPolicy
+from localspec.decoding.policy import AcceptanceBins, SpeculationPolicy
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings
 
@@ -183,33 +182,14 @@ class LookupDraft:
         return self.tokens[: self.length]
 
 
-class ConfidenceCorrection:
-    """Chances of acceptance in a special case, by confidence; at first those of the general case."""
-
-    def __init__(self) -> None:
-        self._judged: Counter[int] = Counter()
-        self._accepted: Counter[int] = Counter()
-
-    def chance(self, confidence: float, usual: float) -> float:
-        """Return the chance at a confidence, given that of the general case."""
-        place = int(confidence * BINS)
-        return (self._accepted[place] + PRIOR_WEIGHT * usual) / (self._judged[place] + PRIOR_WEIGHT)
-
-    def observe(self, confidences: Sequence[float], accepted: int) -> None:
-        """Learn from one verified draft; positions after the first rejection were not judged."""
-        for position, confidence in enumerate(confidences[: accepted + 1]):
-            self._judged[int(confidence * BINS)] += 1
-            self._accepted[int(confidence * BINS)] += position < accepted
-
-
 class PromptLookupStats:
     """Acceptance statistics of copied tokens and of the model's drafts next to them; they outlive answers."""
 
     def __init__(self) -> None:
-        self.repeated = AcceptanceCalibration()  # copied tokens, by length of the match
-        self.behind = ConfidenceCorrection()  # copies after a model's draft
-        self.chosen = ConfidenceCorrection()  # the model beside a copy, taking the best token
-        self.drawn = ConfidenceCorrection()  # the same, drawing from q
+        self.repeated = AcceptanceBins()  # copied tokens, by length of the match
+        self.behind = AcceptanceBins(refines=True)  # those behind what a model wrote
+        self.chosen = AcceptanceBins(refines=True)  # the model beside a copy, taking the best token
+        self.drawn = AcceptanceBins(refines=True)  # the same, drawing from q
 
 
 class PromptLookup:
