@@ -51,7 +51,7 @@ def timings(s: Summary) -> Json:
 def speculation(
     settings: EngineSettings, reason: str, s: Summary, changes: Sequence[ModeChanged] = ()
 ) -> Json:
-    """Return how the answer was decoded, the reason, and its figures."""
+    """Return the JSON of an answer: settings, reason and figures."""
     return {
         "reason": reason,
         "settings": asdict(settings),

@@ -53,7 +53,7 @@ class BenchRequest:
 
     @property
     def questions(self) -> list[Question]:
-        """Return what everybody is asked, each time from empty caches."""
+        """Return the questions for all contenders, each with empty caches."""
         return [
             Question(
                 each.task,
@@ -97,7 +97,7 @@ def placed_pair(
     """
     shown = tell if explain else None
     if not bench.drafts:
-        files = replace(files, draft=None)  # nobody would ask it
+        files = replace(files, draft=None)  # not needed
     if TUNED in bench.modes:  # the settings hold for this placement alone
         known = opening.plan_to_open(request, files, via=models.look, tell=shown, explain=explain)
         return known.plan, tuned_settings(known.tuned_for, bench.prompts, tell)
@@ -110,7 +110,7 @@ def placed_pair(
 def tuned_settings(
     experience: PairKnowledge, prompts: Sequence[Prompt], tell: Tell
 ) -> dict[str, EngineSettings]:
-    """Return what was tuned for every task of the prompts; raises UserError for what was not, or is stale."""
+    """Return the tuned settings of every task of the prompts; raises UserError for missing or stale ones."""
     found: dict[str, EngineSettings] = {}
     for task in dict.fromkeys(prompt.task for prompt in prompts):
         if task not in get_args(TaskType):

@@ -48,7 +48,7 @@ def of_record(record: AnswerRecord) -> Figures:
 
 
 def ratio_to_plain(mode: str, tokens_per_s: float | None, plain: float | None) -> float | None:
-    """Return how many times as fast as plain decoding an answer is; None for a plain answer."""
+    """Return the speed-up of an answer over plain decoding; None for a plain answer."""
     return None if mode == "off" or not tokens_per_s or not plain else tokens_per_s / plain
 
 
@@ -82,7 +82,7 @@ def label(record: AnswerRecord) -> str:
 
 
 def times(s: Summary) -> tuple[str, ...]:
-    """Return how long an answer took, and its first token; nothing for an answer without tokens."""
+    """Return the time of an answer and of its first token; empty for an answer without tokens."""
     if not s.tokens:
         return ()
     tokens = units.counted(s.tokens, "token")

@@ -231,7 +231,7 @@ class ChatSession:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _title(self, models: OpenModels, chat: OpenChat, request: Request) -> Iterator[Titling]:
-        """Let the models write a title after the first answer, which is still in the KV cache."""
+        """Ask the models for a title after the first answer, which is still in the KV cache."""
         from localspec.chat.store import title_of
 
         info, path = self.store.chat(chat.info.id), chat.path

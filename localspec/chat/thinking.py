@@ -1,4 +1,4 @@
-"""Tell what a model thinks from what it answers, also while it is being written."""
+"""Separate a model's thinking from its answer, also while it is being written."""
 
 from __future__ import annotations
 

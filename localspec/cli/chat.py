@@ -105,7 +105,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def open_store(*, keeps: bool) -> Store:
-    """Open the store of chats where they are to be kept and can be, else one that is gone at the end."""
+    """Open the store of chats, or a temporary one if chats are not saved or cannot be."""
     from localspec.chat.store import Store  # SQLite: 10 ms that a mistake in the arguments spares
 
     if keeps:
@@ -125,7 +125,7 @@ class Dialogue:
         self._models = models
         self._session = session
         self._followed = session.followed
-        self._problems = set[str]()  # of own commands, that were told
+        self._problems = set[str]()  # of the user's commands, already reported
         self._told: ModeChanged | None = None
         self._shows_stats = shows_stats
         self._output = output
@@ -142,7 +142,7 @@ class Dialogue:
         }
 
     def mode_line(self) -> str:
-        """Return the mode of the next answer and why, once it is told what the tuner's settings lack."""
+        """Return the mode of the next answer and its reason; first print notices about stale settings."""
         options = self._session.options(self._models)
         for notice in self._session.take_notices():
             opening.note(notice)
@@ -175,7 +175,7 @@ class Dialogue:
         return own or parse(text, LINE_NAMES)
 
     def _own_commands(self) -> OwnCommands:
-        """Read the user's own commands; what is wrong with one is told once."""
+        """Read the user's own commands; report each problem once."""
         found = own_commands()
         for problem in [problem for problem in found.problems if problem not in self._problems]:
             self._problems.add(problem)
@@ -211,7 +211,7 @@ class Dialogue:
                 assert_never(setting)
 
     def _next_entry(self, reader: LineReader) -> tuple[str, bool] | None:
-        """Return what is said next, None at the end or at the second Ctrl+C in a row."""
+        """Return the next entry, None at the end or after the second Ctrl+C in a row."""
         interrupted = False
         while True:
             try:
@@ -267,7 +267,7 @@ class Dialogue:
             say(f"[{figures.summary_line(mode, self._last.summary)}]")
 
     def _take_back(self, question: StoredMessage) -> None:
-        """Continue before a question; what was said stays with the kept chats."""
+        """Go back before a question; the messages stay in the saved chat."""
         if question.parent is None:
             self._begin_anew()
         else:
@@ -280,7 +280,7 @@ class Dialogue:
         self._session.settle(**before.settings.settled, system_prompt=before.system)
 
     def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
-        """Print the changes of mode; each answer repeats the one that still holds."""
+        """Print changes of mode once; each answer repeats the current one."""
         for change in changes:
             if change != self._told:
                 say(figures.note(change))

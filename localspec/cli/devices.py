@@ -1,4 +1,4 @@
-"""`localspec devices`: what this machine can compute on, and how fast."""
+"""`localspec devices`: list this machine's devices and their speed."""
 
 from __future__ import annotations
 

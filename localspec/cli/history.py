@@ -1,4 +1,4 @@
-"""`localspec history`: list, search, show, export, import and delete kept chats."""
+"""`localspec history`: list, search, show, export, import and delete saved chats."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def write(store: Store, files: Mapping[Path, Sequence[ChatInfo]], form: Format, 
 
 
 def read(name: str, left_out: Counter[LeftOut]) -> tuple[WholeChat, ...]:
-    """Return the chats of an exported file, and count what it holds beside them; `-` is standard input."""
+    """Return the chats of an exported file, and count everything else in it; `-` is standard input."""
     from localspec.chat.export import MAX_BYTES, parse_all, read_chats
 
     if name == STANDARD_INPUT:
@@ -194,7 +194,7 @@ def _print_path(path: Path, *, as_json: bool) -> None:
 
 
 def _hint(argv: Sequence[str]) -> str:
-    """Return what to write instead of a command that does not exist."""
+    """Return the suggestion for an unknown command."""
     question = " ".join(["history", *argv])
     return f'the commands are {", ".join(_COMMANDS)}; to ask the model, write `localspec run "{question}"`'
 

@@ -24,7 +24,7 @@ VERBS = (
     "run", "chat", "serve", "share", "history", "profiles", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
-ANSWERING = ("run", "chat", "serve", "verify")  # which open models that flags name, in a process of their own
+ANSWERING = ("run", "chat", "serve", "verify")  # these open the models of their flags in a child process
 HERE = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
 HERE_USUALLY = ("setup", "doctor")  # whatever config.toml says
 _HELP = ("-h", "--help")
@@ -47,7 +47,7 @@ def main(
 
 
 def _open_missing_streams() -> None:
-    """Let what is written to a closed stream go nowhere: else the next file that opens would get it."""
+    """Discard output to a closed stream; otherwise the next opened file would get it."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
@@ -95,7 +95,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
 
 
 def _use_servers(servers: str | None) -> None:
-    """Let every process of this program use the devices of other machines, or of `none`; raises UserError."""
+    """Set the RPC servers of every process of this program, or `none`; raises UserError."""
     if servers is not None:
         from localspec.llama import rpc
 
@@ -103,7 +103,7 @@ def _use_servers(servers: str | None) -> None:
 
 
 def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Return the value of a flag that any verb takes, None where it is not given, and the other arguments.
+    """Return the value of a flag of all commands, None if it is missing, and the other arguments.
 
     It stands before `--`, and is neither the value of another flag nor the beginning of a quoted text.
     """
@@ -159,7 +159,7 @@ def _config() -> Config:
 
 
 def _without_verb(argv: Sequence[str]) -> str:
-    """Return what flags alone mean: a chat if somebody sits there, or nothing for the screen, else `run`."""
+    """Return the command that flags alone mean: a chat on a terminal, none for the screen, else `run`."""
     flags, _ = at_fence(argv)
     if "--plain" in flags:
         return "chat"

@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(models: Iterable[LocalModel]) -> list[str]:
-    """Return a line for each model, and below it what else is to be known of it."""
+    """Return a line for each model, with its details below."""
     models = sorted(models, key=lambda model: model.name.lower())
     sound = [model for model in models if model.shape is not None]
     lines = units.columns([_HEADINGS, *map(_row, sound)], _NUMERIC) if sound else []
@@ -101,6 +101,6 @@ def _row(model: LocalModel) -> tuple[str, ...]:
 
 
 def _short_family(family: str) -> str:
-    """Return a vocabulary family with as much of its checksum as tells families apart."""
+    """Return a vocabulary family with the part of its checksum that identifies it."""
     name, separator, digest = family.rpartition("-")
     return f"{name}-{digest[:4]}" if separator and len(digest) == 16 else family

@@ -1,4 +1,4 @@
-"""`localspec pair`: which draft models can serve a target, and what they bring."""
+"""`localspec pair`: find draft models for a target, and measure their gain."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> Iterator[str]:
-    """Return what can serve a target, then what cannot."""
+    """Return draft models that fit a target, then those that do not."""
     fitting = [partner for partner in found if partner.verdict.fits]
     others = [partner for partner in found if not partner.verdict.fits]
     if not fitting:

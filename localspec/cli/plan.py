@@ -1,4 +1,4 @@
-"""`localspec plan`: say where models would sit on this machine, and why, without loading them."""
+"""`localspec plan`: show the placement of models on this machine, and why, without loading them."""
 
 from __future__ import annotations
 

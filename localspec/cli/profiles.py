@@ -1,4 +1,4 @@
-"""`localspec profiles`: list, show, edit and copy what the assistant is told for each kind of work."""
+"""`localspec profiles`: list, show, edit and copy profiles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
 
 def origin(profile: Profile) -> str:
-    """Return whose file a profile is from."""
+    """Return the origin of a profile."""
     shipped = shipped_files().get(profile.name)
     if shipped is None:
         return "own"
@@ -35,7 +35,7 @@ def table(profiles: Iterable[Profile]) -> list[str]:
 
 
 def described(profile: Profile) -> list[str]:
-    """Return everything that a profile settles, what it leaves open resolved."""
+    """Return all settings of a profile, with defaults filled in."""
     speculation = profile.speculation.settled
     prompts = profile.tuning_prompts()
     whose = "its own" if profile.own_tuning else f"of the shipped profile for {profile.task}"
@@ -62,7 +62,7 @@ def _heading(profile: Profile) -> dict[str, str]:
 
 
 def as_json(profile: Profile) -> dict[str, object]:
-    """Return everything that a profile settles as `--json` prints it."""
+    """Return all settings of a profile for `--json`."""
     prompts = profile.tuning_prompts()
     return {
         **_heading(profile),
@@ -120,7 +120,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _hint(word: str) -> str:
-    """Return what to write instead of a command that does not exist."""
+    """Return the suggestion for an unknown command."""
     is_profile = word in shipped_files()
     return f"try `localspec profiles show {word}`" if is_profile else f"try {', '.join(_COMMANDS)}"
 

@@ -1,4 +1,4 @@
-"""`localspec pull`: download models from the Hugging Face hub."""
+"""`localspec pull`: download models from Hugging Face."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         return FAILURE
     done = []
     for model in chosen.values():
-        removal = plan_removal(model)  # what it shared with the one before is its own now
+        removal = plan_removal(model)  # files shared with the one before are now its own
         remove(removal)
         done.append(removal)
     _tell(done, as_json=args.json)

@@ -72,7 +72,7 @@ def parser() -> Parser:
 
 
 def arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Return the arguments; behind `--` all is the question (argparse forgets it where flags may follow)."""
+    """Parse the arguments; everything after `--` is the question (argparse loses it if flags may follow)."""
     flags, words = at_fence(argv)
     args = parser().parse_intermixed_args(flags)
     args.prompt += words
@@ -91,7 +91,7 @@ def main(argv: Sequence[str]) -> int:
     _check_combinations(args, system)
     form = grammar(args)
     if asked.speculation.mode in ("off", "ngram"):
-        files = replace(files, draft=None)  # nobody would ask it
+        files = replace(files, draft=None)  # not needed
     given = GivenPrompt(args)
     early = given.read() if given.is_there() else None
     set_up_logging(verbose=args.verbose)

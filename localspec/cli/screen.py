@@ -1,4 +1,4 @@
-"""The bare command: settle the flags, and open the chat screen."""
+"""The bare command: read the flags, and open the chat screen."""
 
 from __future__ import annotations
 

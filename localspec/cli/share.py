@@ -1,4 +1,4 @@
-"""`localspec share`: let another machine compute on this one's devices, through llama.cpp's RPC backend."""
+"""`localspec share`: share this machine's devices with another one, through llama.cpp's RPC backend."""
 
 from __future__ import annotations
 

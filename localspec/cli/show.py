@@ -1,4 +1,4 @@
-"""`localspec show`: what a model is, and what memory it takes."""
+"""`localspec show`: a model's details and memory use."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def described(shape: ModelShape) -> list[str]:
 
 
 def recommended_lines(recommended: Recommendation) -> list[str]:
-    """Return how the model's maker recommends to sample it, and what of that does not count."""
+    """Return lines about the sampling that the model's maker recommends, and ignored parts of it."""
     values = ", ".join(f"{name} {value:g}" for name, value in recommended.sampling.settled.items())
     lines = [f"  recommended sampling, {recommended.source}: {values}"] if values else []
     if recommended.unused:
@@ -104,7 +104,7 @@ def _ways_back(shape: ModelShape) -> str:
 def as_json(
     shape: ModelShape, path: Path | None, template: TemplateReport | None, needs: Sequence[Needs]
 ) -> dict[str, object]:
-    """Return what `--json` prints; sizes are in bytes."""
+    """Return the JSON of a model; sizes are in bytes."""
     return {
         "name": shape.name,
         "path": str(path) if path else None,
@@ -124,14 +124,14 @@ def _picked(value: object, names: str) -> dict[str, Any]:
 
 
 def _habits(template: TemplateReport | None) -> list[str]:
-    """Return what the chat template does, in words; nothing of what cannot chat."""
+    """Return lines about the chat template; none without one."""
     if template is None:
         return []
     return ["", "  chat template", *(safe_line(f"    {line}") for line in template.lines())]
 
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:
-    """Return a model on this computer with its file, or one on the Hub without."""
+    """Return a local model with its file, or one on the Hub without."""
     try:
         path = local_file(named)
     except UserError:
@@ -150,7 +150,7 @@ def _contexts(shape: ModelShape, asked: int) -> tuple[int, ...]:
 
 
 def _needs(shape: ModelShape, context: int) -> Needs:
-    """Return what a context takes."""
+    """Return the memory of a context."""
     [need] = estimate(shape, MemoryRequest(LayerSplit(), context))
     return {"context": context, **_picked(need, "weights cache compute total")}
 

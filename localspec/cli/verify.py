@@ -70,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
     files = opening.find_files(request)
     set_up_logging(verbose=args.verbose)
     if files.draft is not None and how.mode is None:
-        request = replace(request, mode="ssd")  # a plan for the mode that needs most has room for the others
+        request = replace(request, mode="ssd")  # a plan for the most demanding mode fits the others
     with opening.start_worker(verbose=args.verbose) as models:
         plan = opening.place(request, files, models, explain=args.explain)
         opening.load(models, plan)
@@ -86,7 +86,7 @@ def _verify(args: argparse.Namespace, how: Speculation, models: Worker) -> int:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
         effort = replace(effort, near_tie=args.near_tie)
-    with on_interrupt(lambda: None):  # what was found is printed although Ctrl+C is pressed again
+    with on_interrupt(lambda: None):  # another Ctrl+C still prints the results
         report = _check(models, how, effort)
         print_result(_as_json(models, report), _lines(models, report), as_json=args.json, escaped=True)
     if not report.exact:

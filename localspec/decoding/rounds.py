@@ -57,7 +57,7 @@ class RoundTimes(NamedTuple):
 def emitted_tokens(
     draft: Draft, outcome: VerifyOutcome, limit: int, end_tokens: frozenset[int] = frozenset()
 ) -> list[int]:
-    """Return what a verdict adds to an answer: at most `limit` tokens, up to the first end token."""
+    """Return the tokens that a verdict adds to an answer: at most `limit`, up to the first end token."""
     tokens = [*draft.tokens[: outcome.accepted], outcome.bonus]
     for position, token in enumerate(tokens):
         if token in end_tokens:

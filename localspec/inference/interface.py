@@ -131,7 +131,7 @@ class TunableModels(OpenModels, Protocol):
     """Open models with which the tuner works in the process that has them."""
 
     def perform(self, task: Callable[..., _Value], *arguments: object) -> _Value:
-        """Return what a function of a module makes of their `Runtime` and some arguments.
+        """Run a module's function on their `Runtime` and some arguments, and return the result.
 
         Raises what the function raises, and `Cancelled` after `cancel`.
         """

@@ -382,7 +382,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._engine.decoder.forget(end)
 
     def perform(self, task: Callable[..., _Value], *arguments: object) -> _Value:
-        """Return what a function makes of these models, as `Worker.perform` does in another process."""
+        """Run a function on these models, as `Worker.perform` does in another process."""
         return task(self, *arguments)
 
     @contextmanager
@@ -403,7 +403,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         return self._contexts.can_branch
 
     def plain_params(self, request: Request) -> tuple[DecodeParams, list[int]]:
-        """Return how plain decoding answers a request, and its prompt; raises `ContextFullError`."""
+        """Return the parameters of plain decoding a request, and its prompt; raises `ContextFullError`."""
         prompt, end_tokens = self._prompt(request), self._target_model.end_tokens
         limit, start = self._limit(request), len(prompt)
         return DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start), prompt

@@ -29,7 +29,7 @@ _INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the CPU's own memor
 
 
 def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return who made the GPUs of this machine, whether or not anything can use them."""
+    """Return the vendors of this machine's GPUs, usable or not."""
     files = (root / "sys/class/drm").glob("card*/device/vendor")
     cards = (path for path in files if path.parent.resolve().name != _INTEL_INTEGRATED)
     found = {_VENDORS.get(text_of(path).strip()) for path in cards}

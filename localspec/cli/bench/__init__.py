@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         contenders = [*own(models, request, tuned), *servers(request, pair, models, processes)]
         answers = len(contenders) * len(request.prompts) * request.repetitions
         say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")
-        with on_interrupt(lambda: None):  # what was measured is printed although Ctrl+C is pressed again
+        with on_interrupt(lambda: None):  # another Ctrl+C still prints the results
             progress = BenchProgress(models.cancel, len(contenders), answers)
             prints = args.output == "jsonl"
             measured = measure(contenders, request, plain_anchor(models), progress, prints=prints)
@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured; `failure` is what ended it early, `peaks` are bytes by contender, in their order."""
+    """The measurements; `failure` ended them early, `peaks` are bytes by contender, in order."""
 
     runs: list[Run] = field(default_factory=list)
     anchors: list[Anchor] = field(default_factory=list)
@@ -104,7 +104,7 @@ class BenchProgress(ProgressLine):
             self.update(self.words(event.contender.name))
 
     def words(self, name: str) -> str:
-        """Return how many answers there are, and who begins another, in a line."""
+        """Return a line with the number of answers and the current contender."""
         done = self._begun
         self._begun += 1
         if done < 0:
@@ -148,7 +148,7 @@ def measure(
 
 
 def _conclude(measured: Measured, request: BenchRequest, pair: OpenPlan, kind: str, command: str) -> int:
-    """Print what there is, also of a run that ended early; return the exit code."""
+    """Print the results, also of a run that ended early; return the exit code."""
     failure, comparable = measured.failure, True
     if not measured.runs and failure is None:
         raise EngineError("every answer ended with its first token: there is no speed to compare")

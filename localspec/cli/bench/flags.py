@@ -67,7 +67,7 @@ def read_against(text: str) -> Path:
 
 
 def read_plot(text: str) -> Path:
-    """Read the name of a drawing, whose folder has to be there."""
+    """Read the path of a chart, whose folder must exist."""
     path = expanded(text)
     if path.suffix.lower() != ".svg":
         raise argparse.ArgumentTypeError(f"`{text}` is not the name of an SVG file, such as speed.svg")
@@ -124,7 +124,7 @@ def parser() -> Parser:
 
 
 def request_of(args: argparse.Namespace, prompts: Sequence[Prompt], files: PairFiles) -> BenchRequest:
-    """Return what the arguments ask for of a pair; raises UserError."""
+    """Return the request for a pair from the arguments; raises UserError."""
     has_draft = files.draft is not None
     usual = (mode for mode in MODES if has_draft or mode not in DRAFT_MODES)
     recommended = recommended_for(files.target)

@@ -1,4 +1,4 @@
-"""What a benchmark prints: Markdown for people, CSV and JSON for programs, and its speeds as a drawing."""
+"""The output of a benchmark: Markdown for users, CSV and JSON for programs, and a chart of the speeds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _INTERVALS = ("tokens_per_s", "against", "whole_against")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What figures hold for; `machine` is in words, `complete` False of a run that was stopped."""
+    """The conditions of the figures; `machine` is in words, `complete` False for a stopped run."""
 
     target: str
     draft: str | None
@@ -36,7 +36,7 @@ class Conditions:
 
 
 def markdown(table: SpeedTable, request: BenchRequest, conditions: Conditions) -> Iterator[str]:
-    """Yield the lines of a table for each task, then what the figures hold for."""
+    """Yield the lines of a table for each task, then the conditions."""
     for task in dict.fromkeys(row.task for row in table.rows):
         yield f"### {' '.join(task.split())}"
         yield ""
@@ -73,7 +73,7 @@ def _prompts(number: int) -> str:
 
 
 def times(ratio: float) -> str:
-    """Return how many times faster something is."""
+    """Return a speed-up in words."""
     return f"{ratio:.2f}" if ratio < 100 else f"{ratio:.3g}"
 
 
@@ -111,7 +111,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
 
 
 def comma_separated(table: SpeedTable) -> str:
-    """Return the rows as CSV, intervals in columns of their own, what is unknown empty."""
+    """Return the rows as CSV, with intervals in separate columns; unknown values are empty."""
     flat = [dict(_flat(row)) for row in table.rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")

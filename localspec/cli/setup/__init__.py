@@ -1,4 +1,4 @@
-"""`localspec setup`: find, fetch and place the right models for this machine, and write that down."""
+"""`localspec setup`: choose, download and configure models for this machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
             "--yes takes the recommended answers; see `localspec setup --help` for the others",
         )
     config = config_dir() / "config.toml"
-    read_config(config)  # a broken one is told before the first question
+    read_config(config)  # errors are reported before the first question
     setup = Setup(config, args.task, may_retry=not args.yes)
     conversation = SetupConversation(setup)
     asking = None if args.yes else lambda text: ask(f"{text}\n> ") or None
@@ -79,7 +79,7 @@ class SetupConversation:
         self._shown: tuple[Ranked, ...] = ()  # the recommendations, by their numbers
 
     def show(self, step: Step) -> int:
-        """Tell what a step is about, before its question; return the number of recommendations."""
+        """Print the information of a step before its question; return the number of recommendations."""
         option = self._setup.option
         if step == "choose":
             self._show_choices()
@@ -121,7 +121,7 @@ class SetupConversation:
         return False
 
     def as_json(self) -> dict[str, object]:
-        """Return what was set up, for programs."""
+        """Return the result of the set-up, for programs."""
         setup = self._setup
         target, draft = setup.paths()
         return {

@@ -44,7 +44,7 @@ _QUESTIONS = {
 
 
 def question(step: Step, options: int) -> str:
-    """Return what to ask at a step, with the replies that it takes."""
+    """Return the question of a step, with its possible replies."""
     if step != "choose":
         return f"{_QUESTIONS[step]}? ({_USUAL})"
     numbers = f"1 to {options}, Enter for 1; " if options > 1 else "Enter for 1; " if options else ""
@@ -55,7 +55,7 @@ def question(step: Step, options: int) -> str:
 
 
 def read(step: Step, text: str, options: int) -> Answer:
-    """Return what was answered at a step with so many options; raises UserError if nobody could know."""
+    """Parse the answer to a step with `options` options; raises UserError if it is unclear."""
     word = text.strip().lower()
     if not word:
         return usual(step, options)
@@ -68,7 +68,7 @@ def read(step: Step, text: str, options: int) -> Answer:
 
 
 def usual(step: Step, options: int) -> Answer:
-    """Return the answer that is taken where nobody is asked."""
+    """Return the default answer of a step."""
     if step != "choose":
         return Reply.YES
     return 1 if options else Reply.BUNDLED
@@ -103,8 +103,8 @@ def converse(
     ask: Ask | None,
     given: Answer | None = None,
 ) -> None:
-    """Go through the questions to their end; without `ask` the usual answers are taken,
-    and a pair that cannot be fetched makes room for the next.
+    """Ask all questions. Without `ask` the default answers are taken,
+    and a pair that cannot be downloaded is replaced by the next.
 
     `show` tells what a step is about and returns the number of recommendations; `do` does what an answer asks
     for and tells whether models have to be downloaded. Both may raise UserError.

@@ -110,7 +110,7 @@ class AnswerOutput:
 
     @classmethod
     def asked(cls, args: Namespace) -> AnswerOutput:
-        """Return what flags ask for; without one, thinking is for those who look at standard error."""
+        """Return the options of the flags; by default, thinking goes to a terminal's standard error."""
         shows = args.show_thinking
         if shows is None:
             shows = is_terminal(sys.stderr) and not args.json
@@ -128,7 +128,7 @@ class StreamedAnswer:
 
     @property
     def text(self) -> str:
-        """Return the answer itself as far as it has come."""
+        """Return the answer so far, without thinking."""
         return "".join(self.said)
 
     @property
@@ -183,7 +183,7 @@ class _Writer:
         self._output = output
         self._is_bare = is_bare
         self._reader = ThinkingReader()
-        self._origins = deque[TextPiece]()  # of the text that the reader has not told
+        self._origins = deque[TextPiece]()  # of the text that the parser holds back
         self._last: StretchKind = "tag"
         self._line_is_open = False  # on standard error
 
@@ -197,7 +197,7 @@ class _Writer:
         self._reader = ThinkingReader(tags_of(event.opening))
 
     def take(self, delta: TextDelta) -> None:
-        """Write new text, as far as it is clear what it is."""
+        """Write new text, up to the part that is still uncertain."""
         if self._is_bare:
             self._say(delta.pieces)
             return
@@ -241,13 +241,13 @@ class _Writer:
             write_aside(heading + text)
 
     def _end_thinking(self, between: str) -> None:
-        """Set what follows apart from thinking that was shown."""
+        """Separate the answer from the thinking above it."""
         if self._line_is_open:
             write_aside(between)
             self._line_is_open = False
 
     def _next_pieces(self, count: int) -> list[TextPiece]:
-        """Return so many characters of the text with their origins."""
+        """Return the next `count` characters of the text with their origins."""
         found = list[TextPiece]()
         while count:
             piece = self._origins.popleft()

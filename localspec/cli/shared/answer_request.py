@@ -23,7 +23,7 @@ _IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
 
 
 def speculation_given(args: argparse.Namespace) -> Speculation:
-    """Return how the arguments want the answer to be decoded; a mode of None means the one that pays here."""
+    """Return the decoding settings of the flags; a mode of None means the fastest here."""
     given = {field.name: getattr(args, field.name, None) for field in fields(Speculation)}
     asked = getattr(args, "mode", None)
     mode = None if asked == AUTO else asked
@@ -31,7 +31,7 @@ def speculation_given(args: argparse.Namespace) -> Speculation:
 
 
 def session_request(args: argparse.Namespace) -> SessionRequest:
-    """Return what the flags ask of answers; raises UserError."""
+    """Return the answer settings of the flags; raises UserError."""
     reads_standard_input(args)  # where two flags want it, neither reads it
     if "" in args.stop:
         raise UserError("--stop got an empty text", "leave it out, or name the text that ends the answer")
@@ -54,7 +54,7 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
 
 
 def sampling_given(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what flags settle of the sampling, by name."""
+    """Return the sampling settings of the flags, by name."""
     given = {field.name: getattr(args, field.name) for field in fields(Sampling)}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -67,12 +67,12 @@ def decimal(low: float, high: float) -> Callable[[str], float]:
 
 
 def _or_minus_one(low: int, high: int) -> Callable[[str], int | None]:
-    """Return a reader of whole numbers in which -1 stands for none, as in llama.cpp."""
+    """Return a reader of whole numbers in which -1 means none, as in llama.cpp."""
     return lambda text: None if text == "-1" else whole(low, high)(text)
 
 
 def context_size(text: str) -> int:
-    """Read a context size in tokens; 0 stands for the model's own."""
+    """Read a context size in tokens; 0 means the model's own."""
     value = whole(0, LARGEST_CONTEXT)(text)
     if 0 < value < SMALLEST_CONTEXT:
         raise argparse.ArgumentTypeError(
@@ -82,14 +82,14 @@ def context_size(text: str) -> int:
 
 
 def gpu_layers(text: str) -> int | None:
-    """Read how many layers go to the GPU; `auto` and `all` stand for every layer there is room for."""
+    """Read the number of layers for the GPU; `auto` and `all` mean all that fit."""
     if text in ("auto", "all", "-1"):
         return None
     return _ranged(int, 0, 10_000, "a whole number from 0 to 10000, `auto` or `all`")(text)
 
 
 def tensor_split(text: str) -> tuple[float, ...]:
-    """Read shares such as `3,1`: how much of a model each device holds."""
+    """Read shares such as `3,1`: the parts of a model on each device."""
     try:
         shares = tuple(decimal(0, 1e6)(part) for part in text.replace("/", ",").split(","))
     except argparse.ArgumentTypeError:
@@ -102,7 +102,7 @@ def tensor_split(text: str) -> tuple[float, ...]:
 
 
 def device_names(text: str) -> tuple[str, ...]:
-    """Read device names such as `CUDA0,CUDA1`; `none` and `cpu` stand for the CPU alone."""
+    """Read device names such as `CUDA0,CUDA1`; `none` and `cpu` mean the CPU alone."""
     if text.lower() in ("none", "cpu"):
         return ()
     names = tuple(part.strip() for part in text.split(","))
@@ -120,7 +120,7 @@ def on_off_auto(text: str) -> bool | Literal["auto"]:
 
 
 def template_file(text: str) -> Path | Literal["own"]:
-    """Read the path of a chat template; an empty one stands for the template in the model's own file."""
+    """Read the path of a chat template; an empty one means the template in the model's file."""
     return expanded(text) if text else "own"
 
 
@@ -140,7 +140,7 @@ def template_variables(text: str) -> TemplateVariables:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are `UserError`s."""
+    """An argument parser that raises `UserError`."""
 
     color: bool  # whether help has colours, from Python 3.14 on
 
@@ -193,7 +193,7 @@ def with_command(
 
 
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
-    """Add what opens a target and a draft model, and where they sit, as `pair_request` reads it."""
+    """Add the flags for models and their placement, which `pair_request` reads."""
     group = parser.add_argument_group("models (without -m: as in config.toml, else those included)")
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
@@ -245,7 +245,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
 
 
 def pair_request(args: argparse.Namespace) -> PairRequest:
-    """Return what the flags ask of a pair; commands without flags of speculation leave that open."""
+    """Return the pair request of the flags; commands without speculation flags leave those open."""
     mode = getattr(args, "mode", None)
     return PairRequest(
         target=ModelRequest(
@@ -341,7 +341,7 @@ def add_sampling_flags(parser: Parser) -> None:
 
 
 def add_sampler_flags(parser: Parser, s: Sampling, about: str) -> Callable[..., argparse.Action]:
-    """Add what chooses the next token, with `s` named as usual; return what adds to the same group."""
+    """Add the sampling flags, with the defaults of `usual`; return the function that adds to their group."""
     add = parser.add_argument_group("sampling", about).add_argument
     for flags, name, help_text in (
         (("--temp", "--temperature"), "temperature", f"temperature, 0 is greedy ({s.temperature})"),
@@ -479,7 +479,7 @@ def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of 
 
 
 def add_verbose_flag(add: Callable[..., argparse.Action], about: str = "log and tracebacks") -> None:
-    """Add what makes a command tell more of what it does."""
+    """Add the flag for more output."""
     add("-v", "--verbose", action="store_true", help=f"print {about} to standard error")
 
 

@@ -58,12 +58,12 @@ codecs.register_error(SIMPLER, _simpler)
 
 
 class Styled(str):
-    """A text with sequences of our own for a terminal; what others wrote in it has to be safe already."""
+    """A text with our own control sequences; untrusted parts of it must already be safe."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        """Return the text itself: `print` is to pass on what it was given."""
+        """Return the text itself, so `print` passes it on unchanged."""
         return self
 
 
@@ -71,7 +71,7 @@ ERASE_LINE = Styled("\r\x1b[K")
 
 
 class _Shown:
-    """A stream for people, who are shown what is written to it; only what is `Styled` is obeyed."""
+    """A stream to a terminal; only the control sequences of `Styled` texts take effect."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -85,14 +85,14 @@ class _Shown:
 
 @contextmanager
 def nothing_obeyed() -> Iterator[None]:
-    """Let no terminal obey what models, files, servers and people wrote; into a pipe data goes as it is."""
+    """Make output to terminals harmless, whoever wrote it; data into a pipe is unchanged."""
     out, err = (cast("TextIO", _Shown(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stderr(err), redirect_stdout(out if is_terminal(sys.stdout) else sys.stdout):
         yield
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether somebody looks at, or types into, a stream."""
+    """Return whether a stream is a terminal."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -102,15 +102,15 @@ def colours_unwanted() -> bool:
 
 
 def at_fence(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the arguments before the first `--`, among which flags count, and those behind it."""
+    """Split arguments at the first `--`; flags only count before it."""
     end = argv.index("--") if "--" in argv else len(argv)
     return argv[:end], argv[end + 1 :]
 
 
 def say(text: str) -> None:
-    """Print a line for the user at the keyboard: to standard error, never among the data.
+    """Print a line for the user to standard error, never among the data.
 
-    That nobody can read it stops no work, unless nobody reads the data either.
+    A closed standard error does not stop the work, unless the data cannot be written either.
     """
     try:
         print(_line(text), file=sys.stderr, flush=True)
@@ -133,7 +133,7 @@ def write_aside(text: str) -> None:
 
 
 def ask(question: str) -> str:
-    """Ask whoever sits at the terminal, and return the line that was typed: empty at the end of the input."""
+    """Ask the user at the terminal, and return the typed line: empty at the end of the input."""
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline()
@@ -172,12 +172,12 @@ def _line(text: str) -> str:
 def _are_one(one: TextIO, other: TextIO) -> bool:
     try:
         return os.path.sameopenfile(one.fileno(), other.fileno())
-    except OSError:  # one of them is no file
+    except OSError:  # one of them is not a file
         return False
 
 
 def forget(stream: TextIO) -> None:
-    """Send what is written to a stream nowhere, and what it still holds."""
+    """Discard a stream's buffered and further output."""
     with suppress(OSError):  # not a file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -185,7 +185,7 @@ def forget(stream: TextIO) -> None:
 
 
 def on_interrupt(action: Callable[[], None]) -> AbstractContextManager[None]:
-    """Let Ctrl+C call `action`; the third time, should nothing else help, it raises KeyboardInterrupt."""
+    """Make Ctrl+C call `action`; the third time it raises KeyboardInterrupt."""
     presses = count(1)
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -197,7 +197,7 @@ def on_interrupt(action: Callable[[], None]) -> AbstractContextManager[None]:
 
 
 def leaving_in_order() -> AbstractContextManager[None]:
-    """Let a request to end, such as `kill` sends, raise SystemExit: whoever started a program can end it."""
+    """Make a request to end, such as from `kill`, raise SystemExit."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -217,7 +217,7 @@ def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None],
 
 
 class ConsoleStatus:
-    """One line on standard error that is written over and over, if somebody looks at it."""
+    """One line on standard error that is overwritten, if that is a terminal."""
 
     def __init__(self) -> None:
         self._visible = False
@@ -231,7 +231,7 @@ class ConsoleStatus:
             self._visible = True
 
     def share_of(self, what: str) -> Callable[[float], bool]:
-        """Return what shows how much of something is done, and lets it continue."""
+        """Return a callback that shows the progress of something, and lets it continue."""
 
         def on_progress(done: float) -> bool:
             self.update(f"{what}: {done:.0%}")
@@ -254,10 +254,10 @@ class ConsoleStatus:
 
 
 class ProgressLine(ConsoleStatus):
-    """The status line of a long test, which knows how long the rest should take, and whether to stop."""
+    """The status line of a long test, with the expected rest and a way to stop."""
 
     def __init__(self, cancel: Callable[[], None], now: Callable[[], float] = time.monotonic) -> None:
-        """Begin now; `cancel` ends what runs when somebody wants to stop."""
+        """Start now; `cancel` ends the running work when the user stops it."""
         super().__init__()
         self._cancel, self._now = cancel, now
         self._began_s = now()
@@ -269,12 +269,12 @@ class ProgressLine(ConsoleStatus):
         self._cancel()
 
     def check(self) -> None:
-        """Raise `Cancelled` if somebody wanted to stop."""
+        """Raise `Cancelled` if the user stopped it."""
         if self._stopped:
             raise Cancelled("it was stopped")
 
     def time_left(self, done: float) -> str:
-        """Return in words how long the rest should take after a share of the work, if that can be told."""
+        """Return the expected rest in words, after a share of the work; empty if unknown."""
         if not done:
             return ""
         from localspec.tuning.words import clock  # 20 ms
@@ -284,12 +284,12 @@ class ProgressLine(ConsoleStatus):
 
 
 def results_width() -> int:
-    """Return the columns for results; what is no terminal has room for each on a line."""
+    """Return the columns for results; unlimited if that is not a terminal."""
     return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _WIDE
 
 
 def _columns() -> int | None:
-    """Return how many characters fit a line of standard error: what wraps could not be taken away again."""
+    """Return the width of a line of standard error, which must not wrap, to be erasable."""
     try:
         columns = os.get_terminal_size(sys.stderr.fileno()).columns
     except (OSError, ValueError):
@@ -323,7 +323,7 @@ def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the last line of defence: one line, not a traceback
         try:
             _explain(error, verbose="-v" in argv or "--verbose" in argv)
-        except OSError:  # nobody can read that
+        except OSError:  # it cannot be read
             _forget_broken()
         return USAGE if isinstance(error, UserError) else FAILURE
 
@@ -361,7 +361,7 @@ def _explain(error: Exception, *, verbose: bool) -> None:
 
 
 def _forget_broken() -> None:
-    """Forget the streams that nobody reads: the interpreter's last flush would fail, too."""
+    """Drop streams that are closed: the interpreter's last flush would also fail."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""Open the models that a request names, in a process of their own: what ends that ends nothing else."""
+"""Open the models of a request in a child process."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ TERMINAL = TerminalSource()
 
 
 def find_files(request: PairRequest) -> PairFiles:
-    """Return the files that a request means, fetched and checked in view of the user; raises UserError."""
+    """Return the files of a request, downloaded and checked with progress; raises UserError."""
     return opening.find_files(request, TERMINAL)
 
 
 def place(request: PairRequest, files: PairFiles, worker: Worker, *, explain: bool) -> OpenPlan:
-    """Return where models sit for what is asked, whatever was tuned; raises UserError."""
+    """Plan the models of a request, without tuned settings; raises UserError."""
     check_explained(request, explain=explain)
     return opening.placed(files, request, via=worker.look, tell=say if explain else None, explain=explain)
 
@@ -74,7 +74,7 @@ def opened(
 
 
 def start_worker(*, verbose: bool) -> Worker:
-    """Start the process that is to open models, which gets ready while this one reads what they are."""
+    """Start the process for models, which gets ready while this one plans them."""
     return opening.start_worker(_log if verbose else None)
 
 
@@ -101,7 +101,7 @@ def load(worker: Worker, plan: OpenPlan) -> None:
 
 
 def fetch(reference: Reference, *, force: bool = False) -> Path:
-    """Download a model with progress on standard error, and return its file; as `fetching.fetch` does."""
+    """Download a model with progress on standard error, as `fetching.fetch` does, and return its file."""
     from localspec.app import fetching
 
     def tell(text: str) -> None:
@@ -121,7 +121,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
 
 
 def check(files: Sequence[Path]) -> None:
-    """Check files that came from the Hub before they are first used, with progress on standard error."""
+    """Check files from the Hub before their first use, with progress on standard error."""
     from localspec.models.verified import verify
 
     with ConsoleStatus() as status:

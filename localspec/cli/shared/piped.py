@@ -7,16 +7,16 @@ import sys
 from localspec.cli.shared.console import is_terminal, say
 from localspec.storage.standard_input import MOST_BYTES, StandardInput
 
-_SILENCE_S = 3.0  # whoever has something to say has mostly begun by then
+_SILENCE_S = 3.0  # input usually begins within that time
 
 
 def is_piped() -> bool:
-    """Return whether standard input is open and nobody types into it."""
+    """Return whether standard input is open and not a terminal."""
     return sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
 
 
 def read_aloud(most: int = MOST_BYTES, *, otherwise: str = "") -> StandardInput:
-    """Begin to read standard input; where nothing comes for some seconds, say so once.
+    """Start reading standard input; report once if nothing comes for some seconds.
 
     `otherwise` tells how to do without it.
     """

@@ -13,9 +13,7 @@ from localspec.cli.shared.question import tell_unread, with_files
 from localspec.errors import UserError
 from localspec.storage.text_file import STANDARD_INPUT, decode_text
 
-_GRACE_S = (
-    0.2  # in which a text that is piped in mostly comes whole: then mistakes are told before models open
-)
+_GRACE_S = 0.2  # in which piped text is usually complete, so mistakes are reported before models open
 _SKIP = "--no-stdin or </dev/null does without"
 _HOW = 'write `localspec run "question"`, or pipe a text into it'
 
@@ -74,7 +72,7 @@ class GivenPrompt:
         raise UserError("there is no prompt", f"{_HOW}; `localspec chat` talks line by line")
 
     def _piped(self) -> str:
-        """Return the text of standard input; beside a question, one that cannot be read is none (`nohup`)."""
+        """Return the text of standard input; with a question, an unreadable one counts as none (`nohup`)."""
         if self._input is None:
             return ""
         if obstacle := self._input.obstacle():

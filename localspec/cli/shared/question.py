@@ -13,13 +13,13 @@ from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 
 _HERE = Path()  # also where the working folder is gone
-_LONGEST = 64 * 1024  # characters of a text that is searched for names; a longer one is no question
+_LONGEST = 64 * 1024  # characters of a text that is searched for names; a longer one is not a question
 
 
 def with_files(text: str) -> tuple[str, tuple[Attachment, ...]]:
     """Return a question and the files of the working folder that it names; raises UserError.
 
-    A line tells of each file, also of those that it only seems to name.
+    Prints a line for each file, also for those that it only seems to name.
     """
     if "@" not in text:
         return text, ()

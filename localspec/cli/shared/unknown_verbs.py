@@ -1,4 +1,4 @@
-"""Words that look like a command and are none: what is told instead of asking the model."""
+"""Words that look like a command but are not: the messages instead of asking the model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNLESS_LONG = {
     "use": "run",
 }  # fmt: skip
 """Verbs of other programs, with ours that is nearest, if any; these also begin questions."""
-_FEW = 2  # words behind one of those; with more it is a question
+_FEW = 2  # words after one of those; with more it is a question
 
 
 _WAYS = {
@@ -57,7 +57,7 @@ _WORD = re.compile(r"[\w'’-]+[,;:]?|[\w'’-]+[.!?]+")
 
 
 def as_question(words: Sequence[str]) -> str:
-    """Return what was typed as a question, if it may be one: three words or more, and no flag or file."""
+    """Return the typed words as a question, if they may be one: three or more, and no flag or file."""
     plain = len(words) > _FEW and all(map(_WORD.fullmatch, words))
     return " ".join(words) if plain and not any(word.startswith("-") for word in words) else ""
 

@@ -104,7 +104,7 @@ def budget(text: str) -> float:
     if found is None or not any(found.groups()):
         raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
     hours, minutes, seconds = (int(group or 0) for group in found.groups())
-    if found[1] and not found[2] and found[0][-1].isdigit():  # people say 1h30 for 1h30m
+    if found[1] and not found[2] and found[0][-1].isdigit():  # 1h30 means 1h30m
         minutes, seconds = seconds, 0
     total_s = 3600 * hours + 60 * minutes + seconds
     if not _SHORTEST_S <= total_s <= _LONGEST_S:
@@ -170,7 +170,7 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _tune(plan: TunePlan, args: argparse.Namespace, again: str) -> int:
-    """Tune with a view of it, and print what came of it; also of a run that was stopped."""
+    """Tune with a live view, and print the results, also of a stopped run."""
     stop, shown = Stop(), TuneView([profile.task for profile in plan.profiles])
     pair = plan.pair
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""

@@ -1,4 +1,4 @@
-"""What `localspec tune` has found before: list it, forget it, hand it to other programs."""
+"""Saved results of `localspec tune`: list, delete and export them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RIGHT = frozenset({3})
 
 
 def show(args: argparse.Namespace) -> int:
-    """List what is kept, for all models."""
+    """List the saved settings of all models."""
     kept, note = everything()
     if note:
         say(f"note: {note}")
@@ -64,7 +64,7 @@ def show(args: argparse.Namespace) -> int:
 
 
 def lines(listed: Sequence[tuple[Kept, Sequence[str]]], width: int, now: datetime) -> Iterator[str]:
-    """Return what is kept, by pair of models, each with what has changed since it was found."""
+    """Return the saved settings by pair of models, each with the changes since then."""
     by_pair = sorted(listed, key=lambda each: (pair_name(each[0].identity), each[0].tuned.task))
     for name, group in groupby(by_pair, key=lambda each: pair_name(each[0].identity)):
         yield name
@@ -104,7 +104,7 @@ def _narrow(_name: str, task: str, settings: str, rate: str, gain: str, when: st
 
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:
-    """Return what has changed: of the present pair also its placement, of others machine and files."""
+    """Return the changes: for the current pair also of its placement, for others of machine and files."""
     if now is None:
         return ()
     if (kept.target.path, kept.draft and kept.draft.path) == (now.target.path, now.draft and now.draft.path):
@@ -123,7 +123,7 @@ def _as_it_is(model: ModelFacts) -> ModelFacts:
 
 
 def _present(args: argparse.Namespace) -> Identity | None:
-    """Return what would hold for models opened now; None where they cannot be."""
+    """Return the identity of models opened now; None if they cannot be."""
     try:
         return identity_of(_plan(args))
     except LocalSpecError as error:
