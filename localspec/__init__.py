@@ -1,7 +1,7 @@
-"""A local chat assistant that speculates, exactly.
+"""A local chat assistant with exact speculative decoding.
 
-Open a pair of models, ask in any mode, and read what happens as it happens; every mode follows the target's
-own distribution. Without names the bundled pair opens.
+Open a pair of models, ask in any mode, and read events as they happen. Every mode follows the target's
+own distribution. Without names, the bundled pair opens.
 
 >>> import localspec
 >>> greedy = localspec.Sampling(temperature=0)
@@ -16,8 +16,8 @@ own distribution. Without names the bundled pair opens.
 Hi! What can I do for you?
 10 tokens in ... rounds
 
-A `PairRequest` settles how models are opened, as the flags of the command line do. Whoever uses no `with`
-closes the pair.
+A `PairRequest` says how models are opened, as the flags of the command line do. Without `with`, close the
+pair yourself.
 
 >>> one_thread = localspec.ModelRequest(threads=1)
 >>> request = localspec.PairRequest(target=one_thread, draft=one_thread, context=512)
@@ -79,7 +79,7 @@ __all__ += ["__version__", "ask", "open_pair"]
 
 
 class _OnDisk:
-    """Models that are here already: a program downloads nothing unasked."""
+    """Models that are on this machine; the API downloads nothing by itself."""
 
     def download(self, reference: Reference) -> Path:
         """Raise UserError with the way to have the model."""
@@ -88,7 +88,7 @@ class _OnDisk:
         raise UserError(f"{reference} is not on this computer", f"`localspec pull {reference}` downloads it")
 
     def check(self, files: Sequence[Path]) -> None:
-        """Check files that came from the hub before they are first used; raises UserError."""
+        """Check files that came from the Hub before they are first used; raises UserError."""
         from localspec.models.verified import verify
 
         verify(files)
@@ -103,9 +103,9 @@ def open_pair(
 ) -> Runtime:
     """Open a target and perhaps a draft model, by default the bundled pair; the result closes as a context.
 
-    Models are files, or names that `localspec models` lists. `context` is in tokens, 0 the usual size.
-    `request` settles everything else, such as devices, threads and caches; llama.cpp places what it leaves
-    open, and no plan is made. Raises `UserError` for files that cannot serve.
+    Models are files, or names that `localspec models` lists. `context` is in tokens; 0 is the default size.
+    `request` sets everything else, such as devices, threads and caches. llama.cpp places the models where
+    it leaves that open; there is no plan. Raises `UserError` for unusable files.
     """
     from dataclasses import replace
 
@@ -148,10 +148,10 @@ def ask(
 ) -> Iterator[GenerationEvent]:
     """Yield the answer to a question, or to a conversation, as it is written; the last event has the figures.
 
-    No answer waits for a measurement. `mode` None takes the fastest by what is known of costs: call
-    `choose_settings` of the models once to measure them, in about a second. `sampling` None takes what the
-    model's maker recommends. Closing the iterator ends the answer. For everything else that can be settled,
-    give `models.generate` a `Request` of your own.
+    No answer waits for a measurement. `mode` None uses the fastest mode by the known costs; call
+    `choose_settings` of the models once to measure them, in about a second. `sampling` None uses the
+    recommendation of the model's maker. Closing the iterator ends the answer. For all other settings, give
+    `models.generate` a `Request`.
     """
     from localspec.inference.interface import QuickChooser
     from localspec.types.request import EngineSettings, Message, Request, Sampling

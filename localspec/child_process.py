@@ -1,4 +1,4 @@
-"""Python in a process of its own: whatever native code does to itself there, this program lives on."""
+"""A Python child process: if native code crashes there, this program continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a child may take until its next message: seconds, bytes of memory, bytes of the message.
+    """Limits of a child until its next message: seconds, bytes of memory, bytes of the message.
 
     None is no limit.
     """
@@ -50,7 +50,7 @@ class Limits:
 
 NONE = Limits()
 Codec = Callable[[IO[bytes], int | None], _Value]
-"""What reads a message of at most so many bytes; whatever it raises says that no message comes any more."""
+"""Reads a message of at most that many bytes; an exception means that no more messages come."""
 
 
 class ChildEndedError(Exception):
@@ -70,9 +70,9 @@ class ChildOverLimitError(Exception):
 
 
 class Child(Generic[_Value]):
-    """A Python of its own that takes pickled messages, and answers with messages that a codec reads.
+    """A Python child process that receives pickled messages and answers with messages that a codec reads.
 
-    It ends with this program at the latest.
+    It ends when this program ends.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Child(Generic[_Value]):
 
     @property
     def has_ended(self) -> bool:
-        """Tell whether nothing can be asked of it any more."""
+        """Return whether nothing can be asked of it any more."""
         return self._process.poll() is not None
 
     def greet(self, limits: Limits = NONE) -> None:
@@ -135,7 +135,7 @@ class Child(Generic[_Value]):
             self.end()
             raise ChildEndedError(exit_words(self._process.returncode or 0)) from None
         except BaseException:
-            self.end()  # nobody is left to read its message
+            self.end()  # nothing can read its message any more
             raise
 
 
@@ -145,7 +145,7 @@ def pickled(stream: IO[bytes], _length: int | None) -> object:
 
 
 def marked_text(stream: IO[bytes], length: int | None) -> tuple[int, str]:
-    """Read a number and a text, as `write_marked_text` writes them; safe whoever wrote them."""
+    """Read a number and a text, as `write_marked_text` writes them; safe for untrusted input."""
     mark, size = _HEAD.unpack(stream.read(_HEAD.size))
     text = stream.read(size if length is None else min(size, length))
     if len(text) < size:
@@ -195,13 +195,13 @@ def values_of(
 
 
 def start_python(code: str, stderr: int | IO[bytes], what: str) -> subprocess.Popen[bytes]:
-    """Start a Python that runs `code` in a session of its own: no key of the terminal reaches it.
+    """Start a Python that runs `code` in its own session, so Ctrl+C in the terminal does not reach it.
 
-    Raises `EngineError` that names `what` cannot be started.
+    Raises `EngineError` with the name `what` if it cannot be started.
     """
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     kept = {name: value for name, value in os.environ.items() if name.upper() not in _SECRETS}
-    kept["PYTHON_COLORS"] = "0"  # FORCE_COLOR is for the terminal: what a child prints is read here
+    kept["PYTHON_COLORS"] = "0"  # FORCE_COLOR is for the terminal; the output of a child is read here
     try:
         return subprocess.Popen(
             [sys.executable, "-P", "-u", "-c", code],
@@ -277,7 +277,7 @@ def _last_words(printed: IO[bytes], how: str) -> str:
 
 
 def exit_words(code: int) -> str:
-    """Return how a process ended: the name of a signal, or its exit code."""
+    """Return the end of a process in words: the name of a signal, or its exit code."""
     names = {number.value: number.name for number in signal.Signals}
     return f"exit code {code}" if code >= 0 else names.get(-code, f"signal {-code}")
 
@@ -304,7 +304,7 @@ def main() -> None:
             values.flush()
     except LocalSpecError as error:
         end = _End(error)
-    except Exception as error:  # noqa: BLE001 - the parent tells it, there is nobody else
+    except Exception as error:  # noqa: BLE001 - the parent reports it
         end = _End(EngineError(f"{type(error).__name__}: {error}"))
     pickle.dump(end, values, pickle.HIGHEST_PROTOCOL)
     values.flush()

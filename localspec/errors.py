@@ -1,20 +1,20 @@
 """Errors that LocalSpec raises on purpose.
 
 LocalSpecError
-├── UserError          a person can put it right: one line, what, where and what to do; exit code 2
+├── UserError          the user can put it right: one line, what, where and what to do; exit code 2
 │   ├── ModelFileError     a model file is missing, broken or of the wrong kind
 │   │   └── UnsupportedError   the llama.cpp of this version cannot open it; a newer one may
-│   ├── UnavailableError   the hub has no model of this name
-│   ├── UnreachableError   the hub gives no answer that is of use
+│   ├── UnavailableError   the Hub has no model of this name
+│   ├── UnreachableError   the Hub gives no usable answer
 │   ├── PairingError       this draft cannot serve this target
 │   └── ContextFullError   the text does not fit the context
 ├── EngineError        llama.cpp or the machine failed; exit code 1
 │   ├── EngineDied         the process that holds the models has ended; it can be started again
-│   │   └── ServerLost         for that another machine, or the line to it, is gone or silent
+│   │   └── ServerLost         another machine, or the connection to it, is gone or silent
 │   ├── LogitsError        a model returned logits that are not numbers
-│   └── DraftError         the draft model failed; the target can go on alone
+│   └── DraftError         the draft model failed; the target can continue alone
 ├── StoreError         the conversations cannot be read or written: disk full, no permission, damaged file
-└── Cancelled          somebody asked to stop; not a failure
+└── Cancelled          the user asked to stop; not a failure
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LocalSpecError(Exception):
 
 
 class UserError(LocalSpecError):
-    """A mistake that the person at the keyboard can put right.
+    """A mistake that the user at the keyboard can put right.
 
     `message` says in one line what is wrong and where; `hint` says what to do about it.
     """
@@ -51,11 +51,11 @@ class UnsupportedError(ModelFileError):
 
 
 class UnavailableError(UserError):
-    """The hub has no model of this name."""
+    """The Hub has no model of this name."""
 
 
 class UnreachableError(UserError):
-    """The hub gives no answer that is of use; another source may."""
+    """The Hub gives no usable answer; another source may."""
 
 
 class PairingError(UserError):
@@ -75,7 +75,7 @@ class LibraryError(EngineError):
 
 
 class EngineDied(EngineError):
-    """The process that holds the models has ended; what it wrote so far stands."""
+    """The process that holds the models has ended; its text so far stays."""
 
 
 class ServerLost(EngineDied):
@@ -91,7 +91,7 @@ class LogitsError(EngineError):
 
 
 class DraftError(EngineError):
-    """The draft model failed; the target can go on alone."""
+    """The draft model failed; the target can continue alone."""
 
 
 class StoreError(LocalSpecError):

@@ -29,7 +29,7 @@ _MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
 
 @cache
 def facts() -> dict[str, Any]:
-    """Return what llama.cpp's sources say of types, tokenizers and architectures; `gguf.toml` explains it."""
+    """Return llama.cpp's tables of types, tokenizers and architectures; `gguf.toml` explains them."""
     import tomllib  # 3 ms
 
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a GGUF file says of itself."""
+    """The header of a GGUF file."""
 
     path: Path
     architecture: str
@@ -85,13 +85,13 @@ class Header:
 
     @property
     def name(self) -> str:
-        """Return what the model calls itself, in one line, else the name of its file."""
+        """Return the model's name from the header, in one line, else the name of its file."""
         told = safe_line(self.text("general.name")).strip() or safe_line(self.path.stem)
         return told[:_LONGEST_NAME]
 
     @property
     def acceptance(self) -> float | None:
-        """Return the share of a draft's guesses that the target it was made for accepts, where it is told."""
+        """Return the acceptance rate that a draft model's header gives for its target, if it does."""
         value = self.values.get("localspec.acceptance")
         return float(value) if isinstance(value, int | float) and 0 <= value <= 1 else None
 
@@ -124,7 +124,7 @@ _MOST_LISTED = 50_000  # keys, or tensors; large models have some thousands
 _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
 
 Ranges = Callable[[int, int], bytes]
-"""Read some bytes of a file: from an offset, so many of them."""
+"""Reads a number of bytes of a file from an offset."""
 
 _FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
 _LARGEST_HEADER = 64 << 20  # of 8 million empty texts it is read in 2 s
@@ -140,13 +140,13 @@ class _Reader:
         self.at = 0
 
     def check(self, count: int) -> None:
-        """Raise EOFError if the file cannot hold so many more bytes, ValueError if no header does."""
+        """Raise EOFError if the file lacks `count` more bytes, ValueError if a header cannot be so long."""
         end = self.at + count
         if end > min(self._size, _LARGEST_HEADER):
             raise EOFError if end > self._size else ValueError
 
     def skip(self, count: int) -> int:
-        """Pass so many bytes, which `data` then holds; return where they start."""
+        """Read `count` bytes into `data`; return their start."""
         start = self.at
         if start + count > len(self.data):
             self.check(count)
@@ -183,7 +183,7 @@ class _Reader:
                 for _ in rest:  # of 300,000 texts of a vocabulary: nothing in it but what must be
                     at += 8 + size_of(data, at)[0]
                 break
-            except struct.error:  # the size of this one lies beyond what was read so far
+            except struct.error:  # its size is beyond the bytes read so far
                 self.at = at
                 size = self.count()
                 data, at = self.data, self.at + size
@@ -204,7 +204,7 @@ class _Reader:
 
 
 def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
-    """Return the header that a reader stands before."""
+    """Read a header at the reader's position."""
     reader.skip(_MAGIC)
     count, entries = reader.count(), reader.count()
     if max(count, entries) > _MOST_LISTED:
@@ -327,7 +327,7 @@ def read_header(path: Path) -> Header:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
             raise ModelFileError(f"{path} is a folder", "name the .gguf file in it")
-        if not stat.S_ISREG(status.st_mode):  # whoever opens a pipe waits for its other end
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe waits for its other end
             raise ModelFileError(f"{path} is a pipe or a device", "save the model as a file")
         file = (path, status.st_ino, status.st_size, status.st_mtime_ns)
         if (header := known.get(file)) is None:
@@ -409,7 +409,7 @@ class PartName:
 
 
 def part_name(name: str) -> PartName | None:
-    """Return which part of a split model a file is, from its name; None for a model in one file."""
+    """Return the part number of a split model's file from its name; None for a model in one file."""
     found = _PART.fullmatch(name)
     return PartName(found[1], int(found[2]), int(found[3])) if found else None
 
@@ -496,7 +496,7 @@ def _faults(header: Header) -> Iterator[str]:
 
 
 def _named(header: Header) -> Iterator[tuple[str, str]]:
-    """Yield what a header names that llama.cpp has to know: "architecture" and so on, and its name."""
+    """Yield the names in a header that llama.cpp must know, each with its kind ("architecture" and so on)."""
     tokenizer, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     is_by_pairs = facts()["tokenizers"].get(tokenizer, [""])[0] == "BPE" and tokenizer != "gemma4"
     if header.architecture:
@@ -507,12 +507,12 @@ def _named(header: Header) -> Iterator[tuple[str, str]]:
         yield "pre-tokenizer", pre
 
 
-CHECKPOINTS = 4  # of a running state, in the processor's memory
+CHECKPOINTS = 4  # of a running state, in the CPU's memory
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
 
 
 def kept_states(architecture: str, sequences: int) -> tuple[int, int]:
-    """Return how many snapshots of each sequence a model's running state takes, and how many spare sequences.
+    """Return the number of snapshots for each sequence of a model's recurrent state, and of spare sequences.
 
     Sequences of a draft model branch at every token, and a target without snapshots goes back to one place.
     """
@@ -538,7 +538,7 @@ _BY_ARCHITECTURE: dict[str, FileKind] = {
 
 
 def file_kind(header: Header) -> FileKind:
-    """Return what a file is by its header, whatever its name is; of a split model, by the first file's.
+    """Return the kind of a file by its header, not its name; for a split model, by the first file's.
 
     Sources: GGUFType in llama.cpp's gguf-py/gguf/constants.py, tools/imatrix, tools/cvector-generator.
     """
@@ -549,14 +549,14 @@ def file_kind(header: Header) -> FileKind:
         return "imatrix"
     if header.architecture in facts()["other_heads"] or is_mtp_head(header):
         return "draft head"
-    is_whole = header.integer("split.count") <= 1  # the first of several files may hold no tensors
+    is_whole = header.integer("split.count") <= 1  # the first of several files may have no tensors
     if not header.tensors and is_whole and TOKENS in header.counts:
         return "vocabulary"
     return _BY_ARCHITECTURE.get(header.architecture, "model")
 
 
 def is_mtp_head(header: Header) -> bool:
-    """Tell whether a file holds an MTP head without the model that it drafts for."""
+    """Return whether a file contains an MTP head without its target model."""
     blocks, heads = (header.integer(f"{{arch}}.{key}") for key in ("block_count", "nextn_predict_layers"))
     names = {tensor.name for tensor in header.tensors}
     return bool(heads and blocks > heads and names) and "blk.0.attn_norm.weight" not in names

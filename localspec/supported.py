@@ -1,6 +1,6 @@
-"""What the pinned llama.cpp knows, so that nobody has to fetch or load a file to find out that it does not.
+"""What the pinned llama.cpp supports, known before a file is downloaded or loaded.
 
-`supported.toml` is made from its source. Where another llama-cpp-python is installed, that itself decides.
+`supported.toml` is made from its source. If another llama-cpp-python is installed, it decides itself.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _FIRST_OF_IK_LLAMA = 133  # of the types of tensors that ik_llama.cpp has added;
 
 @cache
 def supported() -> dict[str, Any]:
-    """Return what a version of llama-cpp-python can open."""
+    """Return what a version of llama-cpp-python supports."""
     import tomllib  # 3 ms
 
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 def check_known(path: Path, named: Iterable[tuple[str, str]], types: Iterable[int]) -> None:
-    """Raise `UnsupportedError` for a file that needs what llama.cpp does not know.
+    """Raise `UnsupportedError` for a file that llama.cpp does not support.
 
-    Of what its header names `named` has the kind ("architecture") and the name, and `types` has ggml's
-    numbers of the types of its tensors.
+    `named` has pairs of kind ("architecture") and name from its header; `types` has ggml's numbers of its
+    tensor types.
     """
     names, numbers = supported()["names"], supported()["tensor_types"]
     unknown = [unsupported(path, kind, name) for kind, name in named if name not in names[kind]]
@@ -65,7 +65,7 @@ def quoted(name: str) -> str:
 
 
 def _is_pinned() -> bool:
-    """Tell whether the installed llama-cpp-python is the one whose source the list was made from."""
+    """Return whether the installed llama-cpp-python is the one whose source the list was made from."""
     from importlib.metadata import PackageNotFoundError, version  # 10 ms
 
     with suppress(PackageNotFoundError):

@@ -12,7 +12,7 @@ ANY_CASE = re.IGNORECASE | re.ASCII
 
 StretchKind = Literal["thinking", "answer", "tag"]
 Stretch = tuple[StretchKind, str]
-"""Some text of an answer and what it is; `tag` is what stands between thinking and answer."""
+"""A piece of an answer and its kind; `tag` is the text between thinking and answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,30 +48,30 @@ _MARK = re.compile(r"<[^<>]+>|\[[^\[\]]+\]|◁[^◁▷]+▷")
 
 
 def opened_at_end(text: str) -> str:
-    """Return the opening tag that a text ends with, and the white space behind it; empty for none."""
+    """Return the opening tag at the end of a text, with the white space after it; empty without one."""
     found = _OPENED_AT_END.search(text)
     return found[0] if found else ""
 
 
 def tags_of(opening: str) -> ThinkingTags:
-    """Return the pair that an opening tag belongs to; white space behind it does not matter."""
+    """Return the pair of an opening tag; white space after it is ignored."""
     return _BY_OPENING[opening.rstrip().lower()]
 
 
 def marks_of(tags: ThinkingTags) -> frozenset[str]:
-    """Return the parts of two tags that vocabularies have as tokens of their own, in small letters."""
+    """Return the parts of two tags that vocabularies have as single tokens, in lower case."""
     return frozenset(_MARK.findall(f"{tags.opening}{tags.closing}".lower()))
 
 
 def begun(text: str, tags: Sequence[str], at: int = 0) -> int:
-    """Return how many characters at the end of a text, from `at` on, may be the beginning of a tag."""
+    """Return the number of characters at the end of a text, from `at` on, that may begin a tag."""
     longest = min(len(text) - at, max(map(len, tags)) - 1)
     ends = ((n, text[-n:].lower()) for n in range(longest, 0, -1))
     return next((n for n, end in ends if any(tag.lower().startswith(end) for tag in tags)), 0)
 
 
 def may_open(text: str) -> bool:
-    """Tell whether a text may be the beginning of an opening tag."""
+    """Return whether a text may be the beginning of an opening tag."""
     text = text.lower()
     return any(opening.startswith(text) for opening in _BY_OPENING)
 
@@ -85,17 +85,17 @@ class LeadingThinking:
     """
 
     def __init__(self, opened: ThinkingTags | None = None) -> None:
-        """Begin with nothing; `opened` are the tags whose first one the prompt ends with."""
-        self.tags = opened  # of the thinking that goes on
+        """Start empty; `opened` are the tags of thinking that the prompt has opened."""
+        self.tags = opened  # of the thinking that continues
         self._repeatable = (
             "" if opened is None else opened.opening
         )  # the last tag, if nothing has followed it
         self._has_thought = opened is not None
-        self._answers = False  # what comes is the answer
+        self._answers = False  # the answer has begun
         self._rest = ""  # may become a tag
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
-        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        """Yield the parts that are certain now, in order; `more` if the answer continues."""
         self._rest += text
         while self._rest:
             if self._answers:
@@ -129,7 +129,7 @@ class LeadingThinking:
                 self._answers = True
 
     def _blank(self, start: int) -> int:
-        """Return how much of the white space before the answer is none of it: lines, or spaces at a tag."""
+        """Return the length of white space before the answer that is dropped: lines, or spaces at a tag."""
         if not self._has_thought:
             return 0
         return self._rest.rfind("\n", 0, start) + 1 or start

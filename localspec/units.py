@@ -1,4 +1,4 @@
-"""Sizes, times, columns and modes as people read them."""
+"""Sizes, times, columns and modes in words."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def long_mode(mode: str) -> str:
 
 
 def memory(count: float, gib_from: float = 1.0) -> str:
-    """Return a number of bytes in a device's memory, in MiB below so many GiB: 512 MiB, 7.8 GiB."""
+    """Return a memory size in MiB or GiB: 512 MiB, 7.8 GiB."""
     return f"{count / 2**30:.1f} GiB" if abs(count) >= gib_from * 2**30 else f"{count / 2**20:.0f} MiB"
 
 
 def size(count: float) -> str:
-    """Return a number of bytes, in the units of disks and of the hub's pages."""
+    """Return a number of bytes, in the units of disks and of the Hub's pages."""
     for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale * 0.9995:
             return f"{count / scale:.3g} {unit}" if count < scale * 999.5 else f"{count / scale:.0f} {unit}"
@@ -36,12 +36,12 @@ def number(count: int) -> str:
 
 
 def rate(tokens_per_s: float) -> str:
-    """Return tokens per second as people say them."""
+    """Return tokens per second in words."""
     return f"{tokens_per_s:,.{0 if tokens_per_s >= 9.95 else 1}f}"
 
 
 def bandwidth(bytes_per_s: float) -> str:
-    """Return how fast a memory or a link is: 850 GB/s, 0.4 GB/s, 20 MB/s."""
+    """Return the rate of a memory or a link: 850 GB/s, 0.4 GB/s, 20 MB/s."""
     if bytes_per_s < 5e7:
         return f"{bytes_per_s / 1e6:.0f} MB/s"
     return f"{bytes_per_s / 1e9:.{0 if bytes_per_s >= 9.95e9 else 1}f} GB/s"
@@ -61,7 +61,7 @@ def duration(seconds: float) -> str:
 
 
 def short(seconds: float) -> str:
-    """Return how long something took: 0.04 s, 3.6 s, 2 min."""
+    """Return a duration: 0.04 s, 3.6 s, 2 min."""
     return f"{seconds:.{2 if seconds < 0.95 else 1}f} s" if seconds < 10 else duration(seconds)
 
 
@@ -73,12 +73,12 @@ MEASURING_LAST = (
 
 
 def first_call(seconds: float) -> str:
-    """Return what is going on while a card compiles."""
+    """Return the line to show while a GPU compiles."""
     return f"the card's programs are being made, once: {duration(seconds)} so far"
 
 
 def ago(moment: str, now: datetime) -> str:
-    """Return how long ago a moment in ISO 8601 was."""
+    """Return the age of a time in ISO 8601."""
     try:
         then = datetime.fromisoformat(moment)
     except ValueError:
@@ -97,7 +97,7 @@ def percent(share: float) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:
-    """Return lines in which the texts of a column stand below each other; `right` ones end together."""
+    """Return lines with aligned columns; those in `right` are aligned right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(

@@ -50,18 +50,18 @@ class Range(NamedTuple):
 
 
 class OneLine(NamedTuple):
-    """What a text is that has no line breaks and no control characters."""
+    """A text without line breaks and control characters."""
 
 
 Line = Annotated[str, OneLine()]
 
 
 class InvalidValueError(ValueError):
-    """A value is not what belongs in its place.
+    """A value is not of the type or range that its place needs.
 
-    `wanted` names what belongs there, as in "a list"; it is empty where `problem` says something else.
-    `value` is what stands there, `MISSING` where nothing does. `choices` are the words that would do, if a
-    word is wanted.
+    `wanted` names the expected kind, such as "a list"; it is empty if `problem` says something else.
+    `value` is the wrong value, `MISSING` if there is none. `choices` are the allowed words, if one of some
+    is expected.
     """
 
     choices: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class InvalidValueError(ValueError):
 
     @property
     def demand(self) -> str:
-        """Return what has to be there and what is, for a person who wrote it."""
+        """Return a message for the user with the expected and the actual value."""
         return f"has to be {self.wanted}, not {shown(self.value)}" if self.wanted else self.problem
 
     def within(self, step: Step) -> InvalidValueError:
@@ -93,11 +93,11 @@ class InvalidValueError(ValueError):
 
 
 def read(kind: type[T], value: object, where: str = "") -> T:
-    """Return a value as what a field of type `kind` holds; raises InvalidValueError.
+    """Convert a value to type `kind`; raises InvalidValueError.
 
-    Reads what JSON and TOML hold, and instances too. Of an object for a dataclass, unknown members are
-    ignored and missing ones take the default; `_type` names the one of a union of dataclasses. No number is
-    NaN, and without a range none is beyond 2^53. `where` stands before the path in what the error says.
+    Reads values of JSON and TOML, and instances. In an object for a dataclass, unknown members are ignored
+    and missing ones take the default; `_type` names the one of a union of dataclasses. NaN is rejected, and
+    without a range any number beyond 2^53. The error begins with `where` and the path.
     """
     try:
         return cast(T, _reader(cast(Hashable, kind))(value))
@@ -122,7 +122,7 @@ def range_of(kind: type, name: str) -> Range:
 
 
 def plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Return what `read` reads, as dictionaries, lists, texts and numbers."""
+    """Convert to dictionaries, lists, texts and numbers, the inverse of `read`."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, list | tuple):
@@ -137,7 +137,7 @@ def plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON holds
 
 
 def tagged(value: object) -> dict[str, Any]:
-    """Return a dataclass as `plain` does, with its name, which tells it from the others of a union."""
+    """Convert a dataclass as `plain` does, with its name as the tag of a union."""
     return {_TAG: type(value).__name__, **plain(value)}
 
 
@@ -160,7 +160,7 @@ _NAMES: dict[object, str] = {
     Path: TEXT,
     Literal: TEXT,
 }
-_SHAPES: dict[object, tuple[type, ...]] = {  # of what may stand for a type, where that is not the type itself
+_SHAPES: dict[object, tuple[type, ...]] = {  # types of values that are accepted for a type, other than itself
     float: (float, int),
     bytes: (str, bytes),
     Path: (str, type(Path())),
@@ -170,8 +170,8 @@ _SHAPES: dict[object, tuple[type, ...]] = {  # of what may stand for a type, whe
 
 
 @cache
-def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types, and what stands for them in annotations
-    """Return what reads values of a type; made once, since a chat has thousands of records."""
+def _reader(kind: Any) -> Reader:  # noqa: ANN401 - types and other annotations
+    """Return the reader of a type; cached, because a chat has thousands of records."""
     make = _MAKERS.get(get_origin(kind))
     if make is not None:
         return make(*get_args(kind))
@@ -192,8 +192,8 @@ def _annotated(kind: type, *notes: object) -> Reader:
     return _reader(kind)
 
 
-def _union(*parts: Any) -> Reader:  # noqa: ANN401 - types, and what stands for them
-    """Return what reads one of several types: their JSON differs, or a tag names a dataclass."""
+def _union(*parts: Any) -> Reader:  # noqa: ANN401 - types and other annotations
+    """Return a reader of one of several types: their JSON differs, or a tag names a dataclass."""
     kinds = [part for part in parts if part is not NoneType]
     if len(kinds) == 1:
         one = _reader(kinds[0])
@@ -209,7 +209,7 @@ def _literal(*words: str) -> Reader:
     return partial(_member, {word: word for word in words})
 
 
-def _tuple(*parts: Any) -> Reader:  # noqa: ANN401 - types, and what stands for them
+def _tuple(*parts: Any) -> Reader:  # noqa: ANN401 - types and other annotations
     if parts[-1] is Ellipsis:
         return partial(_column, _reader(parts[0]), parts[0] is int, _list_of(parts[0]))
     return partial(_row, tuple(map(_reader, parts)))
@@ -217,7 +217,7 @@ def _tuple(*parts: Any) -> Reader:  # noqa: ANN401 - types, and what stands for 
 
 @cache
 def _members(kind: type) -> Mapping[str, tuple[Reader, bool]]:
-    """Return what reads each field of a dataclass, and whether it has to be there."""
+    """Return the reader of each field of a dataclass, and whether it is required."""
     hints = _hints(kind)
     return {
         field.name: (_reader(hints[field.name]), field.default is field.default_factory is MISSING)
@@ -245,7 +245,7 @@ def _inside(step: Step, read: Reader, value: object) -> object:
 
 
 def _object(kind: type, value: object) -> object:
-    members = _members(kind)  # only now: a dataclass may hold others of its own kind
+    members = _members(kind)  # only now, because a dataclass may contain its own type
     if type(value) is kind:
         value = {name: getattr(value, name) for name in members}
     if not isinstance(value, Mapping):
@@ -344,7 +344,7 @@ def _plain(kind: type, value: object) -> object:
 
 
 def _unranged(kind: type[int | float], value: object) -> object:
-    """Return a number of a type whose annotation has no range."""
+    """Read a number without a range."""
     number = _as_float(value) if kind is float and type(value) is int else value
     if not isinstance(number, kind) or isinstance(number, bool):
         raise _misfit(_NAMES[kind], value)
@@ -367,7 +367,7 @@ def _bytes(value: object) -> object:
 
 
 def _base(kind: Any) -> Any:  # noqa: ANN401 - an annotation
-    """Return what an annotation is at bottom: a class, or Literal."""
+    """Return the base of an annotation: a class, or Literal."""
     return _base(get_args(kind)[0]) if get_origin(kind) is Annotated else get_origin(kind) or kind
 
 
@@ -381,7 +381,7 @@ def _list_of(kind: object) -> str:
 
 
 def _shapes(kind: Any) -> tuple[type, ...]:  # noqa: ANN401 - an annotation
-    """Return the types that a value may have which stands for one of a type."""
+    """Return the types of values that are accepted for a type."""
     base = cast(type, _base(kind))
     return (dict, base) if is_dataclass(base) else _SHAPES.get(base, (base,))
 

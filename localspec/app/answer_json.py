@@ -19,7 +19,7 @@ Json = dict[str, object]
 
 
 def finite(value: object) -> object:
-    """Return a value without what JSON has no word for; paths become texts."""
+    """Return a value that JSON can represent: no NaN or infinity; paths become texts."""
     if isinstance(value, dict):
         return {key: finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -30,7 +30,7 @@ def finite(value: object) -> object:
 
 
 def timings(s: Summary) -> Json:
-    """Return the figures under the names of llama.cpp's server, and ours beside them."""
+    """Return the figures under the names of llama.cpp's server, with our additional ones."""
     new, decoded = s.new_prompt_tokens, s.decoded_tokens
     return {
         "cache_n": s.cached_tokens,
@@ -51,7 +51,7 @@ def timings(s: Summary) -> Json:
 def speculation(
     settings: EngineSettings, reason: str, s: Summary, changes: Sequence[ModeChanged] = ()
 ) -> Json:
-    """Return how the answer was decoded, why so, and how well that went."""
+    """Return how the answer was decoded, the reason, and its figures."""
     return {
         "reason": reason,
         "settings": asdict(settings),
@@ -71,5 +71,5 @@ def speculation(
 
 
 def models(opened: OpenModels) -> Json:
-    """Return what the open models are."""
+    """Return the open models' information."""
     return {"model": asdict(opened.target), "draft": opened.draft and asdict(opened.draft)}

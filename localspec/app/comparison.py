@@ -64,7 +64,7 @@ class BenchRequest:
 
     @property
     def drafts(self) -> bool:
-        """Tell whether a draft model has anything to do."""
+        """Return whether a draft model has anything to do."""
         return any(mode in (*DRAFT_MODES, *COMBINED, TUNED) for mode in self.modes)
 
 
@@ -197,7 +197,7 @@ def servers(
 
 
 def machine_words(pair: OpenPlan) -> str:
-    """Return the processor, how much of it is used, the cards and the system, in a line."""
+    """Return the CPU, how much of it is used, the GPUs and the system, in a line."""
     from localspec.hardware.machine import facts_of, known_machine
     from localspec.llama.cores import physical_cores
 

@@ -1,4 +1,4 @@
-"""The user's own editor: for a file, and for a text that is no file yet."""
+"""The user's editor: for a file, and for a text that is not in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localspec.storage.paths import PRIVATE_FILE
 from localspec.storage.profiles import profile_file, read_profile, write_own
 from localspec.storage.toml_file import read_written
 
-_AT_ONCE_S = 1.0  # nobody opens, reads and closes an editor that fast
+_AT_ONCE_S = 1.0  # too fast for a user to open, read and close an editor
 _OWN_KEYS = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
 
 
@@ -52,9 +52,9 @@ def run_editor(command: list[str], path: Path) -> int:
 
 
 def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
-    """Open a profile, a shipped one copied to the user's own; return the exit code and whether it changed.
+    """Open a profile (a copy of a shipped one); return the exit code and whether it changed.
 
-    To be called in the main thread. Raises `UserError`, also if what was written is no profile.
+    For the main thread. Raises `UserError`, also if the saved text is not a profile.
     """
     path, before = folder / f"{name}.toml", read_written(profile_file(name, folder))
     command, is_copy = editor_command(f"localspec profiles edit {name}"), not path.exists()
@@ -80,14 +80,14 @@ def _check(path: Path) -> None:
 
 
 def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambda _: None) -> str:
-    """Return what became of a text in the editor: what was saved counts, whatever the exit code.
+    """Edit a text in the editor and return it: the saved text counts, whatever the exit code.
 
-    `tell` takes what the person should know of it, nothing of a text that was changed. To be called in the
-    main thread. Raises `UserError` if the editor failed or took all of the text away.
+    `tell` gets a line for the user if nothing changed. For the main thread. Raises `UserError` if the editor
+    failed or the text is empty.
     """
     from tempfile import TemporaryDirectory
 
-    with TemporaryDirectory(prefix="localspec-") as folder:  # nobody else can look into it
+    with TemporaryDirectory(prefix="localspec-") as folder:  # private to the user
         path = Path(folder, "prompt.md")
         path.touch(PRIVATE_FILE)
         path.write_text(text, "utf-8", "replace")

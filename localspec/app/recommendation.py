@@ -40,7 +40,7 @@ COMFORTABLE_S = 20.0
 SLOW_S = 60.0
 """Likewise. What takes longer comes after all that does not."""
 _PAGE, _ANSWER = 500, 200  # tokens
-_FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; cards reach far more
+_FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; GPUs reach far more
 _DOWNLOAD = 2e9  # bytes; each doubling from there on costs two points
 _MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
 
@@ -62,7 +62,7 @@ class Ranked:
 
     @property
     def opens_draft(self) -> bool:
-        """Tell whether the draft model, or the target's own head, is of use here."""
+        """Return whether the draft model, or the target's own head, is of use here."""
         drafts = self.pair.draft is not None or self.pair.target.mtp
         return drafts and (self.placement is None or self.placement.draft is not None)
 
@@ -75,13 +75,13 @@ class Ranked:
         )
 
     def having(self, fetched: Mapping[str, Path]) -> Ranked:
-        """Return the pair with the files of models that were fetched, by their keys."""
+        """Return the pair with the files of downloaded models, by their keys."""
         entries = zip(self.pair.models, self.files, strict=True)
         return replace(self, files=tuple(path or fetched.get(model.key) for model, path in entries))
 
     @property
     def download_bytes(self) -> int:
-        """Return what is left to download, about."""
+        """Return the approximate bytes left to download."""
         return sum(model.download_bytes for model in self.missing)
 
     @property
@@ -97,7 +97,7 @@ class Ranked:
 
     @property
     def speed(self) -> str:
-        """Return how fast it should write here, in words."""
+        """Return its expected speed here, in words."""
         speed = self.placement.tokens_per_s if self.placement else None
         return "speed unknown" if speed is None else f"about {units.rate(speed)} tokens/s"
 
@@ -119,9 +119,9 @@ def recommend(
     *,
     task: str | None = None,
 ) -> tuple[Ranked, ...]:
-    """Return all pairs, the best for this machine first; those that cannot be used come last.
+    """Return all pairs, the best for this machine first; unusable ones come last.
 
-    What is slow comes after what is not, but for the toy that comes along.
+    Slow pairs come after others, except before the bundled demo.
     """
     found = [_ranked(machine, pair, local, task) for pair in catalogue]
     usable = [option for option in found if option.placement is not None]
@@ -132,7 +132,7 @@ def recommend(
 
 
 def on_disk(model: CatalogueModel, local: Iterable[LocalModel]) -> LocalModel | None:
-    """Return the model on disk that a model of the catalogue is; what is broken has to come again."""
+    """Return the local file of a catalogue model; a broken file has to be downloaded again."""
     if model.references:
         sound = [found for found in local if not found.problem]
         return next(filter(None, (_only(parse(name), sound) for name in model.references)), None)
@@ -177,7 +177,7 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
 
 
 def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:
-    """Return how long the processor takes for its share of reading a page."""
+    """Return the CPU's share of the time to process a page of text."""
     cores = max((device.cores for device in machine.devices if device.kind == "cpu"), default=0)
     share = 1 - sum(placement.target.layers) / target.layers
     return 2 * target.active * _PAGE * max(0.0, share) / (_FLOPS * max(1, cores))
@@ -200,7 +200,7 @@ def _absent_package(pair: CataloguePair, files: Sequence[Path | None]) -> str:
 
 
 def _mismatch(files: Sequence[Path | None]) -> str:
-    """Return why two files on disk are no pair, whatever the catalogue says."""
+    """Return the reason why two local files are not a pair, whatever the catalogue says."""
     if len(files) != 2 or files[0] is None or files[1] is None:
         return ""
     try:
@@ -248,7 +248,7 @@ class Target:
 class Partner:
     """A draft model for a target: on disk with a `path`, or to be pulled by its `name`.
 
-    `placement` says how both would work together; None where they are no pair, or do not fit.
+    `placement` is that of both; None if they are not a pair, or do not fit.
     """
 
     name: str
@@ -288,7 +288,7 @@ class LocalTarget:
 
     @property
     def key(self) -> str:
-        """Return what tells the model from others, by whichever path one comes to it."""
+        """Return the identity of the model, the same for every path to it."""
         return os.path.realpath(self.model.path)
 
     @property
@@ -333,7 +333,7 @@ def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[Loc
 
 
 def without(machine: Machine, models: Sequence[ModelInfo]) -> Machine:
-    """Return the machine with the memory of its cards that open models would give back, about."""
+    """Return the machine with the memory of its GPUs that open models would give back, about."""
 
     def freed(card: str) -> int:
         on_it = [each for each in models if any(name.endswith(f"({card})") for name in each.devices)]
@@ -366,9 +366,9 @@ def entry_of(model: LocalModel, known: Catalogue) -> CatalogueModel | None:
 
 
 def families(target: Target, local: Iterable[LocalModel], known: Catalogue) -> frozenset[str]:
-    """Return the families of the catalogue whose vocabulary the target may have.
+    """Return the families of the catalogue that may share the target's vocabulary.
 
-    One where a file of that family has the target's very vocabulary; else all of about that size.
+    A single one if a file of that family has exactly the target's vocabulary; else all of about that size.
     """
     for model in local:
         shape = model.shape

@@ -1,4 +1,4 @@
-"""What the command line settles for the screen."""
+"""The command line's settings for the screen."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from localspec.storage.profiles import Profiles
 
 @dataclass(frozen=True, slots=True)
 class ScreenRequest:
-    """What to show at first, and who opens the models; `profile` is that of new chats.
+    """The first view of the screen, and the opener of its models; `profile` is for new chats.
 
-    Each opening looks anew at what config.toml names by then, unless it is of models that were chosen here.
+    Each opening reads config.toml again, unless models were chosen on the screen.
     """
 
     config: Config

@@ -68,7 +68,7 @@ class DeviceOffer:
                 return
 
     def is_well(self, tell: Callable[[str], None]) -> bool:
-        """Start the process again if it has ended; tell whether that helps."""
+        """Start the process again if it has ended; return whether that helps."""
         if self._process.poll() is None:
             return True
         now = time.monotonic()

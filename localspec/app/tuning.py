@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Stop:
-    """Somebody's request to stop, which may come at any time and from any thread."""
+    """A request to stop, which may come at any time and from any thread."""
 
     def __init__(self) -> None:
         self._wanted = threading.Event()
@@ -42,7 +42,7 @@ class Stop:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether somebody asked."""
+        """Return whether to stop."""
         return self._wanted.is_set()
 
     def ask(self) -> None:
@@ -53,7 +53,7 @@ class Stop:
             threading.Thread(target=models.close, name="localspec-tune-stop", daemon=True).start()
 
     def check(self) -> None:
-        """Raise `Cancelled` if somebody asked."""
+        """Raise `Cancelled` if a stop was requested."""
         if self._wanted.is_set():
             raise Cancelled("tuning was stopped")
 
@@ -67,7 +67,7 @@ class Stop:
             raise
 
     def at(self, open_models: Opener) -> Opener:
-        """Return how to open models that are closed when somebody asks; none are opened after that."""
+        """Return an opener whose models close at a stop; none are opened after that."""
 
         @contextmanager
         def opened(load_options: LoadOptions) -> Iterator[TunableModels]:
@@ -87,7 +87,7 @@ USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
 
 
 def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:
-    """Return the profiles to tune: of tasks and by name, the usual ones without either; raises UserError."""
+    """Return the profiles to tune, by task and name, by default the usual ones; raises UserError."""
     if not tasks and not names:
         tasks = USUAL_TASKS
     chosen = {task: found.for_task(task) for task in tasks}
@@ -102,7 +102,7 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
 
 
 def stopped_profiles(found: Profiles, pair: OpenPlan) -> tuple[Profile, ...]:
-    """Return what the last run of these models was to tune, nothing if it was not stopped."""
+    """Return the profiles of the last run of these models, none if it was not stopped."""
     last = RunFolder(identity_of(pair).pair).state.read()
     return () if last is None or last.complete else profiles_of_run(found, last.tasks)
 
@@ -125,9 +125,9 @@ def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
 def plan_to_tune(
     request: PairRequest, source: ModelSource, tell: Callable[[str], None] | None = None
 ) -> OpenPlan:
-    """Return the models to tune where they sit on this machine; `tell` of all of the plan.
+    """Plan the models to tune on this machine; `tell` gets the whole plan.
 
-    The draft model gets its place even where it is not expected to pay: whether it does is to be measured.
+    The draft model is placed even if it is not expected to help, because that will be measured.
     Raises UserError.
     """
     wide = replace(request, mode=None, draft_length=None, max_fan_out=TUNED_FAN_OUT)
@@ -137,9 +137,9 @@ def plan_to_tune(
 
 @dataclass(frozen=True, slots=True)
 class TuneChoice:
-    """What a person wants tuned, and how thoroughly; `trials` None leaves their number to the tuner.
+    """What the user wants tuned, and how thoroughly; `trials` None leaves their number to the tuner.
 
-    `resume` goes on with a run that was stopped.
+    `resume` continues with a run that was stopped.
     """
 
     tasks: tuple[TaskType, ...]
@@ -152,7 +152,7 @@ class TuneChoice:
 def plan_of(
     pair: OpenPlan, profiles: Iterable[Profile], choice: TuneChoice, fixed: tuple[str, ...] = ()
 ) -> TunePlan:
-    """Return the plan of a run on these models; flags have settled the `fixed` fields of `LoadOptions`."""
+    """Return the plan of a run on these models; flags have set the `fixed` fields of `LoadOptions`."""
     recommended = recommended_for(pair.target.path)
     return TunePlan(
         pair,
@@ -168,7 +168,7 @@ def plan_of(
 def opener(
     pair: OpenPlan, stop: Stop, on_log: Callable[[LogLine], None] | None = None
 ) -> Callable[[LoadOptions], Worker]:
-    """Return what opens the models in a process of their own, with the options that it is given."""
+    """Return an opener of the models in a child process, with given options."""
 
     def open_models(load_options: LoadOptions) -> Worker:
         return open_in_worker(pair.opened_with(load_options), lambda _fraction: not stop.wanted, on_log)

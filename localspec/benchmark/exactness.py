@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Logits = NDArray[np.float32]
 Answer = Sequence[tuple[int, Provenance, bool]]
 Progress = Callable[[str, float], None]
-"""Hears what is being done and the share that is done before; ends the test by raising `Cancelled`."""
+"""Gets the current step and the finished share; raises `Cancelled` to end the test."""
 Rounds = Literal["all", "hit", "other"]
 Judged = tuple[float, float, float, float, bool]
 
@@ -58,11 +58,11 @@ class Variant:
     settings: EngineSettings
 
     def settings_for(self, answer: int) -> EngineSettings:
-        """Return the settings for one answer: about every other one drafts even where drafting does not pay.
+        """Return the settings for one answer; about every other one drafts even if drafting is slower.
 
-        Otherwise there would be next to nothing to test on a machine whose draft model is too slow.
+        Otherwise there would be almost nothing to test if the draft model is too slow.
         """
-        is_forced = (answer + answer // 4) % 2 == 1  # each prompt in turn, since their kinds repeat by four
+        is_forced = (answer + answer // 4) % 2 == 1  # each prompt alternately: kinds repeat every four
         if not is_forced or self.settings.min_confidence is not None:
             return self.settings
         return replace(self.settings, min_confidence=0.0)
@@ -92,7 +92,7 @@ class Difference:
     expected: str  # text of plain decoding's token; empty where an answer has ended
     found: str
     gap: float  # logits between the two tokens when the target reads the answer again
-    worst_gap: float  # from there on, how far any token of the answer lies below the target's best
+    worst_gap: float  # from there on, the largest logit gap of a token below the target's best
     near_tie: bool
 
 
@@ -108,7 +108,7 @@ class GreedyResult:
 
     @property
     def passed(self) -> bool:
-        """Tell whether nothing but near-ties differs."""
+        """Return whether nothing but near-ties differs."""
         return all(difference.near_tie for difference in self.differences)
 
 
@@ -124,7 +124,7 @@ class DistributionResult:
 
     @property
     def passed(self) -> bool:
-        """Tell whether nothing speaks against exactness."""
+        """Return whether nothing speaks against exactness."""
         return self.p_value is None or self.p_value >= FALSE_ALARM
 
 
@@ -138,7 +138,7 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """Tell whether every part passed."""
+        """Return whether every part passed."""
         return all(part.passed for part in self.greedy) and all(part.passed for part in self.sampled)
 
 
@@ -152,7 +152,7 @@ def variants(settings: EngineSettings, mode: Mode | None, possible: Sequence[Mod
 
 
 def check(runtime: Runtime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
-    """Run both tests and return what they found until the end, or until they were cancelled."""
+    """Run both tests and return their results, also if they were cancelled."""
     greedy: dict[str, GreedyResult] = {}
     samples = [
         _Sample(each, effort.sampled_tokens, stream) for stream, each in enumerate(_sampled_variants(tested))
@@ -179,7 +179,7 @@ class _Course:
     done: int = 0
 
     def answer(self, words: str, variant: Variant, number: int, sampling: Sampling, seed: int) -> Answer:
-        """Tell what comes next, and answer the question of a number."""
+        """Report the next step, and answer the prompt of a number."""
         self.on_progress(f"{words}, {variant.name}", self.done / self.total)
         question = Message("user", PROMPTS[number % len(PROMPTS)][1])
         settings, tokens = variant.settings_for(number), self.effort.greedy_tokens
@@ -251,7 +251,7 @@ def judge(row: Logits, token: int, uniform: float, *, drafted: bool) -> Judged:
 
 
 def verdict(variant: str, rounds: Rounds, judged: Sequence[Judged]) -> DistributionResult:
-    """Return what the tokens of some rounds say together."""
+    """Combine the statistics of the tokens of some rounds."""
     *shapes, excess, variance, drafted = zip(*judged, strict=True)
     p_value = None
     if len(drafted) >= FEWEST_TOKENS:
@@ -261,7 +261,7 @@ def verdict(variant: str, rounds: Rounds, judged: Sequence[Judged]) -> Distribut
 
 
 class _Sample:
-    """Tokens of one variant at temperature 1; those of rounds whose draft was prepared are kept apart."""
+    """Tokens of one variant at temperature 1; those of rounds with a prepared draft are separate."""
 
     def __init__(self, variant: Variant, wanted: int, stream: int) -> None:
         self.variant, self.wanted, self.stream = variant, wanted, stream
@@ -271,7 +271,7 @@ class _Sample:
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens there are, of those that are wanted."""
+        """Return the number of tokens so far, at most the wanted number."""
         return min(self.wanted, len(self._hits) + len(self._others))
 
     @property
@@ -306,7 +306,7 @@ class _Sample:
 def _sample_all(course: _Course, samples: list[_Sample]) -> None:
     """Sample all tokens, and more of them where chance may have played a trick."""
     _complete(course, samples)
-    # fresh answers, so that the doubt that led here does not count twice
+    # fresh answers, so the suspicious ones do not count twice
     wanted = 4 * course.effort.sampled_tokens
     fresh = {
         number: _Sample(sample.variant, wanted, number + len(samples))
@@ -320,7 +320,7 @@ def _sample_all(course: _Course, samples: list[_Sample]) -> None:
 
 
 def _complete(course: _Course, samples: Iterable[_Sample]) -> None:
-    """Take an answer of each sample in turn, until all have enough."""
+    """Add an answer to each sample alternately, until all have enough tokens."""
     while left := [sample for sample in samples if not sample.is_done]:
         for sample in left:
             sample.extend(course)
@@ -338,9 +338,9 @@ def transforms(row: Logits, token: int, uniform: float) -> tuple[float, float]:
 
 
 def surprise(row: Logits, token: int) -> tuple[float, float]:
-    """Return how much more a token surprises than is to be expected, in nats, and the variance of that.
+    """Return the excess surprise of a token over its expectation, in nats, and its variance.
 
-    Their sums show a draft that is believed too much sooner than the transforms: it writes what is rare.
+    Their sums detect an overtrusted draft sooner than the transforms, because it writes rare tokens.
     """
     probs = distribution(row, FULL, ()).probs
     surprises = -np.log(np.maximum(probs, np.finfo(np.float64).tiny))

@@ -1,7 +1,7 @@
 """From timed answers to the figures of a table; pure.
 
 Answers to one prompt are compared with each other, prompts are what chance picks from (the bootstrap draws
-them anew), and few prompts widen the intervals (Student's t). Prompts during which the machine changed its
+them again), and few prompts widen the intervals (Student's t). Prompts during which the machine changed its
 pace are left out of comparisons; where that is most of them, nothing is compared.
 """
 
@@ -17,18 +17,19 @@ from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.decoding.tally import total
 
 ALL = "all"
-"""What stands for all tasks together."""
+"""The name of all tasks together."""
 DISTURBED = 0.1
 """A change of plain decoding's pace during a prompt that spoils what is compared there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a contender did over the prompts of a task, or over "all"; None says that nobody can know.
+    """The results of a contender over the prompts of a task, or over "all"; None means unknown.
 
-    `against` is its speed in the first contender's, paired by prompt; `whole_against` counts all time
-    from the question on, as some let both models read the prompt before the first token. `acceptance` and
-    `accepted_at` are shares of the drafted tokens, the latter by position and of those that were judged.
+    `against` is its speed relative to the first contender's, paired by prompt; `whole_against` counts all
+    time from the question on, because some process the prompt with both models before the first token.
+    `acceptance` and `accepted_at` are shares of the drafted tokens, the latter by position, among verified
+    tokens.
     """
 
     contender: str
@@ -108,7 +109,7 @@ def _drift(anchors: Sequence[Anchor]) -> tuple[Drift, set[int]]:
 
 
 def _why_not(drift: Drift, steady: int, left: int) -> str:
-    """Return why nothing can be compared; an empty text if it can."""
+    """Return the reason why nothing can be compared; empty if it can."""
     disturbed = len(drift.disturbed)
     if disturbed > steady:
         return (

@@ -1,4 +1,4 @@
-"""What a draft model brings: answers with it against answers without it, in turn."""
+"""The gain of a draft model: answers with and without it, alternating."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PROMPTS = 6
 TOKENS = 96
 FEWEST = 8
 """An answer of fewer tokens says nothing about speed."""
-SEEDS = 4000  # far from those that a person gives
+SEEDS = 4000  # far from those that the user gives
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What a draft model brings, as measured: speed with it over speed without, and its 95% interval."""
+    """The measured gain of a draft model: speed with it over speed without, and its 95% interval."""
 
     mode: Mode
     plain: float
@@ -34,11 +34,11 @@ class Gain:
 
     @property
     def is_gain(self) -> bool:
-        """Tell whether the draft makes answers faster beyond doubt."""
+        """Return whether the draft makes answers faster beyond doubt."""
         return self.low > 1.0
 
     def __str__(self) -> str:
-        """Return the verdict for people."""
+        """Return the result in words."""
         figures = f"{self.together:.1f} against {self.plain:.1f} tokens/s without it"
         interval = f"x{self.ratio:.2f}, 95% between {self.low:.2f} and {self.high:.2f}"
         if self.is_gain:
@@ -49,7 +49,7 @@ class Gain:
 
 
 def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
-    """Answer some bundled prompts plainly and with the draft in turn, and compare; raises EngineError."""
+    """Compare answers to bundled prompts with and without the draft model; raises EngineError."""
     chosen, _ = models.choose_settings(EngineSettings())
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
         chosen = replace(chosen, mode="sd")

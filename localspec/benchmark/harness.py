@@ -1,4 +1,4 @@
-"""Ask contenders the same prompts in turn, time their answers, and keep them across restarts."""
+"""Give contenders the same prompts alternately, time their answers, and save them across restarts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from localspec.benchmark.statistics import Paces
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
-FEWEST_PROMPTS = 3  # below it nothing can be told
+FEWEST_PROMPTS = 3  # with fewer there is no result
 ANCHOR_TOKENS, ANCHOR_S = 32, 0.5  # at least
 ANCHOR_TEXTS = (
     "Once upon a time there was an old house at the end of a long road. In that house",
     "One, two, three, four, five, six, seven, eight, nine,",
     "def add(first, second):\n",
 )
-"""What the anchor has continued, one after another."""
+"""The texts that the anchor continues, one after another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question, asked in a fresh conversation, and the kind of task that it stands for."""
+    """One question for a fresh conversation, and its task."""
 
     task: str
     text: str
@@ -47,7 +47,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request to all contenders, each of which has settings of its own, and the task that it is of."""
+    """A request to all contenders, each with its own settings, and its task."""
 
     task: str
     request: Request
@@ -62,19 +62,19 @@ class Contender(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what the tables call it."""
+        """Return its name in tables."""
 
     def answer(self, question: Question) -> Summary:
-        """Answer and return what it took; raises `LocalSpecError` if that fails.
+        """Answer and return the figures; raises `LocalSpecError`.
 
-        What a contender cannot know of its rounds stays 0.
+        Unknown figures of rounds stay 0.
         """
 
     def cancel(self) -> None:
         """End the running answer within a moment; raises `Cancelled` where to leave it is all that helps."""
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes that its process has held in memory so far; None where nobody can tell."""
+        """Return the peak memory of its process in bytes; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """Plain decoding of the same few tokens, before the first prompt and after each: what drift is told by.
+    """Plain decoding of the same few tokens, before the first prompt and after each, to measure drift.
 
     After `prompt` prompts it took `seconds_per_token`.
     """
@@ -125,7 +125,7 @@ class OwnContender:
     pid: int = field(default_factory=os.getpid)  # of the process that holds the models
 
     def answer(self, question: Question) -> Summary:
-        """Answer in this way to the end, whether it pays or not, and return what it took."""
+        """Answer in this way to the end, even if it is slower, and return the figures."""
         found = self.settings
         settings = found if isinstance(found, EngineSettings) else found[question.task]
         request = replace(question.request, settings=settings, steps_down=False, measures_first=True)
@@ -136,7 +136,7 @@ class OwnContender:
         self.models.cancel()
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes that the models' process has held in memory so far."""
+        """Return the peak memory of the models' process in bytes."""
         return memory_peak(self.pid)
 
 
@@ -157,11 +157,11 @@ class Harness:
         return summary
 
     def cool(self) -> None:
-        """Say that models were opened again, so that everybody has to warm up."""
+        """Report that models were reopened, so all contenders have to warm up."""
         self._warm.clear()
 
     def run(self, contender: Contender, prompt: int, repetition: int, seed: int, name: str = "") -> Run:
-        """Return an answer, which goes on record under the contender's name or another."""
+        """Return an answer, which is recorded under the contender's name or another."""
         name = name or contender.name
         if known := self.record.runs.get((name, prompt, repetition)):
             return known
@@ -219,9 +219,9 @@ def interleave(
 
 
 def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], float]:
-    """Return a measurement of plain decoding: seconds per token of the same few tokens, again and again.
+    """Return a function that measures plain decoding: seconds per token of the same few tokens.
 
-    It takes `least_s` seconds or more: what disturbs a tiny model for a moment is no drift.
+    It takes at least `least_s` seconds: a moment's disturbance of a tiny model is not drift.
     """
     from statistics import median  # 10 ms
 
@@ -263,7 +263,7 @@ def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[Ro
 
 
 def memory_peak(pid: int) -> int | None:
-    """Return the most bytes that a process has held in memory so far; None where nobody can tell."""
+    """Return the peak memory of a process in bytes; None if unknown."""
     if sys.platform == "win32":
         return _windows_peak(pid)
     return _linux_peak(Path(f"/proc/{pid}/status"))
@@ -272,7 +272,7 @@ def memory_peak(pid: int) -> int | None:
 def _linux_peak(status: Path) -> int | None:
     try:
         lines = status.read_text(encoding="utf-8").splitlines()
-    except OSError:  # the process has ended, or this system keeps no such file
+    except OSError:  # the process has ended, or this system has no such file
         return None
     peaks = (line.split() for line in lines if line.startswith("VmHWM:"))
     return next((int(words[1]) * 1024 for words in peaks), None)
@@ -289,7 +289,7 @@ def _windows_peak(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a file holds: the runs under one key, and how long their answers are."""
+    """The content of a file: the runs under one key, and the length of their answers."""
 
     key: str
     tokens: int | None
@@ -297,10 +297,10 @@ class _Kept:
 
 
 class RunRecord:
-    """The runs under one key, as they are in a file; without one they are kept in memory alone."""
+    """The runs under one key, in a file, or only in memory without one."""
 
     def __init__(self, path: Path | None = None, key: str = "") -> None:
-        """Read what is there; what was kept under another key is gone from then on."""
+        """Read the file; runs under another key are dropped."""
         self._file, self._key = None if path is None else JsonFile(path, _Kept), key
         held = None if self._file is None else self._file.read()
         kept = held if held is not None and held.key == key else _Kept(key, None, ())
@@ -312,12 +312,12 @@ class RunRecord:
         return [run for run in self.runs.values() if run.contender == name]
 
     def add(self, run: Run) -> None:
-        """Keep a finished run."""
+        """Save a finished run."""
         self.runs[run.contender, run.prompt, run.repetition] = run
         self._write()
 
     def set_tokens(self, tokens: int) -> None:
-        """Keep how long the answers are."""
+        """Save the length of the answers."""
         self.tokens = tokens
         self._write()
 

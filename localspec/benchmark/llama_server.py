@@ -1,15 +1,15 @@
-"""llama.cpp's own server as a contender: a child process, what it is asked, and what its answers took.
+"""llama.cpp's own server as a contender: a child process, its requests, and the figures of its answers.
 
-What llama-server of the pinned llama.cpp does, where it is not what one expects:
+Unexpected behaviour of llama-server in the pinned llama.cpp:
 
 - `speculative.n_max` and its like in a request are ignored (the code that read them is switched off), so
   there is one server per draft length.
-- Where a draft model does not fit, the server goes on without it and says so in its log alone.
+- If a draft model does not fit, the server continues without it and only logs that.
 - The draft model decodes each verified text once more, and drafts greedily at every temperature; a drafted
   token is accepted where the target's own sampler draws the same.
 - `cache_prompt` false reads the whole prompt, but the server would still copy caches of earlier answers into
   main memory (`--cache-ram`, 8 GB by default) and keep checkpoints of sliding windows.
-- Sampling that a model file recommends takes the place of what a request leaves open.
+- The sampling recommended in a model file replaces defaults of a request.
 - The last event's `timings` have `draft_n` and `draft_n_accepted` only if a token was drafted. Both count
   as ours do, also the drafted tokens after the first that was not accepted; only an accepted token that
   ends the answer counts with us and not there.
@@ -59,12 +59,12 @@ _STAMP = re.compile(r"^(?:\d+\.){3}\d+ ([A-Z]) ")  # when, and how serious
 _TELLING = re.compile(r"error|fail|invalid|exception|assert|what\(\)", re.IGNORECASE)
 _PLAIN = re.compile(rb'"speculative":\s*false')  # what a slot says that does not draft
 _EVENT = b"data: "
-_LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn anew
+_LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn again
 _ALONE = (
     f"--host {HOST} --parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
     "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
 ).split()
-"""One conversation, in memory as ours is, with nothing kept between answers and nothing but text in them."""
+"""One conversation, in memory like ours, with nothing saved between answers and only text in them."""
 
 _FLAGS = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # that Windows alone has
 
@@ -113,7 +113,7 @@ class LlamaServer:
             raise
 
     def answer(self, question: Question) -> Summary:
-        """Answer and return what it took; raises EngineError where the server fails."""
+        """Answer and return the figures; raises EngineError if the server fails."""
         since = self._written()
         try:
             return ask(self._port, request_body(question.request))
@@ -127,7 +127,7 @@ class LlamaServer:
         raise Cancelled("the answer was left")
 
     def memory_peak(self) -> int | None:
-        """Return the most bytes it has held, also after its end; None where nobody can tell."""
+        """Return its peak memory in bytes, also after its end; None if unknown."""
         self._most = memory_peak(self._process.pid) or self._most
         return self._most
 
@@ -148,7 +148,7 @@ class LlamaServer:
                 raise self._refused(f"ended at its start ({exit_words(self._process.returncode)})")
 
     def _get(self, path: str) -> bytes | None:
-        """Return what the server has under a path; None while it has nothing."""
+        """Return the server's JSON at a path; None if there is none."""
         connection = HTTPConnection(HOST, self._port, timeout=_PATIENCE_S)
         try:
             connection.request("GET", path)
@@ -187,7 +187,7 @@ class LlamaServer:
                 self._watcher.kill()
 
     def _telling_words(self, since: int = 0) -> str:
-        """Return what an ended process wrote of its failure; a running one shares the place in the file."""
+        """Return an ended process's output about its failure; a running one shares the file position."""
         self._output.seek(max(since, self._written() - _KEPT))
         lines = self._output.read().decode("utf-8", "replace").splitlines()
         said = next((" ".join(_STAMP.sub("", line).split()) for line in lines if _is_telling(line)), "")
@@ -198,7 +198,7 @@ class LlamaServer:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a free port of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as asked:
         asked.bind((HOST, 0))
         return int(asked.getsockname()[1])
@@ -224,13 +224,13 @@ def _start(program: Path, words: Sequence[str], output: IO[bytes]) -> subprocess
 
 
 def _environment(found: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without settings of a person's own servers, whose threads spin as ours do."""
+    """Return an environment without the user's server settings, with threads that spin like ours."""
     kept = {name: value for name, value in found.items() if not name.upper().startswith(_SETTINGS)}
     return {"GOMP_SPINCOUNT": _SPIN_COUNT} | kept
 
 
 def _is_telling(line: str) -> bool:
-    """Tell whether a line of the log speaks of a failure; what ends a process at once has no stamp."""
+    """Return whether a line of the log is about a failure; fatal errors have no time stamp."""
     stamp = _STAMP.match(line)
     return stamp[1] == "E" if stamp else _TELLING.search(line) is not None
 
@@ -249,7 +249,7 @@ def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int |
 
 
 def target_flags(options: ModelOptions) -> list[Flag]:
-    """Return the flags of a target with their values; what is left to llama.cpp has none."""
+    """Return the flags of a target with their values; omitted ones are left to llama.cpp."""
     found = (
         ("--model", _path(options)),
         ("--ctx-size", options.context),
@@ -324,7 +324,7 @@ class _Complaint:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What ends a stream: what the answer took, or why there is none."""
+    """The end of a stream: the figures of the answer, or its error."""
 
     timings: Timings | None = None
     error: _Complaint | None = None
@@ -363,10 +363,10 @@ def request_body(request: Request) -> bytes:
 
 
 def ask(port: int, body: bytes) -> Summary:
-    """Ask, read the answer to its end and return what it took.
+    """Send a request, read the answer to its end and return its figures.
 
-    Raises ContextFullError and EngineError where the server says no; OSError and HTTPException where it
-    breaks off.
+    Raises ContextFullError and EngineError if the server reports an error; OSError and HTTPException if the
+    connection breaks.
     """
     connection = HTTPConnection(HOST, port, timeout=SILENCE_LIMIT_S)
     try:
@@ -375,7 +375,7 @@ def ask(port: int, body: bytes) -> Summary:
         response = connection.getresponse()
         if response.status != 200:
             _timings(response.read())
-        # No look inside while it comes: the processor belongs to the server meanwhile.
+        # No look inside while it comes: the CPU belongs to the server meanwhile.
         first = response.read1()
         first_token_s = perf_counter() - started if first else 0.0
         text = b"".join((first, *iter(response.read1, b"")))
@@ -387,7 +387,7 @@ def ask(port: int, body: bytes) -> Summary:
 
 
 def _timings(said: bytes) -> Timings:
-    """Return what the last event tells; raises what it complains of."""
+    """Parse the last event; raises its error."""
     try:
         event = read(_Event, json.loads(said), "the last event")
     except ValueError:
@@ -403,12 +403,11 @@ def _timings(said: bytes) -> Timings:
 
 
 def _summary(timings: Timings, first_token_s: float) -> Summary:
-    """Return what an answer took.
+    """Return the figures of an answer.
 
-    `decode_s` is the server's `predicted_ms`: from when the first token was drawn to when the last was, as
-    ours is; HTTP and the words' way to us are left out. Where the server has a draft model, that has read
-    the prompt before the first token: it counts in `prompt_s` and `first_token_s`, while ours reads it
-    after the first token.
+    `decode_s` is the server's `predicted_ms`: from sampling the first token to sampling the last, like ours;
+    HTTP is not included. A draft model of the server has processed the prompt before the first token: that
+    counts in `prompt_s` and `first_token_s`, while ours does it after the first token.
     """
     return Summary(
         prompt_tokens=timings.cache_n + timings.prompt_n,

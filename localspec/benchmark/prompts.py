@@ -1,4 +1,4 @@
-"""What contenders are asked: any JSON Lines file, or the held-out prompts of profiles."""
+"""The prompts for contenders: any JSON Lines file, or the held-out prompts of profiles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXAMPLE = 'a line looks like {"prompt": "..."}'
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """What is read of a line: the first of its texts that there is, and what kind of task it stands for."""
+    """The fields of a line: the first text that is present, and its task."""
 
     prompt: str | None = None
     question: str | None = None
@@ -59,7 +59,7 @@ def profile_prompts(names: Sequence[str]) -> tuple[Prompt, ...]:
 
 
 def spread(prompts: Sequence[Prompt], most: int) -> tuple[Prompt, ...]:
-    """Return at most so many prompts of each task, from all over its prompts, the tasks in turn."""
+    """Return at most `count` prompts of each task, spread over its prompts, the tasks alternating."""
     by_task: dict[str, list[Prompt]] = {}
     for prompt in prompts:
         by_task.setdefault(prompt.task, []).append(prompt)

@@ -16,7 +16,7 @@ from localspec.types.drafts import Distribution
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A measured figure with its 95% interval, whose ends are NaN where one sample tells no spread."""
+    """A measured figure with its 95% interval, whose ends are NaN for a single sample."""
 
     value: float
     low: float
@@ -70,7 +70,7 @@ def _kolmogorov_survival(t: float) -> float:
 
 @lru_cache(64)
 def student_t_quantile(chance: float, freedom: int) -> float:
-    """Return the value that a Student t variable of so many degrees of freedom stays below with a chance.
+    """Return the quantile of Student's t distribution with `freedom` degrees of freedom.
 
     With x = sqrt(freedom) * tan(a), the density is that of cos(a) ** (freedom - 1).
     """
@@ -84,7 +84,7 @@ def ratio_of_sums(above: ArrayLike, below: ArrayLike, one_sided: float = 0.025) 
     """Return the ratio of two sums over pairs, and its interval; there are two pairs at least, all positive.
 
     The truth is beyond either end with a chance of `one_sided`. Pairs are what chance picks from (the
-    bootstrap draws them anew), and few of them widen the interval (Student's t).
+    bootstrap draws them again), and few of them widen the interval (Student's t).
     """
     over, under = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
     count = len(over)

@@ -1,1 +1,1 @@
-"""What a chat is made of, without a screen and without a model."""
+"""Chats and all that belongs to them, without a screen and without a model."""

@@ -41,7 +41,7 @@ _NO_FILE = Path(AUTO)
 
 
 def with_auto(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Return the profiles and `auto`; a file of that name goes before."""
+    """Return the profiles and `auto`; a profile file named `auto` takes precedence."""
     known = {profile.name: profile for profile in profiles}
     usual = known.get(DEFAULT_PROFILE)
     if usual is not None and AUTO not in known:
@@ -56,14 +56,14 @@ def with_auto(profiles: Iterable[Profile]) -> tuple[Profile, ...]:
 
 
 def is_auto(profile: Profile) -> bool:
-    """Tell whether a profile follows others."""
+    """Return whether a profile follows others."""
     return profile.path == _NO_FILE
 
 
 def followed(
     profile: Profile, profiles: Mapping[str, Profile], questions: Sequence[tuple[str, Sequence[str]]]
 ) -> Profile:
-    """Return the profile whose sampling and settings an answer to the last question follows.
+    """Return the profile that gives an answer to the last question its sampling and settings.
 
     With the text of each question come the names of the files that travelled with it.
     """
@@ -79,9 +79,9 @@ def followed(
 
 @dataclass(frozen=True, slots=True)
 class TunedChoice:
-    """What the tuner kept for a task; `settings` None where it no longer holds.
+    """The tuner's settings for a task; `settings` is None if they are no longer valid.
 
-    `reason` is when it was found and what it gains, `notice` what a person should do about it.
+    `reason` says when they were found and what they gain, `notice` what the user should do.
     """
 
     settings: EngineSettings | None
@@ -101,11 +101,11 @@ def nothing_known(_task: TaskType) -> TunedChoice | None:
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What the command line asks for, over what the profiles say; None leaves it to them.
+    """The settings of the command line, which override the profiles'; None leaves a setting to them.
 
-    A mode that `speculation` leaves open is the profile's, or else `auto`: what pays here, stepping down
-    where it does not. `is_auto` asks for that whatever the profile says.
-    `answer` is all else that is asked of an answer; of its sampling and settings nothing counts.
+    A mode that `speculation` leaves open is the profile's, or else `auto`: the fastest on this machine,
+    with a fallback where it is not. `is_auto` asks for that even if the profile names a mode.
+    `answer` has everything else about the answer; its sampling and settings are ignored.
     """
 
     speculation: Speculation = field(default_factory=Speculation)
@@ -115,7 +115,7 @@ class SessionRequest:
     is_auto: bool = False
 
     def over(self, own: ChatSettings) -> SessionRequest:
-        """Return the request with what a chat settles in its place."""
+        """Return the request with the settings of a chat in place of its own."""
         given = own.settled
         before = AUTO if self.is_auto else self.speculation.mode
         mode, thinking = given.pop("mode", before), given.pop("thinking", None)
@@ -131,12 +131,12 @@ class SessionRequest:
         )
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
-        """Return how the tokens of an answer are picked, as it suits the models if they are known."""
+        """Return the sampling of an answer, with the models' recommendation if they are known."""
         below = profile if models is None else suited(profile, models.target.recommended)
         return replace(below.sampling, **self.sampling)
 
     def explained_sampling(self, profile: Profile | None, recommended: Recommendation) -> str:
-        """Return in a line what is settled of an answer's sampling, and by whom."""
+        """Return a line with the sampling settings that differ from the default, and their sources."""
         sources = {recommended.source: recommended.sampling.settled}
         if profile is not None:
             sources[f"from profile {profile.title}"] = said_by(profile, recommended)
@@ -167,14 +167,14 @@ class Chooser:
         experience: PairKnowledge = nothing_known,
         tell: Callable[[str], object] = lambda _notice: None,
     ) -> None:
-        """Remember whom to ask, and whom to tell of settings that have gone stale."""
+        """Take the models, the lookup of tuned settings, and a callback for settings that have gone stale."""
         self.models = models
         self._experience = experience
         self._tell = tell
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
     def options(self, profile: Profile, asked: SessionRequest) -> AnswerOptions:
-        """Return how to write an answer under a profile; the first time it may measure what calls cost."""
+        """Return the options of an answer under a profile; the first time it may measure call times."""
         sampling = asked.sampling_under(profile, self.models)
         if asked.is_auto:
             profile = replace(profile, speculation=replace(profile.speculation, mode=None))
@@ -183,9 +183,9 @@ class Chooser:
         return AnswerOptions(request, choice.reason, profile.name)
 
     def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
-        """Return how to decode under a profile.
+        """Return the decoding settings under a profile.
 
-        A mode that is asked for takes tuned settings only if they are of it.
+        A requested mode uses tuned settings only if they are for that mode.
         """
         asked = asked or Speculation()
         wanted = asked.mode or self._possible(profile.speculation.mode)
@@ -201,7 +201,7 @@ class Chooser:
 
     @property
     def _measured(self) -> Choice:
-        """Return what should be fastest: at once where the models can tell that, else as measured once."""
+        """Return the fastest settings: at once if the models know them, else after one measurement."""
         if isinstance(self.models, QuickChooser):
             return Choice(*self.models.known_settings())
         return self._measured_once
@@ -214,7 +214,7 @@ class Chooser:
         return None if mode in DRAFT_MODES and self.models.draft is None else mode
 
     def _recall(self, task: TaskType) -> Choice | None:
-        """Return what is tuned for a task and possible with these models."""
+        """Return the tuned settings for a task that are possible with these models."""
         if task not in self._tuned:
             self._tuned[task] = tuned = self._experience(task)
             if tuned is not None and tuned.notice:

@@ -1,4 +1,4 @@
-"""One answer from its first event to its last: kept while it comes, and handed to whoever looks at it."""
+"""One answer from its first event to its last: saved as it comes, and passed on to the caller."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def joined(pieces: Iterable[TextPiece]) -> tuple[TextPiece, ...]:
 
 
 def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiece]:
-    """Return a text from `begin` on cut by its spans; what they do not cover is the target's own."""
+    """Cut a text from `begin` by its spans; text outside of them is the target's own."""
     pieces, start = [], 0
     for span in (*spans, Span(len(text), Provenance.TARGET)):
         end = min(start + span.length, len(text))
@@ -60,14 +60,14 @@ def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiec
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The answer has its place in the chat; a continued one comes with the text that it goes on from."""
+    """The answer has its place in the chat; a continued one comes with the text that it continues from."""
 
     message: StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The answer as it is kept."""
+    """The answer as it is saved."""
 
     message: StoredMessage
     record: AnswerRecord | None
@@ -82,7 +82,7 @@ AnswerEvent = Started | GenerationEvent | Saved | Titling
 
 
 class Answering:
-    """An answer on its way from the models into the tree; good for one use."""
+    """An answer that goes from the models into the tree; it can be used once."""
 
     def __init__(self, branches: Branches, place: StoredMessage, record: AnswerRecord) -> None:
         """Prepare an answer to `place` if that is a question, else the continuation of that answer."""
@@ -109,8 +109,8 @@ class Answering:
     def events(self, models: OpenModels, request: Request) -> Generator[AnswerEvent]:
         """Yield the answer as `OpenChat.answer` promises it.
 
-        Thinking that the prompt has opened begins with that tag, so that the kept text tells by itself what
-        it is; `ThinkingOpened` goes no further.
+        Thinking that the prompt has opened is saved with its opening tag, so the text alone shows what
+        it is. `ThinkingOpened` is not passed on.
         """
         failure: BaseException | None = None
         generated: Iterator[GenerationEvent] = iter(())
@@ -133,10 +133,10 @@ class Answering:
             raise
         except Cancelled:
             state = "stopped"
-        except BaseException as error:  # noqa: BLE001 - raised again when what came is kept
+        except BaseException as error:  # noqa: BLE001 - raised again once the text so far is saved
             state, failure = "failed", error
         finally:
-            if isinstance(generated, Generator):  # let the models stop at once, not when it is collected
+            if isinstance(generated, Generator):  # stop the models at once, not when it is collected
                 with suppress(EngineError):
                     generated.close()
         if (saved := self._end(state)) is not None:
@@ -173,7 +173,7 @@ class Answering:
         return "".join(piece.text for piece in self._pieces)
 
     def _save_as_it_comes(self) -> None:
-        """Keep what is new at every interval, whether more comes or the models pause."""
+        """Save new text at every interval, even while the models pause."""
         saved = 0
         while not self._over.wait(SAVE_EVERY_S):
             if len(self._pieces) > saved or self._trouble is not None:
@@ -181,7 +181,7 @@ class Answering:
                 self._keep("writing")
 
     def _end(self, state: State) -> Saved | None:
-        """Keep the answer as it stands at its end; None if nothing came of it."""
+        """Save the finished answer; None if there is no text."""
         self._over.set()
         self._saver.join()  # no earlier state may be written after this one
         text, earlier = self._text, self._earlier
@@ -198,11 +198,11 @@ class Answering:
         return Saved(self._branches.message(self._id), self._branches.record(self._id))
 
     def _completed(self) -> AnswerRecord:
-        """Return the record with what has come of the answer filled in.
+        """Return the record of the answer so far.
 
-        Of an answer that was continued the spans cover the whole text; all else is of the continuation,
-        so that speeds, rounds and seed belong together. The summary of an answer that ended without one is
-        added up from its rounds; the size of the prompt is then not known.
+        For a continued answer, the spans cover the whole text and everything else describes the continuation,
+        so speeds, rounds and seed belong together. If an answer ended without a summary, its rounds are
+        added up; the size of the prompt is then unknown.
         """
         return replace(
             self._record,
@@ -213,7 +213,7 @@ class Answering:
         )
 
     def _keep(self, state: State, record: AnswerRecord | None = None) -> None:
-        """Write to tree and store; trouble with the store is over when a later write succeeds."""
+        """Write to the tree and the store; a store error is forgotten when a later write succeeds."""
         try:
             self._branches.write(self._id, self._text, state, record)
             self._trouble = None
@@ -241,7 +241,7 @@ class LiveUpdate:
 
 
 class LiveAnswer:
-    """One answer under way: one thread puts events in, another takes out what they come to; neither waits."""
+    """An answer in progress: one thread adds events, another takes out the result so far; neither waits."""
 
     def __init__(self) -> None:
         self._waiting: deque[AnswerEvent | BaseException] = deque()
@@ -251,7 +251,7 @@ class LiveAnswer:
         self._waiting.append(event)
 
     def drain(self) -> LiveUpdate:
-        """Return what has come since the last call."""
+        """Return the text and events since the last call."""
         events = [self._waiting.popleft() for _ in range(len(self._waiting))]
         started = _latest(Started, events)
         return LiveUpdate(

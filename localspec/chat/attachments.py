@@ -33,7 +33,7 @@ _WHY_NOT: dict[Obstacle | None, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One way to go on: `insert` takes the place of the text from `start` to the cursor."""
+    """One way to continue: `insert` takes the place of the text from `start` to the cursor."""
 
     insert: str
     label: str
@@ -44,7 +44,7 @@ class Completion:
 def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tuple[Attachment, ...]]:
     """Return a prompt and the files that it names, relative to `folder`, each once.
 
-    Raises UserError for a file that cannot be read, has more than `limit` bytes, is no text, or is missing
+    Raises UserError for a file that cannot be read, has more than `limit` bytes, is not text, or is missing
     although the word can only mean a file.
     """
     found: dict[tuple[Path, tuple[int, int] | None], Attachment] = {}
@@ -110,10 +110,10 @@ def describe(attachment: Attachment, tokens: int | None = None) -> str:
 
 
 def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
-    """Return how the beginning of a file name can go on; it may begin with a quote.
+    """Return completions of a file name, which may begin with a quote.
 
-    Folders end with a slash, hidden names come only when asked for. In a folder of very many files some of
-    them may be left out: only so many are looked at.
+    Folders end with a slash; hidden names need a dot. In a very large folder, only the first
+    `MOST_ENTRIES` files are looked at.
     """
     typed = prefix.removeprefix('"')
     parent, slash, name = typed.rpartition("/")
@@ -126,7 +126,7 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
 
 
 def reference_at_end(text: str) -> int | None:
-    """Return where the file name begins that a text writes after an @ as it ends, None if there is none."""
+    """Return the start of the file name after an @ at the end of a text, None without one."""
     found = _UNFINISHED.search(text)
     if found is None or not begins_name(text[: found.start()]):
         return None
@@ -220,5 +220,5 @@ def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
         is_folder, size = False, ""
     path = f"{parent}{entry.name}{'/' if is_folder else ''}"
     if " " in path:
-        path = f'"{path}' if is_folder else f'"{path}"'  # in a folder the name goes on
+        path = f'"{path}' if is_folder else f'"{path}"'  # in a folder the name continues
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)

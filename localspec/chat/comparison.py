@@ -39,13 +39,13 @@ def figures(answer: ComparedAnswer, plain: float | None) -> tuple[str, ...]:
 
 
 def first_difference(one: str, other: str) -> int | None:
-    """Return where two texts first differ, None if they are equal."""
+    """Return the first position where two texts differ, None if they are equal."""
     pairs = enumerate(zip_longest(one, other))
     return next((at for at, (mine, others) in pairs if mine != others), None)
 
 
 def verdict(answers: Sequence[ComparedAnswer]) -> str:
-    """Return what the texts have in common, in sentences; others are held against the plain one."""
+    """Compare the texts with the plain one, in sentences."""
     if len(answers) < 2:
         return ""
     temperature = answers[0].record.sampling.temperature

@@ -1,4 +1,4 @@
-"""What happens in the open chat, whichever face shows it: questions, answers, branches, other chats."""
+"""The open chat without a screen: questions, answers, branches, switching to other chats."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from localspec.errors import EngineDied, EngineError, StoreError, UserError
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 
-NEWS_S = 1 / 12  # between two looks at an answer under way
+NEWS_S = 1 / 12  # between two updates of an answer in progress
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 
 
 class ChatView(Protocol):
-    """What shows the open chat. All but `ended` are called while nothing else changes the chat."""
+    """A view of the open chat. All methods but `ended` are called while nothing else changes the chat."""
 
     async def show(self, at: int | None = None, focus: int | None = None) -> None:
-        """Show the open chat anew, at its end or at a message; `focus` is the message to give the focus."""
+        """Show the open chat again, at its end or at a message; `focus` is the message to give the focus."""
 
     async def show_messages(self) -> None:
-        """Show the messages of the open chat anew."""
+        """Show the messages of the open chat again."""
 
     async def show_question(self, question: StoredMessage) -> None:
         """Show a question that was just asked."""
 
     def began(self) -> None:
-        """Show that an answer is under way."""
+        """Show that an answer is in progress."""
 
     async def show_news(self, answer: RunningAnswer) -> None:
         """Show what came of an answer since the last time."""
@@ -51,9 +51,9 @@ class ChatView(Protocol):
 
 
 class ChatController:
-    """The open chat of a session and the one answer that may be under way in it.
+    """The open chat of a session and the one answer that may be in progress in it.
 
-    `start` runs a coroutine beside the caller. Its methods raise `LocalSpecError`.
+    `start` runs a coroutine in the background. The methods raise `LocalSpecError`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ChatController:
         self._answer: RunningAnswer | None = None
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
 
-    # --- the answer under way ---
+    # --- the answer in progress ---
 
     @property
     def answering(self) -> bool:
@@ -83,14 +83,14 @@ class ChatController:
         return self._answer is not None
 
     def stop(self) -> None:
-        """End an answer under way; what came is kept. An engine that does not react is ended, too."""
+        """Stop the answer in progress and keep its text. If the engine does not respond, end it."""
         if self._answer is not None and self._answer.is_stuck:
             self._start(self.reload())
         elif self._answer is not None:
             self._answer.stop()
 
     async def reload(self) -> None:
-        """End the engine, whether it reacts or not, and open the models anew."""
+        """End the engine, even if it does not respond, and open the models again."""
         if (models := self.loader.ready) is not None:
             await asyncio.to_thread(models.close)
             self.loader.reopen(models)
@@ -107,7 +107,7 @@ class ChatController:
             raise UserError("an answer is being written", "stop it first: Esc")
 
     async def _leave_answer(self) -> None:
-        """End an answer under way and wait until it is kept, because the chat is about to change."""
+        """Stop the answer in progress and wait until it is saved, because the chat is about to change."""
         if (answer := self._answer) is not None:
             answer.stop()
             if not await answer.ends_within(LEAVING_S):
@@ -119,13 +119,13 @@ class ChatController:
         self._view.rests()
 
     def _launch(self, job: Job, *, continues: bool = False) -> None:
-        """Let the models work on the open chat."""
+        """Start an answer in the open chat."""
         self._answer = answer = RunningAnswer(self.loader, job, continues=continues)
         self._view.began()
         self._start(self._follow(answer))
 
     async def _follow(self, answer: RunningAnswer) -> None:
-        """Show an answer as it comes, unless its chat is left, and tell of its end."""
+        """Show an answer as it comes, and report its end, unless its chat was left."""
         while not await answer.ends_within(NEWS_S):
             async with self._changing:
                 if answer is self._answer:
@@ -158,9 +158,9 @@ class ChatController:
             self._launch(self.session.answer)
 
     def _check_fits(self, text: str, files: Sequence[Attachment]) -> None:
-        """Raise `ContextFullError` for a question that no room could be made for."""
+        """Raise `ContextFullError` for a question that is too long for the whole context."""
         if (models := self.loader.ready) is not None:
-            with suppress(EngineError):  # which the answer will tell
+            with suppress(EngineError):  # the answer will report it
                 check_alone(self.session.chat.system, text, files, models.target, models.count_tokens)
 
     async def answer_again(self, message: StoredMessage, mode: Mode | None = None) -> None:
@@ -169,14 +169,14 @@ class ChatController:
         await self._begin_at(question, lambda models: self.session.answer(models, mode=mode))
 
     async def go_on(self, message: StoredMessage) -> None:
-        """Let the model continue an answer where it ends."""
+        """Continue an answer at its end."""
         self.must_be_idle()
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "choose the answer below")
         await self._begin_at(message, lambda models: self.session.answer(models, continues=message.id))
 
     async def _begin_at(self, message: StoredMessage, job: Job) -> None:
-        """Let the models work at a message, which ends the shown branch."""
+        """Start an answer at a message, which becomes the end of the shown branch."""
         async with self._changing:
             await self.until_free()
             await asyncio.to_thread(self.session.chat.back_to, message.id)
@@ -201,9 +201,9 @@ class ChatController:
         return shown
 
     def compared(self, message: StoredMessage) -> Callable[[Mode], Iterator[AnswerEvent]]:
-        """Return what answers a question again in a mode, each time with the same seed.
+        """Return a function that answers a question in a mode, with the same seed each time.
 
-        The chat is shown as it was meanwhile; raises `UserError` where no models are open.
+        The shown branch does not change. Raises `UserError` if no models are open.
         """
         question, chat = self.question_of(message), self.session.chat
         models, shown = self.loader.models(wait=False), chat.path[-1]
@@ -216,7 +216,7 @@ class ChatController:
             try:
                 for event in self.session.answer(models, mode=mode, seed=seed, plain=rates.get("off")):
                     if isinstance(event, Started) and shown is not question:
-                        chat.back_to(shown.id)  # what a kill would leave on the screen
+                        chat.back_to(shown.id)  # a killed program shows this branch at the next start
                     yield event
                     if isinstance(event, Saved) and event.record and (rate := own_rate(event.record)):
                         rates["off"] = rate
@@ -224,7 +224,7 @@ class ChatController:
                 self.loader.reopen(models)
                 raise
             finally:
-                if shown is not question:  # an answer to keep is one that somebody chose
+                if shown is not question:  # only a chosen answer is shown afterwards
                     chat.back_to(shown.id)
 
         return answers
@@ -238,11 +238,11 @@ class ChatController:
         await self._view.show()
 
     async def room(self, answer: RunningAnswer | None = None) -> Room:
-        """Return what the model could leave unread for the next answer, or for one that found no room."""
+        """Return the exchanges that could be left out for the next answer, or for one that did not fit."""
         self.must_be_idle()
         models, chat, path = self.loader.models(wait=False), self.session.chat, self.session.chat.path
         continues = answer is not None and answer.continues
-        if answer is not None and not continues and path[-1].role == "assistant":  # written anew
+        if answer is not None and not continues and path[-1].role == "assistant":  # written again
             path = path[:-1]
         room = await asyncio.to_thread(
             room_of, chat.system, path, models.target.context, models.count_tokens, continues=continues
@@ -286,7 +286,7 @@ class ChatController:
     # --- other chats ---
 
     async def leave_for(self, open_another: Callable[[], object]) -> None:
-        """Leave the open chat for another; prompts that wait become part of its unsent text."""
+        """Switch to another chat; queued prompts are saved with the unsent text of this one."""
         async with self._changing:
             await self._leave_answer()
             unsent = self._view.take_unsent()
@@ -303,6 +303,6 @@ class ChatController:
         await self._view.show()
 
     def close(self) -> None:
-        """End an answer under way, because the program ends; what was written so far is kept."""
+        """Stop the answer in progress because the program ends; its text is kept."""
         if self._answer is not None:
             self._answer.stop()

@@ -29,7 +29,7 @@ FORMAT = "localspec-chat"
 SCHEMA = 1
 MAX_MESSAGES = 100_000
 MAX_CHARACTERS = 16 * 2**20  # of one text
-_YEAR_9999 = 253_370_764_800.0  # begins: all of it no calendar of a zone further east would hold
+_YEAR_9999 = 253_370_764_800.0  # the year 9999 begins; later times overflow in eastern time zones
 
 _SPEAKERS = {"user": "You", "assistant": "Assistant"}
 _STATES: dict[State, str] = {
@@ -47,7 +47,7 @@ Format = Literal["md", "json"]
 
 
 def when(time_s: float) -> str:
-    """Return a moment in local time, to the minute; empty if no calendar holds it."""
+    """Return a time as local time, to the minute; empty if it is out of range."""
     try:
         return datetime.fromtimestamp(time_s, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     except (OverflowError, OSError, ValueError):
@@ -57,7 +57,7 @@ def when(time_s: float) -> str:
 def to_markdown(
     chat: ChatInfo, path: Sequence[StoredMessage], records: Mapping[int, AnswerRecord] | None = None
 ) -> str:
-    """Return one branch of a chat as Markdown; `records` tell by which models its answers are."""
+    """Return one branch of a chat as Markdown; `records` name the models of its answers."""
     parts = [f"# {chat.title or 'Untitled'}", when(chat.created)]
     if chat.system:
         parts.append("## System prompt\n\n" + closed(chat.system))
@@ -157,7 +157,7 @@ def read_chats(path: Path, name: str = "", left_out: Counter[LeftOut] | None = N
 
 
 def _skip_space(text: str, place: int) -> int:
-    """Return where the next chat begins: files that were put together keep their byte order marks."""
+    """Return the start of the next chat; concatenated files keep their byte order marks."""
     while text[place : place + 1].isspace() or text[place : place + 1] == "\ufeff":
         place += 1
     return place

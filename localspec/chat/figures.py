@@ -62,7 +62,7 @@ _WORDS: dict[str, Callable[[float], str]] = {
 
 
 def in_words(figures: Figures) -> dict[str, str]:
-    """Return the figures that are known, by their fields, as people say them."""
+    """Return the known figures as text, by field name."""
     known = {name: getattr(figures, name) for name in _WORDS}
     return {name: _WORDS[name](figure) for name, figure in known.items() if figure is not None}
 
@@ -74,7 +74,7 @@ def mode_name(mode: str) -> str:
 
 
 def label(record: AnswerRecord) -> str:
-    """Return the line under an answer: how long it took, how fast it came, what speculation brought."""
+    """Return the line under an answer: its time, its speed and the gain of speculation."""
     figures = of_record(record)
     words = in_words(figures)
     speeds = (words[name] for name in ("tokens_per_s", "ratio") if name in words)

@@ -42,7 +42,7 @@ class LiveStats:
             self._hits.add(mark.stats.origin)
 
     def changed(self, change: ModeChanged) -> None:
-        """Go on in another mode; the live speed is then that of the new mode alone."""
+        """Continue in another mode; the live speed is then that of the new mode alone."""
         self._mode, self._note = change.mode, change.reason
         self._hits.change(change.mode)
         self._mode_began = len(self._rounds)

@@ -1,4 +1,4 @@
-"""Open models in the background, tell how far that is, and open them again when their process has ended."""
+"""Open models in the background with progress, and open them again when their process has ended."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class ModelLoader:
 
     @property
     def state(self) -> LoadState:
-        """Return where things stand; never waits."""
+        """Return the state; never waits."""
         return self._state
 
     @property
@@ -93,15 +93,15 @@ class ModelLoader:
 
     @property
     def open_now(self) -> tuple[ModelInfo, ...]:
-        """Return what the open models are, the target first; never waits."""
+        """Return the open models' information, the target's first; never waits."""
         models = self.ready
         return tuple(each for each in (models.target, models.draft) if each) if models else ()
 
     def models(self, *, wait: bool = True) -> OpenModels:
-        """Return the open models, waiting for them if they are on their way.
+        """Return the open models, or wait for them while they are loading.
 
-        Raises the error that opening them ended with, `Cancelled` if they are not to be opened, and
-        `UserError` if they are on their way and nobody wants to wait.
+        Raises the error of opening them, `Cancelled` if that was cancelled, and `UserError` if they are
+        loading and `wait` is False.
         """
         with self._changed:
             while isinstance(self._state, Loading):
@@ -113,7 +113,7 @@ class ModelLoader:
             raise self._state.error if isinstance(self._state, Failed) else Cancelled("no models are open")
 
     def start(self) -> None:
-        """Begin to open the models, unless they are open or on their way; after `close` does nothing."""
+        """Start opening the models, unless they are open or loading; after `close` do nothing."""
         with self._changed:
             if self._closed or isinstance(self._state, Loading | Ready):
                 return
@@ -122,9 +122,9 @@ class ModelLoader:
         self.on_change(self._state)
 
     def reopen(self, died: OpenModels | None = None) -> None:
-        """Open the models again because their process has ended; `died` tells which, None the open ones.
+        """Open the models again because their process has ended; `died` are those models, None the open ones.
 
-        Does nothing if others have taken their place already. Models that keep ending are given up.
+        Does nothing if others are open already. After `MAX_DEATHS` deaths, the state is `Failed`.
         """
         with self._changed:
             if not isinstance(self._state, Ready) or (died or self._state.models) is not self._state.models:
@@ -140,7 +140,7 @@ class ModelLoader:
         _release(dead)
 
     def switch(self, open_models: Opener) -> None:
-        """Open other models in place of these, which come back where that fails or is cancelled."""
+        """Open other models instead; if that fails or is cancelled, these open again."""
         with self._changed:
             if self._closed:
                 return
@@ -151,7 +151,7 @@ class ModelLoader:
         self.on_change(self._state)
 
     def cancel(self) -> bool:
-        """Stop opening the models; those that are open stay. Return whether those before come back."""
+        """Stop opening models; open ones stay. Return whether the previous models open again."""
         with self._changed:
             if not isinstance(self._state, Loading):
                 return False
@@ -211,7 +211,7 @@ class ModelLoader:
             outcome = Closed()
         except LocalSpecError as error:
             outcome = Failed(error)
-        except Exception as error:  # noqa: BLE001 - there is nobody else to tell
+        except Exception as error:  # noqa: BLE001 - shown as the state
             outcome = Failed(EngineError(f"opening the models failed: {error!r}"))
         with self._changed:
             wanted = self._attempt is attempt
@@ -226,11 +226,11 @@ class ModelLoader:
             _release(outcome.models)
 
     def _progress(self, attempt: object, fraction: float) -> bool:
-        """Take in how far a load is; tell whether it is to go on."""
+        """Set the progress of a load; return whether to continue."""
         with self._changed:
             if self._attempt is not attempt:
                 return False
-            state = Loading(round(min(max(fraction, 0.0), 1.0), 2))  # a change that nobody sees is none
+            state = Loading(round(min(max(fraction, 0.0), 1.0), 2))  # smaller changes are not visible
             if state == self._state:
                 return True
             self._set(state)

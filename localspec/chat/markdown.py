@@ -81,7 +81,7 @@ class FenceScanner:
     """
 
     def __init__(self) -> None:
-        self._fence = ""  # the opening mark of the block that goes on
+        self._fence = ""  # the opening mark of the block that continues
 
     @property
     def is_in_code(self) -> bool:

@@ -1,4 +1,4 @@
-"""Values of kept conversations: what is stored, and what a screen or an export reads."""
+"""Values of saved conversations: stored messages, and what the screen and exports read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from localspec.units import counted
 
 Role = Literal["user", "assistant"]
 State = Literal["writing", "complete", "stopped", "length", "context", "circles", "failed"]
-"""Of a message. `writing` is an answer under way; `stopped` was ended by a person, by a kill or a power cut;
+"""Of a message. `writing` is an answer in progress; `stopped` was ended by the user, a kill or a power cut;
 `length` and `context` ran into a limit, `circles` repeated itself; `failed` lost its engine. All but
 `complete` can be continued."""
 
@@ -71,7 +71,7 @@ class StoredMessage:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """So many characters of an answer share one provenance."""
+    """A number of characters of an answer with one provenance."""
 
     length: int
     provenance: Provenance
@@ -103,7 +103,7 @@ class AnswerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What one chat settles over flags and profile; None leaves a setting to them."""
+    """A chat's own settings, which override flags and profile; None leaves a setting to them."""
 
     mode: Literal["auto", Mode] | None = None
     temperature: Temperature | None = None

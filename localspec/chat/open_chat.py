@@ -1,4 +1,4 @@
-"""One open chat: what is asked in it, how it is read and walked, and the answers that are written into it."""
+"""One open chat: its questions, its branches, and the answers that are written into it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpenChat(Branches):
     def __init__(
         self, store: Store, chat_id: int, usual_system: Callable[[str], str] = lambda _profile: ""
     ) -> None:
-        """Open a chat; `usual_system` tells the system prompt of a profile, for want of one of its own."""
+        """Open a chat; `usual_system` returns the system prompt of a profile, for chats without their own."""
         super().__init__(store, chat_id)
         self._usual_system = usual_system
 
@@ -57,7 +57,7 @@ class OpenChat(Branches):
         return replace(shown, spans=record.spans, model=record.target, label=label(record))
 
     def prompt(self) -> tuple[Message, ...]:
-        """Return what the model reads of the shown branch, as `to_prompt` describes it."""
+        """Return the prompt of the shown branch, as `to_prompt` describes it."""
         return to_prompt(self.system, self.path)
 
     @property
@@ -81,16 +81,16 @@ class OpenChat(Branches):
         return self.add(self.tree.leaf, "user", text, attachments=attachments)
 
     def edit(self, message_id: int, text: str) -> StoredMessage:
-        """Add another version of a message beside it, and show the branch that ends there."""
+        """Add another version of a message as its sibling, and show the branch that ends there."""
         message = self.message(message_id)
         if message.role == "user":
             _check_question(text, message.attachments)
         return self.add(message.parent, message.role, text, attachments=message.attachments)
 
     def switch(self, message_id: int, step: int) -> int:
-        """Show the branch so many siblings further, backwards if negative, and no further than there are.
+        """Show the sibling that is `step` places further (backwards if negative), or the last one.
 
-        Counted from the sibling that is shown; returns the one that is then.
+        Counts from the shown sibling; returns the one that is shown then.
         """
         tree = self.tree
         siblings = tree.siblings(self.message(message_id).id)
@@ -126,7 +126,7 @@ class OpenChat(Branches):
             self.set_dropped([id_ for group in of_this_kind for id_ in group], dropped=dropped)
 
     def set_plain(self, message_id: int, plain: PlainRate) -> Saved:
-        """Keep with an answer the plain decoding that its ratio refers to."""
+        """Save with an answer the plain speed that its ratio refers to."""
         message, record = self.message(message_id), self.record(message_id)
         if record is None:
             raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
@@ -136,20 +136,20 @@ class OpenChat(Branches):
     def answer(
         self, models: OpenModels, options: AnswerOptions, *, continues: int | None = None
     ) -> Generator[AnswerEvent]:
-        """Answer the question that the shown branch ends in, or go on with the answer `continues`.
+        """Answer the question that the shown branch ends in, or continue with the answer `continues`.
 
-        Where the branch ends in an answer, another one is written beside it.
+        If the branch ends in an answer, another one is written as its sibling.
 
-        Yields `Started`, what the models say, and `Saved`; an error is raised after that. What came is kept,
-        also when the iterator is closed early. An answer that ends early with nothing written leaves no
-        message, and there is no `Saved`. Text that the store cannot take stays in this chat while it is open,
-        and its `StoreError` is raised at the end.
+        Yields `Started`, the models' events and `Saved`; an error is raised after that. The text so far is
+        saved, also if the iterator is closed early. An answer that ends early without text leaves no message
+        and yields no `Saved`. If the store fails, the text stays in this chat while it is open, and the
+        `StoreError` is raised at the end.
         """
         place = self._answer_again(continues) if continues is not None else self._question()
         path = self.tree.path_to(place.id)
         prompt = to_prompt(self.system, path, continues=continues is not None)
         seed = options.request.seed
-        if seed is None:  # one is drawn and kept, so that the answer can be written again
+        if seed is None:  # drawn and saved, so that the answer can be reproduced
             seed = int.from_bytes(os.urandom(4))
         request = replace(options.request, prompt=prompt, seed=seed)
         record = AnswerRecord(

@@ -30,7 +30,7 @@ class PlainRates:
             self._points = tuple(sorted((*others, rate), key=lambda point: point.depth))
 
     def learn(self, record: AnswerRecord) -> None:
-        """Take in an answer that was itself written by plain decoding; others tell nothing."""
+        """Add the speed of an answer in plain decoding; ignore others."""
         if record.summary.tokens > ENOUGH_TOKENS and (rate := own_rate(record)):
             self.add(rate)
 

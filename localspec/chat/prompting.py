@@ -15,15 +15,15 @@ from localspec.types.models import ModelInfo
 from localspec.types.request import Message
 
 Count = Callable[[Sequence[Message]], int]
-"""Tells how many tokens a conversation takes, as `OpenModels.count_tokens` does."""
+"""Counts the tokens of a conversation, as `OpenModels.count_tokens` does."""
 WARN_ABOVE = 0.8
-COMFORTABLE = 0.6  # of the context, to be filled at most after making room
+COMFORTABLE = 0.6  # share of the context to fill at most after making room
 _FOR_AN_ANSWER = 1024  # tokens, in a context that is to be opened larger
 _BYTES_PER_TOKEN = 4  # of English text, roughly
 _TOKENS_PER_TURN = 4  # what chat templates put around a turn, roughly
 TITLE = (
     Message("user", "Name the topic of this conversation in three to five words."),
-    Message("assistant", '"'),  # which the model goes on with
+    Message("assistant", '"'),  # the beginning of the title, which the model continues
 )
 TITLE_TOKENS, _TITLE_WORDS = 16, 6
 _EMPTY_WORDS = {"the", "and", "for", "with", "this", "that"}
@@ -31,11 +31,11 @@ _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, agai
 
 
 def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return the conversation that a model reads.
+    """Return the conversation as the model's prompt.
 
     Exchanges with a dropped message are left out, unless the branch ends in their question.
-    Of answers only what follows the thinking is sent; with `continues`, the last is sent as it stands.
-    Questions with no answer between them stay apart; where a template wants one, it joins them.
+    Answers are sent without their thinking; with `continues`, the last one is sent unchanged.
+    Consecutive questions stay separate; the chat template may join them.
     """
     turns: list[Message] = []
     groups = exchanges_of(path)
@@ -48,10 +48,10 @@ def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = F
 
 
 def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ...], ...]:
-    """Return a branch in parts that begin with a question and end with an answer; the last may lack one.
+    """Split a branch into exchanges, each a question with its answer; the last may lack one.
 
-    A question of which no answer came shares a part with the next, and an answer before all questions, such
-    as a greeting, one with the first.
+    An unanswered question belongs to the next exchange, and an answer before all questions, such as a
+    greeting, to the first.
     """
     groups: list[list[StoredMessage]] = []
     greeting: list[StoredMessage] = []
@@ -69,7 +69,7 @@ def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ..
 
 
 def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return what a model reads of one exchange; with `continues`, its last message as it stands."""
+    """Return the prompt of one exchange; with `continues`, its last message is unchanged."""
     turns: list[Message] = []
     for number, message in enumerate(exchange, 1):
         as_it_stands = continues and number == len(exchange)
@@ -87,7 +87,7 @@ def _content(message: StoredMessage) -> str:
 
 
 def question_of(text: str, attachments: Sequence[Attachment]) -> str:
-    """Return what a model reads of a question and the files that travel with it."""
+    """Return the text of a question with its attached files."""
     files = [f"File {file.name}:\n{fenced(file.text)}" for file in attachments]
     return "\n\n".join(part for part in (*files, text) if part)
 
@@ -128,9 +128,9 @@ class Room:
         return frozenset(place for place, one in enumerate(self.exchanges) if one.dropped)
 
     def proposed(self) -> frozenset[int]:
-        """Return what to leave out: what is already, then the oldest until the rest fits well.
+        """Return the exchanges to leave out: those out already, then the oldest until the rest fits well.
 
-        The last exchange is what the conversation is about, and stays unless what waits needs its room.
+        The last exchange stays, unless the waiting question or answer needs its space.
         """
         out = set(self.dropped)
         for place in range(len(self.exchanges)):
@@ -146,7 +146,7 @@ class Room:
 def room_of(
     system: str, path: Sequence[StoredMessage], size: int, count: Count, *, continues: bool = False
 ) -> Room:
-    """Return what a branch takes of a context; a question at its end waits; `continues`, its answer does."""
+    """Return the context use of a branch; a question at its end waits, with `continues` its last answer."""
     waits = continues or (bool(path) and path[-1].role == "user")
     kept = to_prompt(system, [replace(one, dropped=True) for one in path], continues=continues)
     kept = kept if waits else (*kept, Message("user", ""))  # templates want one
@@ -157,7 +157,7 @@ def room_of(
 def check_alone(
     system: str, text: str, attachments: Sequence[Attachment], target: ModelInfo, count: Count
 ) -> int:
-    """Return the tokens of a question in a chat of its own; raises `ContextFullError` if it can never fit."""
+    """Return the tokens of a question alone; raises `ContextFullError` if it can never fit."""
     turns = (Message("system", system), Message("user", question_of(text, attachments)))
     tokens = count(turns if system else turns[1:])
     if tokens >= target.context:
@@ -166,7 +166,7 @@ def check_alone(
 
 
 def never_fits(tokens: int, target: ModelInfo) -> ContextFullError:
-    """Return what is wrong with a question that is too long by itself, and what helps."""
+    """Return the error for a question that is too long by itself, with a hint."""
     hint = "attach less, or shorten it"
     if target.training_context > tokens:
         larger = min(target.training_context, -(-(tokens + _FOR_AN_ANSWER) // 1024) * 1024)
@@ -179,7 +179,7 @@ def never_fits(tokens: int, target: ModelInfo) -> ContextFullError:
 
 
 def after_answer(record: AnswerRecord) -> int | None:
-    """Return the tokens in the context after an answer; None for one that ended before it could tell."""
+    """Return the tokens in the context after an answer; None if it ended too early to know."""
     summary = record.summary
     return summary.prompt_tokens + summary.tokens if summary.prompt_tokens else None
 
@@ -192,9 +192,9 @@ def estimate(messages: Sequence[Message]) -> int:
 
 
 def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = False) -> str | None:
-    """Return a line to show while there is still room to act, None while there is plenty.
+    """Return a warning while there is still room to act, None while there is plenty.
 
-    An estimate is not to be shown as a count. A new chat holds nothing yet that could be left out.
+    An estimate is marked as such. A new chat has nothing that could be left out.
     """
     about = "about " if estimated else ""
     if used >= size:
@@ -207,7 +207,7 @@ def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = Fal
 
 
 def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ...]:
-    """Return what could be left out of a branch: all its exchanges but a question that waits."""
+    """Return the exchanges that could be left out of a branch: all but a waiting question."""
     found = []
     for group in exchanges_of(path):
         messages = messages_of(group)

@@ -1,7 +1,7 @@
-r"""Where a text names files: `@name`, `@"name with spaces"`, `@~/name`; or lines: `@name:3-5`, `@name#L3`.
+r"""File references in a text: `@name`, `@"name with spaces"`, `@~/name`; or lines: `@name:3-5`, `@name#L3`.
 
-How far a name goes is decided by the files that are there, so that any sign may touch it.
-A word that names no file stays text: `@dataclass`, `me@example.org`; `\@name` stays text in any case.
+The existing files decide where a name ends, so punctuation may follow it directly.
+A word that names no file stays text: `@dataclass`, `me@example.org`. `\@name` always stays text.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Literal
 from localspec.chat.markdown import code_blocks
 
 Obstacle = Literal["address", "backslash", "code", "longer"]
-"""Why a file that is there is not read: the `@` stands in an address or a path, behind a backslash or in a
-block of code, or the word goes on where the name of the file ends."""
+"""Why a file that is there is not read: the `@` is in an address or a path, behind a backslash or in a
+block of code, or the word continues where the name of the file ends."""
 LONGEST_NAME = 512  # characters that are compared with the files
 _FILE_ENDINGS = frozenset(  # with these, a name that does not exist is a slip and no mere word
     ".c .cfg .conf .cpp .css .csv .go .h .html .ini .ipynb .java .js .json .jsonl .log .md .pdf .py .rs .rst "
@@ -38,10 +38,10 @@ _WORD = re.compile(r'[^\s"]*')
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """An `@` at character `start`, and the file that the text behind it, up to `end`, names.
+    """An `@` at character `start`, and the file named by the text up to `end`.
 
-    `lines` are the first and the last one that are wanted, None for all. With an `obstacle` the file is there
-    and is not to be read; without one it is to be, and may be missing.
+    `lines` are the first and the last line, None for all. With an `obstacle` the file exists but is not read;
+    without one it is read, and may be missing.
     """
 
     start: int
@@ -83,12 +83,12 @@ def references(text: str, folder: Path) -> Iterator[FileReference]:
 
 
 def begins_name(before: str) -> bool:
-    """Tell whether an `@` behind a text begins a name, and stands in no address and no path."""
+    """Return whether an `@` after a text begins a name, and is not part of an address or a path."""
     return not any(map(str.isalnum, before[len(before.rstrip(_OF_ADDRESSES)) :]))
 
 
 def path_named(name: str, folder: Path) -> Path:
-    """Return the file that a person names, relative to `folder` or to the home folder after a `~`."""
+    """Return the path of a file name, relative to `folder`, or to the home folder after a `~`."""
     try:
         return folder / Path(name).expanduser()
     except RuntimeError:  # `~somebody`
@@ -96,7 +96,7 @@ def path_named(name: str, folder: Path) -> Path:
 
 
 def _is_certain(before: str) -> bool:
-    """Tell whether an `@` behind a text is no part of code, so that a name behind it may be misspelt."""
+    """Return whether an `@` after a text is outside of code, so a missing file may be a typing error."""
     last = before[-1:]
     return not last.isascii() or last.isspace() or last in "([{"
 
@@ -115,7 +115,7 @@ def _named(text: str, start: int, folder: Path) -> tuple[str, int]:
 
 
 def _misspelt(text: str, start: int, folder: Path) -> tuple[str, int]:
-    """Return what a text at `start` can only mean as a file, though none is there; or nothing."""
+    """Return the text at `start` if it can only be the name of a missing file; else nothing."""
     line = _line(text, start)
     close = line.find('"', 1) if line.startswith('"') else -1
     if close > 1:
@@ -131,7 +131,7 @@ def _misspelt(text: str, start: int, folder: Path) -> tuple[str, int]:
 
 
 def _beginning(text: str, start: int, folder: Path) -> tuple[str, int]:
-    """Return the file whose name is the beginning of the word at `start`; or nothing."""
+    """Return the file whose name begins the word at `start`; or nothing."""
     word = _word(_line(text, start))
     for length in range(len(word), 0, -1):
         if name := _existing(word[:length], folder):
@@ -149,12 +149,12 @@ def _word(line: str) -> str:
 
 
 def _existing(name: str, folder: Path) -> str:
-    """Return how the file of that name is spelt on the disk, with its accents composed or not; or nothing."""
+    """Return the spelling of a file name on the disk, with its accents composed or not; or nothing."""
     composed, apart = unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)
     for spelling in dict.fromkeys((name, composed, apart)):
         path = path_named(spelling, folder)
         with suppress(OSError, ValueError):
-            if spelling.endswith(path.name) and not stat.S_ISDIR(path.stat().st_mode):  # no slash behind it
+            if spelling.endswith(path.name) and not stat.S_ISDIR(path.stat().st_mode):  # no slash after it
                 return spelling
     return ""
 

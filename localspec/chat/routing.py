@@ -1,6 +1,6 @@
-"""Tell from a message whether it asks for help with a program; pure, and a fraction of a millisecond.
+"""Decide whether a message asks for help with a program; pure, and a fraction of a millisecond.
 
-What programs look like decides at once; else points are added for their signs and for their words.
+Text that looks like a program decides at once; otherwise points are added for its signs and words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _COUNTED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]{2}|[^\W\d_\u3040-\u30ff\u34
 
 
 def route(message: str, files: Sequence[str] = (), before: Route | None = None) -> Route:
-    """Return what a message with these files is about; a short follow-up stays with the one before."""
+    """Return the task of a message with these files; a short follow-up keeps the previous one."""
     text = _QUOTED.sub("", message[:READ])
     points = _points(text)
     if points >= ENOUGH or any(_is_source(name) for name in files):
@@ -69,7 +69,7 @@ def _is_source(name: str) -> bool:
 
 @lru_cache(maxsize=512)  # of a long chat, again with every question
 def _points(text: str) -> float:
-    """Return how much a text looks like one about programs."""
+    """Return a score for how much a text is about programs."""
     if _CERTAIN.search(text):
         return 2 * NAME
     plain = _ELSEWHERE.sub(" ", text)
@@ -83,7 +83,7 @@ def _points(text: str) -> float:
 
 
 def _follows(text: str) -> bool:
-    """Tell whether a message can be read as one that goes on with what was said."""
+    """Return whether a message can be a follow-up to the one before."""
     if _NEW_TOPIC.search(text) or _PROSE.search(text):
         return False
     words = len(_COUNTED.findall(text))

@@ -1,4 +1,4 @@
-"""What one person works at: the open chat, the profile, the way of decoding, the prompts that wait."""
+"""The user's session: the open chat, the profile, the decoding mode and the queued prompts."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 Start = Literal["last", "new", "aside"]
-"""What chat a session opens; the next start passes over one `aside`, whose answers are not compared."""
+"""The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 RECENT = 30  # chats that a search without words shows
 
 
 class ChatSession:
-    """The choices of one person and the chat that they apply to."""
+    """The user's choices and the chat that they apply to."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ChatSession:
 
     @property
     def profile(self) -> Profile:
-        """Return the profile of the open chat; one that is gone gives way to the usual one."""
+        """Return the profile of the open chat; the default one if it no longer exists."""
         return self._profile_of(self.chat.info.profile)
 
     def _profile_of(self, name: str) -> Profile:
@@ -95,7 +95,7 @@ class ChatSession:
 
     @property
     def followed(self) -> Profile:
-        """Return whose sampling and settings the next answer follows; `auto` goes by the last question."""
+        """Return the profile of the next answer; `auto` chooses by the last question."""
         questions = [
             (message.content, [file.source for file in message.attachments])
             for message in self.chat.path
@@ -104,25 +104,25 @@ class ChatSession:
         return followed(self.profile, self._profiles, questions)
 
     def route_shown(self, name: str) -> str:
-        """Return how `auto` came to follow the profile of an answer; nothing where one was chosen."""
+        """Return a note that `auto` chose the profile of an answer; empty if the user chose it."""
         return f"profile {AUTO}: {name}" if is_auto(self.profile) and name != AUTO else ""
 
     def sampling(self, models: OpenModels | None) -> Sampling:
-        """Return how the next answer of these models picks its tokens."""
+        """Return the sampling of the next answer of these models."""
         return self.asked.sampling_under(self.followed, models)
 
     @property
     def asked(self) -> SessionRequest:
-        """Return what the open chat settles, over what was asked for at the start."""
+        """Return the settings of the open chat, over those requested at the start."""
         return self.request.over(self.chat.info.settings)
 
     @property
     def mode(self) -> Mode | None:
-        """Return the mode that the next answers are asked for; None is the one that pays."""
+        """Return the requested mode of the next answers; None is the fastest."""
         return self.asked.speculation.mode
 
     def settle(self, **settings: object) -> None:
-        """Keep settings, or `system_prompt`, with the open chat; None leaves them to what lies below."""
+        """Save settings, or `system_prompt`, with the open chat; None removes them from it."""
         chat = self.chat.info
         if "system_prompt" in settings:
             self.store.set_system(chat.id, cast("str | None", settings.pop("system_prompt")))
@@ -130,7 +130,7 @@ class ChatSession:
         self.chat.reload()
 
     def new(self) -> None:
-        """Open an empty chat under the usual profile, or that in which only unsent text stands."""
+        """Open an empty chat with the default profile, or the last one that has only unsent text."""
         begun = self._begun()
         self.chat = self._fresh() if begun is None else self._opened(begun)
 
@@ -142,7 +142,7 @@ class ChatSession:
         self.chat = chat
 
     def choose_profile(self, name: str) -> Profile:
-        """Let the next messages of this chat follow a profile."""
+        """Switch this chat to a profile."""
         profile = self._known(name)
         self.store.set_profile(self.chat.info.id, profile.name)
         self.chat.reload()
@@ -163,9 +163,9 @@ class ChatSession:
         continues: int | None = None,
         plain: PlainRate | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; a second `Saved` brings what is measured afterwards.
+        """Answer the last question of the open chat; a second `Saved` has what is measured afterwards.
 
-        That is plain decoding, unless `plain` tells how fast it is on the same question.
+        That is the speed of plain decoding, unless `plain` has it for the same question.
         """
         chat, options = self.chat, self.options(models, mode=mode, seed=seed)
         self._answers += 1
@@ -175,15 +175,15 @@ class ChatSession:
                 if (rated := self._rated(models, chat, event, plain)) is not None:
                     yield rated
                 if self.titles and mode is None and event.message.state == "complete" and not self.queue:
-                    with suppress(UserError, StoreError, Cancelled):  # it keeps the title that it has
+                    with suppress(UserError, StoreError, Cancelled):  # the title stays
                         yield from self._title(models, chat, options.request)
 
     def options(
         self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
     ) -> AnswerOptions:
-        """Return how to write the next answer; the first time in `auto` measures what calls cost.
+        """Return the options of the next answer; the first time in `auto` measures call times.
 
-        A `mode` of its own is kept even where it loses.
+        A `mode` that is given stays even if it is slower.
         """
         if self._chooser is None or self._chooser.models is not models:
             if self._chooser and self._chooser.models.target.path != models.target.path:
@@ -204,7 +204,7 @@ class ChatSession:
         return self.in_use
 
     def take_notices(self) -> tuple[str, ...]:
-        """Return what is new to say about settings that have gone stale."""
+        """Return new notices about settings that have gone stale."""
         new = tuple(notice for notice, is_read in list(self._notices.items()) if not is_read)
         self._notices |= dict.fromkeys(new, True)
         return new
@@ -231,7 +231,7 @@ class ChatSession:
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _title(self, models: OpenModels, chat: OpenChat, request: Request) -> Iterator[Titling]:
-        """Let the models name a chat after its first answer, from which the prompt goes on in the caches."""
+        """Let the models write a title after the first answer, which is still in the KV cache."""
         from localspec.chat.store import title_of
 
         info, path = self.store.chat(chat.info.id), chat.path
@@ -247,7 +247,7 @@ class ChatSession:
             is_whole = isinstance(event, Finished) and event.reason == "stop"
             yield Titling()
         title = title_in(text, " ".join(message.content for message in path)) if is_whole else ""
-        if title and self.store.chat(info.id).title == info.title:  # nobody has named it meanwhile
+        if title and self.store.chat(info.id).title == info.title:  # not renamed meanwhile
             self.store.rename(info.id, title)
             chat.reload()
 

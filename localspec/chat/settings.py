@@ -1,4 +1,4 @@
-"""What a person can settle about answers: where each value comes from, and where a new one is kept.
+"""The settings of answers: the source of each value, and where a new one is saved.
 
 `settings.toml` lists the settings.
 """
@@ -33,7 +33,7 @@ _CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "swit
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One thing to settle; `profile` and `config` are its keys in their files, empty in those without it."""
+    """A setting; `profile` and `config` are its keys in those files, empty where it does not exist."""
 
     name: str
     title: str
@@ -73,7 +73,7 @@ class Setting:
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     def place(self, wanted: Place) -> Place:
-        """Return where a value goes that is to be kept in a place, which may not know it."""
+        """Return the place that a value is saved in if `place` does not have this setting."""
         if self.name == "context" or (wanted == "config" and self.config):
             return "config"
         return "profile" if wanted == "profile" and self.profile else "chat"
@@ -88,7 +88,7 @@ SETTINGS = read(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where values come from: a place, or what nobody can change from here; None says nothing."""
+    """The source of a value: a place, or one that cannot be changed from here; None if it has none."""
 
     name: str
     place: Place | None
@@ -96,9 +96,9 @@ class Source:
 
 
 def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ...]:
-    """Return what the settings of the next answer come from; each goes before those that precede it.
+    """Return the sources of the settings of the next answer; later ones override earlier ones.
 
-    Reads config.toml anew; raises UserError for one that makes no sense.
+    Reads config.toml again; raises UserError if it is invalid.
     """
     known = config.read_config(config_dir() / "config.toml")
     asked, profile, chat = session.request, session.followed, session.chat.info
@@ -136,9 +136,9 @@ def _context(models: OpenModels | None) -> Source:
 
 
 def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:
-    """Keep new values in a place, None taking one away; return what was kept where.
+    """Save new values in a place, None removing one; return a line that says what was saved where.
 
-    What the place does not know goes to the one that does. Raises UserError and StoreError.
+    A setting that the place does not have is saved where it exists. Raises UserError and StoreError.
     """
     title, folder, told = session.followed.title, config_dir() / "profiles", []
     places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}

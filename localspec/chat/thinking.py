@@ -27,18 +27,18 @@ HARMONY_MARKS = tuple(
     f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "call", "return")
 )
 HARMONY_BEGINNING = "<|channel|>"
-"""What an answer in OpenAI's harmony format begins with; what stands before it is the prompt's."""
+"""The beginning of an answer in OpenAI's harmony format, after the prompt's part."""
 _HARMONY_MARK = re.compile("|".join(map(re.escape, HARMONY_MARKS)))
 
 
 def line_end(text: str, start: int) -> int:
-    """Return where the next line begins."""
+    """Return the start of the next line."""
     return text.find("\n", start) + 1 or len(text)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A stretch of an answer that begins at character `start`; thinking that goes on is not `closed`."""
+    """A stretch of an answer that begins at character `start`; thinking that continues is not `closed`."""
 
     kind: Literal["thinking", "answer"]
     text: str
@@ -49,7 +49,7 @@ class Part:
 def split(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     """Return the parts of an answer, without the tags between them and the blank space around those.
 
-    `streaming` says that more will come: a tag that has only begun is kept back.
+    With `streaming`, more will come: an incomplete tag is held back.
     """
     reader = ThinkingReader()
     stretches = [*reader.feed(text, more=streaming), *reader.unfinished()]
@@ -78,17 +78,17 @@ def without_thinking(text: str) -> str:
 
 
 class ThinkingReader:
-    """Tells thinking from answer in a text as it comes: the one reader of thinking.
+    """Separates thinking from the answer as the text comes; the one parser of thinking.
 
     Thinking comes first, as `LeadingThinking` finds it. Further on a tag counts at the start of a line
-    outside of code, once the closing one has come, too: else the answer only speaks of it. Messages of
-    OpenAI's harmony format are known by what they begin with. White space around thinking belongs to neither.
+    outside of code, once its closing tag has come; otherwise the answer only mentions it. Messages in
+    OpenAI's harmony format are recognised by their beginning. White space around thinking is dropped.
     """
 
     def __init__(self, opened: ThinkingTags | None = None, *, has_channels: bool = False) -> None:
-        """Begin with nothing; `opened` are the tags whose first one the prompt ends with.
+        """Start empty; `opened` are the tags of thinking that the prompt has opened.
 
-        `has_channels` says that the text is in the harmony format, whatever it begins with.
+        With `has_channels`, the text is in the harmony format, whatever it begins with.
         """
         self._leading = LeadingThinking(opened)
         self._later = _LaterThinking()
@@ -99,13 +99,13 @@ class ThinkingReader:
 
     @property
     def is_thinking(self) -> bool:
-        """Tell whether the text ends inside of thinking."""
+        """Return whether the text ends inside thinking."""
         if self._channels is not None:
             return self._channels.thinks
         return self._leading.tags is not None or self._later.opening is not None
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
-        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        """Yield the parts that are certain now, in order; `more` if the answer continues."""
         if self._channels is None and self._beginning is not None:
             text = self._beginning = self._beginning + text
             start = text.lstrip()
@@ -121,7 +121,7 @@ class ThinkingReader:
             yield from self._end_of_thinking()
 
     def unfinished(self) -> Iterator[Stretch]:
-        """Yield later thinking whose closing tag may still come, to show it before that is clear."""
+        """Yield later thinking whose closing tag may still come, to show it before that is certain."""
         yield from self._trimmed(self._later.unfinished())
 
     def _tagged(self, text: str, *, more: bool) -> Iterator[Stretch]:
@@ -164,7 +164,7 @@ def _stretch(kind: StretchKind, text: str) -> Iterator[Stretch]:
 
 
 def _end_of_blank(text: str, start: int, blanks: str) -> int:
-    """Return where the blanks of some kinds from a place on end."""
+    """Return the end of the blanks from a position on."""
     end = start
     while end < len(text) and text[end] in blanks:
         end += 1
@@ -172,18 +172,18 @@ def _end_of_blank(text: str, start: int, blanks: str) -> int:
 
 
 class _LaterThinking:
-    """Finds thinking behind the beginning of an answer."""
+    """Finds thinking after the beginning of an answer."""
 
     def __init__(self) -> None:
         self._rest = ""
-        self._line = ""  # as far as it was told
+        self._line = ""  # the current line, up to the text that was yielded
         self._fences = FenceScanner()
         self._follows_thinking = False
-        self._searched = 0  # characters of the rest in which no tag closes
+        self._searched = 0  # characters of the rest that have no closing tag
         self.opening: re.Match[str] | None = None  # at the beginning of the rest
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
-        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        """Yield the parts that are certain now, in order; `more` if the answer continues."""
         text, at = self._rest + text, 0
         while at < len(text):
             if self._follows_thinking:
@@ -225,7 +225,7 @@ class _LaterThinking:
             yield "thinking", self._rest[begin:end]
 
     def _closing(self, text: str, at: int) -> re.Match[str] | None:
-        """Return the tag that closes what the line at a place opens; what was searched before is left out."""
+        """Return the closing tag for the tag at a position; text searched before is skipped."""
         assert self.opening is not None
         tag = tags_of(self.opening[0]).closing
         searched = self._searched - len(tag) if at == 0 else 0
@@ -242,7 +242,7 @@ class _Channels:
         self.thinks = False
 
     def feed(self, text: str, *, more: bool) -> Iterator[Stretch]:
-        """Yield what this text makes certain, in order and complete; `more` if the answer goes on."""
+        """Yield the parts that are certain now, in order; `more` if the answer continues."""
         self._rest += text
         while mark := _HARMONY_MARK.search(self._rest):
             yield from self._told(self._rest[: mark.start()])
@@ -257,7 +257,7 @@ class _Channels:
         yield from self._told(self._rest[:end])
         self._rest = self._rest[end:]
         if self._header and not more:
-            yield "tag" if self._has_messages else "answer", self._header  # one that keeps to no form
+            yield "tag" if self._has_messages else "answer", self._header  # a malformed header
 
     def _told(self, text: str) -> Iterator[Stretch]:
         if self._header is not None:

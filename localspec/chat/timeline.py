@@ -1,8 +1,8 @@
-"""What a timeline of an answer shows, computed without a terminal.
+"""The timeline of an answer, computed without a terminal.
 
-Takes rounds one by one and only ever appends, so that each view costs as much as it is wide,
-not as much as the answer is long. The round that reads the prompt says nothing about the pace:
-it is kept apart, and rounds are counted without it, as in `Summary`.
+Rounds are added one by one and only appended, so the cost of a view depends on its width, not on the
+length of the answer. The round with the prefill says nothing about the speed: it is separate, and not
+counted as a round, as in `Summary`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Position:
 
 
 def origin_of(stats: RoundStats) -> DraftOrigin:
-    """Return how a round came by its draft; one that was left empty only counts if it was prepared."""
+    """Return the source of a round's draft; an empty draft only counts if it was prepared."""
     return stats.origin if stats.drafted or stats.origin is DraftOrigin.AHEAD else DraftOrigin.NONE
 
 
@@ -85,8 +85,8 @@ class History:
         self.drafted = self.accepted = self.hits = 0
         self.chances = 0  # those `_wanted` up to the last round while the draft model worked ahead
         self.waited_s = 0.0  # of the target, for a draft
-        self.hidden_s = 0.0  # of the draft model, behind the target's work
-        self._wanted = 0  # rounds whose draft the draft model could have prepared: none that repeats the text
+        self.hidden_s = 0.0  # of the draft model, overlapped with the target's passes
+        self._wanted = 0  # rounds whose draft the draft model could have prepared: not n-gram drafts
         self.add(rounds)
 
     def __len__(self) -> int:
@@ -94,7 +94,7 @@ class History:
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens they gave."""
+        """Return the number of tokens of the rounds."""
         return self._tokens[-1]
 
     @property
@@ -142,7 +142,7 @@ class History:
         return max(0, min(bisect_right(self._seconds, at_s) - 1, len(self.rounds) - 1))
 
     def fitting_scale(self) -> float:
-        """Return the seconds per column at which a usual round can be read."""
+        """Return the seconds per column at which a typical round is legible."""
         if not self.rounds:
             return SCALES_S[6]
         wanted = self.seconds / len(self.rounds) / COLUMNS_PER_ROUND
@@ -155,7 +155,7 @@ class History:
         return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
 
     def lanes(self, start_s: float, scale_s: float, width: int) -> Lanes:
-        """Return what both models did from a time on, with so many seconds in a column."""
+        """Return the work of both models from `begin` on, with `seconds` in each column."""
         draft, verify = [Activity.IDLE] * (2 * width), [Activity.IDLE] * (2 * width)
         marks: list[Mark] = []
         if self.rounds and width > 0:
@@ -179,7 +179,7 @@ class History:
         begin_s = drafted_s + stats.wait_s
         begin, end = half(begin_s), half(begin_s + stats.verify_s)
         if end - begin > 2:
-            end -= 1  # a gap, so that rounds can be told apart
+            end -= 1  # a gap between rounds
         _fill(draft, half(0.0), half(drafted_s), Activity.DRAFT)
         _fill(verify, half(0.0), begin, Activity.WAIT)
         _fill(verify, begin, max(end, begin + 1), Activity.VERIFY)
@@ -216,7 +216,7 @@ class History:
         return tuple(points)
 
     def by_position(self) -> tuple[Position, ...]:
-        """Return how the draft tokens fared, for each position in a draft."""
+        """Return the acceptance of draft tokens for each position in a draft."""
         return tuple(Position(judged, self._accepted[at]) for at, judged in self._judged.items())
 
 
@@ -243,7 +243,7 @@ def describe_totals(history: History) -> str:
 
 
 def describe_round(history: History, index: int) -> str:
-    """Return what a round did and cost, in one line."""
+    """Return a line with the tokens and times of a round."""
     stats = history.rounds[index].stats
     parts = [f"drafted {stats.drafted}, accepted {stats.accepted}"] if stats.drafted else ["no draft"]
     parts.append(f"verify {duration(stats.verify_s)}")

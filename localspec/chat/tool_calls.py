@@ -47,11 +47,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """How a model writes a call: `before` its name, `between` it and the arguments, `after` them.
+    """The form of a model's calls: text `before` the name, `between` it and the arguments, and `after` them.
 
     A call begins with the tag `opening`, or is the whole answer; `closing` are tags that may follow it.
-    Kinds: a JSON object that holds the name, a name before a JSON object, gpt-oss's channels of such,
-    parameters in tags of their own, and Gemma's notation.
+    Kinds: a JSON object with the name, a name before a JSON object, gpt-oss's channels with such, parameters
+    in tags, and Gemma's notation.
     """
 
     kind: Literal["json", "named", "harmony", "parameters", "gemma"]
@@ -63,7 +63,7 @@ class ToolFormat:
 
 
 def tool_format(render: Callable[[Request], str], variables: TemplateVariables = ()) -> ToolFormat:
-    """Return how a model writes calls: as its template writes one, which `render` shows.
+    """Find the form of a model's calls from a call that its template writes with `render`.
 
     Raises `UserError` for a template that refuses to.
     """
@@ -77,7 +77,7 @@ def tool_format(render: Callable[[Request], str], variables: TemplateVariables =
 
 
 def _written_format(written: str) -> ToolFormat:
-    """Return the form of a call from what stands between the question and the result."""
+    """Return the form of a call from the text between the question and the result."""
     if "<|channel|>" in written:
         before, between = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
         return ToolFormat("harmony", "to=functions.", (), before, between)
@@ -99,9 +99,9 @@ def _written_format(written: str) -> ToolFormat:
 
 
 def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], int | None]) -> Grammar:
-    """Return the grammar of one call of one of some tools; `token` is that of a tag which is a single one.
+    """Return the grammar of one call of the tools; `token` returns the single token of a tag, if it is one.
 
-    Where arguments are not JSON, it settles that one is called and which, and leaves the rest to the model.
+    If arguments are not JSON, the grammar only forces a call and its name.
     """
 
     def spelled(text: str) -> str:
@@ -129,7 +129,7 @@ class AnswerReader:
     def __init__(
         self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, is_bare: bool = False
     ) -> None:
-        """Read without calls where there are no tools; of a bare completion all is text."""
+        """Without tools there are no calls; a bare completion is all text."""
         self._has_channels = form is not None and form.kind == "harmony"
         self._thinking = None if is_bare else ThinkingReader(has_channels=self._has_channels)
         self._calls = _Calls(form, _schemas(tools)) if form is not None and tools else None
@@ -140,7 +140,7 @@ class AnswerReader:
         self._thinking = ThinkingReader(tags_of(opened.opening), has_channels=self._has_channels)
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
-        """Yield what this text makes certain; `more` if the answer goes on."""
+        """Yield the parts that are certain now; `more` if the answer continues."""
         parted: Iterable[Stretch] = [("answer", text)]
         if self._thinking is not None:
             parted = self._thinking.feed(text, more=more)
@@ -169,9 +169,9 @@ def _called_in(header: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """How far a call is: `end` behind it once it is complete; None instead of it all says that it is none.
+    """A call as it is written: `end` is the position after a complete one. None instead: not a call.
 
-    Arguments that are not `closed` go on with whatever comes.
+    Arguments that are not `closed` continue.
     """
 
     name: str = ""
@@ -181,26 +181,26 @@ class _Read:
 
 
 class _Calls:
-    """Calls in an answer, beside its text."""
+    """The calls in an answer, separate from its text."""
 
     def __init__(self, form: ToolFormat, schemas: Mapping[str, Mapping[str, object]]) -> None:
         self._form, self._schemas = form, schemas
         self._closing = ("```", "]", *form.closing)
         self._rest = ""
-        self._skip: int | None = None  # characters before a call that may have begun: told if it is none
+        self._skip: int | None = None  # characters before a possible call: text if it is not one
         self._last, self._seen = _Read(), 0  # of that call, and of how many characters
         self._index = 0  # of the next call
-        self._place: Literal["start", "text", "call"] = "start"  # behind what the rest stands
+        self._place: Literal["start", "text", "call"] = "start"  # the position of the rest
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Piece]:
-        """Yield what this text makes certain; `more` if the answer goes on."""
+        """Yield the parts that are certain now; `more` if the answer continues."""
         self._rest += text
         goes_on = True
         while self._rest and goes_on:
             goes_on = yield from (self._said(more=more) if self._skip is None else self._call(more=more))
 
     def _said(self, *, more: bool) -> Generator[Piece, None, bool]:
-        """Tell text up to where a call may begin; return whether there is more to look at."""
+        """Yield text up to a possible call; return whether there is more to look at."""
         if self._place == "call" and self._waits_for_closing(more=more):
             return False
         rest, opening, bare = self._rest, self._form.opening, None
@@ -225,7 +225,7 @@ class _Calls:
         return False
 
     def _waits_for_closing(self, *, more: bool) -> bool:
-        """Drop tags that close calls; tell whether one may have begun."""
+        """Drop closing tags of calls; return whether one may have begun."""
         while True:
             self._rest = self._rest.lstrip()
             closed = next((each for each in self._closing if self._rest.startswith(each)), None)
@@ -234,7 +234,7 @@ class _Calls:
             self._rest = self._rest[len(closed) :]
 
     def _call(self, *, more: bool) -> Generator[Piece, None, bool]:
-        """Tell what there is of a call; return whether there is more to look at."""
+        """Yield a call as it is written; return whether there is more to look at."""
         assert self._skip is not None
         read = self._read(self._rest[self._skip :], more=more)
         if read is None or (read.name and read.name not in self._schemas) or not (read.name or more):
@@ -255,7 +255,7 @@ class _Calls:
         return read.end is not None
 
     def _read(self, text: str, *, more: bool) -> _Read | None:
-        """Return what there is of a call that a text begins with; None for what is no call."""
+        """Return the call that a text begins with, complete or not; None if it is not a call."""
         form, last, new = self._form, self._last, text[self._seen :]
         self._seen = len(text)
         closes = not more or bool({*"}>"} & {*new})
@@ -299,7 +299,7 @@ _STRUCTURE = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 
 
 def _json(text: str, head: re.Pattern[str], depth: int) -> _Read | None:
-    """Read a call whose arguments are JSON; at `depth` 1 it is an object around them."""
+    """Read a call with JSON arguments; at `depth` 1 an object is around them."""
     found = head.match(text)
     if found is None:
         could_be = not depth or re.match(r"\s*\[?\s*(\{|$)", text)
@@ -312,7 +312,7 @@ def _json(text: str, head: re.Pattern[str], depth: int) -> _Read | None:
 
 
 def _closed(text: str, at: int, depth: int = 0) -> int | None:
-    """Return where the brackets of JSON from a place on close, of which so many are open there."""
+    """Return the end of JSON from `at` on, where `depth` brackets are open."""
     quoted = False
     for found in _STRUCTURE.finditer(text, at):
         if found[0] == '"':
@@ -327,10 +327,10 @@ def _closed(text: str, at: int, depth: int = 0) -> int | None:
 
 
 def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more: bool = True) -> _Read | None:
-    """Read a call whose parameters stand in tags of their own, each told when it is complete.
+    """Read a call whose parameters are in tags of their own, each told when it is complete.
 
-    Some models leave out the tag that closes the last one: it ends with the call then, which shows where the
-    answer ends (not `more`), or where another call begins.
+    Some models omit the closing tag of the last one. It then ends with the call, which is known at the end of
+    the answer (not `more`), or where another call begins.
     """
     head = _PARAMETERS_HEAD.match(text)
     if head is None:
@@ -351,7 +351,7 @@ def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more:
     end = _PARAMETERS_END.search(text, at)
     opened = None if end is None else _PARAMETER_OPENED.search(text, at, end.start())
     if opened is not None:
-        end = None  # it stands in the value of a parameter that is not complete yet
+        end = None  # inside the value of an incomplete parameter
         if opened[1] is not None and not more:
             value, end = _unclosed(text, opened.end())
             told.append(f"{json.dumps(opened[1], ensure_ascii=False)}: {_typed(value, types.get(opened[1]))}")
@@ -366,7 +366,7 @@ def _unclosed(text: str, start: int) -> tuple[str, re.Match[str]]:
 
 
 def _gemma(text: str, closing: str) -> _Read | None:
-    """Read a call in Gemma's notation: bare keys, and marks of their own around texts."""
+    """Read a call in Gemma's notation: bare keys, and special marks around texts."""
     head, end = _GEMMA_HEAD.match(text), text.find(closing)
     if head is None:
         return _Read() if len(text) < _LONGEST_HEAD else None

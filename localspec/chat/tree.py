@@ -113,7 +113,7 @@ class Branches:
         self._changing = threading.Lock()
         self._info: ChatInfo
         self._outlines: dict[int, AnswerRecord]
-        self._written: dict[int, AnswerRecord] = {}  # here, and maybe not in a store whose disk is full
+        self._written: dict[int, AnswerRecord] = {}  # perhaps not in the store
         self.tree = Tree({}, {}, None, {})  # as it is at this moment
         self.reload()
         self.tree = self.tree.answered()
@@ -124,7 +124,7 @@ class Branches:
         return replace(self._info, leaf=self.tree.leaf)
 
     def reload(self) -> None:
-        """Read the chat again, after somebody else changed it in the store; the shown branch stays."""
+        """Read the chat again after another program changed it in the store; the shown branch stays."""
         with self._changing:
             info = self._store.chat(self._chat_id)
             messages = self._store.messages(self._chat_id)
@@ -140,7 +140,7 @@ class Branches:
         return message
 
     def record(self, id_: int) -> AnswerRecord | None:
-        """Return how an answer came about, None if nothing is known."""
+        """Return the record of an answer, None if there is none."""
         return self._written.get(id_) or self._store.record(id_)
 
     def outline(self, id_: int) -> AnswerRecord | None:

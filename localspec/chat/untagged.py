@@ -1,6 +1,6 @@
-"""Answers of LocalSpec 0.1: kept without the tag with which their prompt had opened the thinking.
+"""Answers of LocalSpec 0.1, saved without the thinking tag that their prompt had opened.
 
-Such an answer shows it by a closing tag alone. Newer ones have the opening tag, and need no guess.
+Such an answer has only a closing tag. Newer ones have the opening tag.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ _STRAY_CLOSING = re.compile(
 
 
 def with_opening_tag(text: str) -> str:
-    """Return an answer with the opening tag that it lacks, else as it is.
+    """Add the missing opening tag to an answer, if one is missing.
 
-    It lacks one where a closing tag stands at either end of a line outside of code, with no opening tag
-    before.
+    It is missing if a closing tag is at either end of a line outside of code, without an opening tag before.
     """
     if not _STRAY_CLOSING.search(text):
         return text

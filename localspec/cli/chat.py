@@ -68,7 +68,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     if args.json:
         raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
@@ -168,14 +168,14 @@ class Dialogue:
         return SUCCESS
 
     def _command_in(self, text: str) -> CommandCall | None:
-        """Return the command that a line is, also one of the person's own; raises UserError."""
+        """Return the command that a line is, also one of the user's own; raises UserError."""
         own = None
         if name_in(text) not in LINE_NAMES and may_be_own(text):
             own = self._own_commands().parse(text)
         return own or parse(text, LINE_NAMES)
 
     def _own_commands(self) -> OwnCommands:
-        """Read the person's own commands; what is wrong with one is told once."""
+        """Read the user's own commands; what is wrong with one is told once."""
         found = own_commands()
         for problem in [problem for problem in found.problems if problem not in self._problems]:
             self._problems.add(problem)
@@ -267,7 +267,7 @@ class Dialogue:
             say(f"[{figures.summary_line(mode, self._last.summary)}]")
 
     def _take_back(self, question: StoredMessage) -> None:
-        """Go on before a question; what was said stays with the kept chats."""
+        """Continue before a question; what was said stays with the kept chats."""
         if question.parent is None:
             self._begin_anew()
         else:

@@ -29,7 +29,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().read(argv)
     from localspec.hardware.machine import known_machine
 

@@ -29,7 +29,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().read(argv)
     checks = tuple(examine())
     wrong = any(check.verdict == "fail" for check in checks)
@@ -39,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
-    """Yield the lines of the report: a line for each check, below it the command that mends it."""
+    """Yield the lines of the report: a line for each check, below it the command that fixes it."""
     width = max((len(check.name) for check in checks), default=0)
     for check in checks:
         word, what = _WORDS[check.verdict], f"  {check.name:<{width}}  {check.text}"

@@ -165,7 +165,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(with_command("history", argv, _COMMANDS, lambda _: _hint(argv)))
     if args.command == "path":
         _print_path(paths.chats_file(), as_json=args.json)

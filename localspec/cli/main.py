@@ -1,4 +1,4 @@
-"""Find the verb in the arguments and run it."""
+"""Find the command in the arguments and run it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ ALIASES = {"ls": "models", "list": "models"}
 def main(
     argv: Sequence[str], open_screen: Verb | None = None, get_ready: GetReady = lambda _argv: None
 ) -> int:
-    """Run the command line and return its exit code; where a chat is wanted without a verb, `open_screen`.
+    """Run the command line and return its exit code; where a chat is wanted without a command, `open_screen`.
 
-    `get_ready` is called before the imports of a verb that answers: 0.1 s.
+    `get_ready` is called before the imports of a command that answers: 0.1 s.
     """
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -119,12 +119,12 @@ def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, 
 
 
 def _sets(word: str, flag: str) -> bool:
-    """Tell whether a word is a flag with its value; one with blanks that no comma explains is a text."""
+    """Return whether a word is a flag with its value; one with blanks that no comma explains is a text."""
     return word.startswith(f"{flag}=") and not re.search(r"[^,]\s", word)
 
 
 def _takes_value(first: str, before: str) -> bool:
-    """Tell whether the word before a flag is one that expects a value; it is left to complain of the flag."""
+    """Return whether the word before a flag expects a value; the command then reports the error."""
     if not before.startswith("-") or "=" in before:
         return False
     name = ALIASES.get(first, first)
@@ -134,7 +134,7 @@ def _takes_value(first: str, before: str) -> bool:
 
 
 def _host_of(name: str, host: str | None) -> str:
-    """Return the machine on which a verb is to run, empty for this one; raises UserError."""
+    """Return the machine on which a command is to run, empty for this one; raises UserError."""
     if name in HERE and host:
         raise UserError(f"`localspec {name}` is of this machine", "leave out --host")
     if host is None and name not in (*HERE, *HERE_USUALLY):
@@ -189,7 +189,7 @@ def _foreign_flags(argv: Sequence[str]) -> list[str]:
 
 
 def _wants_to_talk(argv: Sequence[str]) -> bool:
-    """Tell whether flags without a verb mean a chat: somebody sits there, and has not asked anything yet."""
+    """Return whether flags without a command mean a chat: on a terminal, without a question."""
     if not is_terminal(sys.stdin):
         return False
     from localspec.cli.run import arguments

@@ -43,7 +43,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     models = on_this_computer(args.folder)
     print_result({"models": list(map(as_json, models))}, table(models), as_json=args.json, escaped=True)

@@ -35,7 +35,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().read(argv)
     machine, local, known = surroundings()
     target = find_target(args.target, local, known)

@@ -32,13 +32,13 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().read(argv)
     request = with_config(pair_request(args))
     files = find_files(request)
     told: list[str] = []
     placement = opening.placed(files, request, via=None, tell=told.append, explain=args.explain).placement
-    assert placement is not None  # this verb has no --no-fit
+    assert placement is not None  # this command has no --no-fit
     template = files.chat_template
     for text in known_machine(again=False).notes:
         note(f"{text}; see `localspec doctor`")

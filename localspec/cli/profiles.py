@@ -114,7 +114,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(with_command("profiles", argv, _COMMANDS, _hint))
     return _COMMANDS[args.command](args, config_dir() / "profiles")
 

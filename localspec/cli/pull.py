@@ -31,7 +31,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     references = [parse(text) for text in args.model]  # all of them, before the first long download
     pulled = []

@@ -32,7 +32,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     machine, _, known = surroundings()
     options, date = ranking(machine, args.task), known.date

@@ -35,7 +35,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     config = read_config(config_dir() / "config.toml")
     configured = [path for path in (config.target, config.draft) if path is not None]

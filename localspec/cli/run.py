@@ -80,7 +80,7 @@ def arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = arguments(argv)
     asked, profiles = session_request(args), profiles_named(args.profile)
     request = with_config(pair_request(args))

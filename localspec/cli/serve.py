@@ -71,7 +71,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     if args.tunnel:
         from localspec.inference.remote import end_with_input
@@ -136,7 +136,7 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
 
 
 def _check_safe(args: argparse.Namespace) -> bool:
-    """Tell whether only this machine can ask; raises UserError where others could without a key."""
+    """Return whether only this machine can ask; raises UserError where others could without a key."""
     host: str = args.host
     key: str | None = args.api_key
     is_local = host == "localhost"

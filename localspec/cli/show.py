@@ -43,7 +43,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
@@ -131,7 +131,7 @@ def _habits(template: TemplateReport | None) -> list[str]:
 
 
 def _find(named: str) -> tuple[Path | None, ModelShape]:
-    """Return a model on this computer with its file, or one on the hub without."""
+    """Return a model on this computer with its file, or one on the Hub without."""
     try:
         path = local_file(named)
     except UserError:

@@ -1,6 +1,6 @@
-"""What is asked of an answer's tokens beside `Sampling`: a bias for some, and a grammar that refuses many.
+"""Constraints on an answer's tokens in addition to `Sampling`: a bias for some, and a grammar that bans many.
 
-Both change the target's distribution, and that of a draft model in the same way, so that they go on agreeing.
+Both change the distributions of the target and the draft model in the same way, so they still agree.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from localspec.types.drafts import TokenMask
 Logits = NDArray[np.float32]
 
 _BAN = -100.0
-_BANNED = -1e10  # no chance beside any other token, and yet a number: of banned ones alone the best is taken
+_BANNED = -1e10  # practically impossible, and yet finite: if all tokens are banned, the best is taken
 _MOST = 1e10  # by more no token is likelier
 
 
 class Constraint(Protocol):
-    """Which tokens may follow a text, which begins with the prompt and may go back behind drafts at any time.
+    """The tokens that may follow a text, which begins with the prompt and may shrink to drop drafts.
 
-    One thread at a time; another one takes a copy.
+    For one thread at a time; another thread uses a copy.
     """
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
-        """Return the tokens that may follow, at least one; None stands for all."""
+        """Return the tokens that may follow, at least one; None means all."""
 
     def copy(self) -> Constraint:
         """Return another that says the same."""
@@ -36,14 +36,14 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ForcedTokens:
-    """Tokens that stand at a place of the text, whatever the model wants; `elsewhere` holds around them."""
+    """Tokens forced at a position of the text; `elsewhere` applies around them."""
 
     start: int
     tokens: tuple[int, ...]
     elsewhere: Constraint | None = None
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
-        """Return the tokens that may follow, at least one; None stands for all."""
+        """Return the tokens that may follow, at least one; None means all."""
         place = len(text) - self.start
         if 0 <= place < len(self.tokens):
             return TokenMask(np.array([self.tokens[place]], np.int64))
@@ -76,11 +76,11 @@ class TokenRules:
         return logits
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
-        """Return the tokens that may follow a text; None stands for all."""
+        """Return the tokens that may follow a text; None means all."""
         return None if self.constraint is None else self.constraint.mask(text)
 
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
-        """Return how many of some tokens may follow one after another."""
+        """Return the number of leading tokens that are allowed."""
         for count, token in enumerate(tokens):
             mask = self.mask([*text, *tokens[:count]])
             if mask is not None and (token in mask.ids) == mask.are_refused:

@@ -1,4 +1,4 @@
-"""What the caches held of conversations that made room for others, kept in memory for their next turns."""
+"""KV caches of conversations that gave way to others, saved in memory for their next turns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from localspec.decoding.model import SavedState
 from localspec.types.models import SavedConversations
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
-_SHARE = 16  # ... of up to so many times as many: copying takes a small part of the time of reading
+_SHARE = 16  # ... of up to this many times as many: copying is much faster than processing
 
 
 @dataclass(frozen=True, slots=True)
 class _Conversation:
-    text: tuple[int, ...]  # that the target held
+    text: tuple[int, ...]  # in the target's cache
     states: tuple[tuple[SavedState, tuple[int, ...]] | None, ...]  # of each model, with its text
 
     @property
@@ -35,24 +35,24 @@ class Conversations:
         self.limit = 0
 
     def forget_draft(self) -> None:
-        """Keep the target's caches alone from now on."""
+        """From now on save only the target's caches."""
         self._caches = self._caches[:1]
 
     def figures(self) -> SavedConversations:
-        """Return what is kept; callable from any thread."""
+        """Return the saved caches' size; callable from any thread."""
         saved = self._saved.copy()
         tokens, size = sum(len(each.text) for each in saved), sum(each.size for each in saved)
         return SavedConversations(len(saved), tokens, size, self.limit)
 
     def keep(self, limit: int) -> None:
-        """Keep so many bytes from now on."""
+        """Set the limit in bytes."""
         self.limit = limit
         self._make_room(0, 0)
 
     def turn_to(self, prompt: Sequence[int]) -> None:
-        """Let the caches hold what was kept of a prompt's beginning, if they hold much less of it themselves.
+        """Restore the saved cache with the longest prefix of `prompt`, if that saves enough tokens.
 
-        What they lose by that or by the prompt is kept.
+        Cells that this or the prompt would drop are saved first.
         """
         if not self.limit:
             return
@@ -63,16 +63,16 @@ class Conversations:
         if found is not None and common - shared < _worth(found.text):
             found = None
         if found is not None:
-            self._saved.remove(found)  # so that it does not make room for what is kept now
+            self._saved.remove(found)  # removed first, so saving the current cache cannot evict it
         if len(held) - shared >= _worth(held):
             self._keep_present(0 if found is None else found.size)
         if found is not None:
             self._take_up(found)
-            if len(found.text) - common >= _worth(found.text):  # another prompt may go on from there
+            if len(found.text) - common >= _worth(found.text):  # another prompt may continue from there
                 self._saved.append(found)
 
     def _keep_present(self, taken: int) -> None:
-        """Keep what the caches hold, instead of what was kept of its beginnings, beside so many bytes."""
+        """Save the caches, replacing saved prefixes of the same text, with `needed` bytes still free."""
         text = self._caches[0].held()
         for each in self._saved.copy():
             if len(each.text) - common_prefix(each.text, text) < _worth(each.text):
@@ -95,7 +95,7 @@ class Conversations:
                 cache.hold(text)
 
     def _make_room(self, taken: int, size: int) -> bool:
-        """Drop what was used least recently until there is room for so many bytes; tell whether there is."""
+        """Evict the least recently used until `needed` bytes are free; return whether they are."""
         if taken + size > self.limit:
             return False
         while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:
@@ -104,5 +104,5 @@ class Conversations:
 
 
 def _worth(text: Sequence[int]) -> int:
-    """Return how many tokens have to be at stake for a copy of a text's cache to be worth its time."""
+    """Return the number of tokens that a copy of a text's cache must save to be worth its time."""
     return max(FEWEST, len(text) // _SHARE)

@@ -65,7 +65,7 @@ class Drafters:
         return SpeculationPolicy(latency, calibration, settings, deterministic or copied)
 
     def drafter(self, settings: EngineSettings, policy: SpeculationPolicy, proposer: Proposer) -> Drafter:
-        """Return who writes the drafts of an answer."""
+        """Return the drafter of an answer."""
         if settings.mode == "off":
             return Drafter()
         if settings.mode == "ngram":
@@ -78,7 +78,7 @@ class Drafters:
         uses_lookup = settings.fallback == "ngram"
         lookup = PromptLookup(self.index, policy, self._lookup_stats) if uses_lookup else None
         is_head = self.state.model.is_head
-        if settings.mode == "ssd" and not is_head:  # a head waits for what its target has read
+        if settings.mode == "ssd" and not is_head:  # a head waits for its target's hidden states
             cache = SpeculationCache(self.state, policy, proposer, settings)
             return (self._ahead or self._in_thread)(cache, settings.draft_length, lookup)
         kind = HeadDrafter if is_head else ModelDrafter
@@ -103,11 +103,11 @@ class Engine:
 
     @property
     def reused(self) -> int:
-        """Return how many tokens of the last prompt the target did not read again."""
+        """Return the number of cached tokens of the last prompt."""
         return self.decoder.reused if self._reused is None else self._reused
 
     def forget(self) -> None:
-        """Empty both caches; what is worth keeping of a conversation is kept."""
+        """Empty both caches; save those of a conversation if that is worth it."""
         self.conversations.turn_to(())
         self._reused = None
         self.decoder.forget()
@@ -174,10 +174,10 @@ def decode_in_segments(
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
     """Decode an answer, with the fallback changing the mode between two rounds; `text` grows by its tokens.
 
-    Where the draft model fails it goes on plainly, to the end.
-    It goes on with the segment of number `first` where one before was left after a round.
-    A segment begins with nothing in flight, and every place of the text has random numbers of its own, so
-    that whatever led to the change, the tokens that follow are drawn afresh.
+    If the draft model fails, the answer continues with plain decoding.
+    It continues with segment number `first` if an earlier one was left after a round.
+    A segment begins without pending drafts, and every position of the text has its own random numbers, so
+    the tokens after a change are independent of its reason.
     """
     if mode_fallback is not None and mode_fallback.mode != mode:
         yield ModeChanged(mode_fallback.mode, mode_fallback.reason)

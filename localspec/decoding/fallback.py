@@ -17,17 +17,15 @@ from localspec.units import MODE_NAMES
 MANY_TOKENS = 64
 MANY_S = 0.4
 MARGIN = 0.03  # of speed: less than that is noise
-LOSS_TOKENS = (
-    4  # a mode is left when it has lost the time of so many, with what it gained since counted in ...
-)
+LOSS_TOKENS = 4  # leave a mode once its net loss exceeds the time of this many plain tokens ...
 LOSS_S = 0.1  # ... but not for less than this, which other programs take now and then
 FIRST_PATIENCE = 512  # tokens in a lower mode before a higher one is tried again; doubles with every failure
 BUCKET = 256  # tokens of context that count as one depth
 LEARNING_RATE = 0.1
-BUSY_RATE = 0.06  # by which the usual time of the target's calls follows: slower than busy moments pass
-OUTLIER = 3.0  # a token that takes this many times its usual seconds was disturbed
+BUSY_RATE = 0.06  # decay of the typical time of the target's calls: slower than busy moments pass
+OUTLIER = 3.0  # a token that takes this many times its typical seconds was disturbed
 
-FEWEST_ROUNDS = 3  # that tell a loss from chance
+FEWEST_ROUNDS = 3  # before a loss counts as more than chance
 
 _MODES: tuple[Mode, ...] = ("ssd", "sd", "ngram", "off")
 """Each falls back to the next; repetitions cost next to nothing where the text has none."""
@@ -74,7 +72,7 @@ class _Rounds:
 
     @property
     def surely_lose(self) -> bool:
-        """Tell whether the interval of what a round loses, of two standard errors, holds no gain."""
+        """Return whether the loss per round is significant, by two standard errors."""
         rounds = len(self.lost)
         return rounds >= FEWEST_ROUNDS and fmean(self.lost) > 2.0 * stdev(self.lost) / sqrt(rounds)
 
@@ -85,21 +83,21 @@ class _Rounds:
 
     @property
     def are_many(self) -> bool:
-        """Tell whether their rate says something."""
+        """Return whether their rate says something."""
         return self.tokens >= MANY_TOKENS and self.seconds >= MANY_S
 
 
-_Rival = tuple[Mode, float]  # what a mode has to beat, with its tokens per second
+_Rival = tuple[Mode, float]  # the mode to beat, with its tokens per second
 
 
 class ModeFallback:
     """The mode to decode in, from the wanted one down to plain decoding; it outlives answers.
 
-    It is told the counts and times of finished rounds and nothing else, so its choice cannot favour a token.
+    It only gets the counts and times of finished rounds, so its choice cannot favour a token.
     """
 
     def __init__(self, wanted: Mode, plain: PlainCost) -> None:
-        """Start in the wanted mode; `plain` is kept up to date by the caller."""
+        """Start in the requested mode; the caller updates `plain`."""
         self.wanted = self.mode = wanted
         self.reason = ""
         """Why the mode is not the wanted one."""
@@ -111,7 +109,7 @@ class ModeFallback:
         self._usual_s: dict[
             int, float
         ] = {}  # of the target's call, by its size: the anchor of a busy machine
-        self._returns = 0  # from a lower mode whose promise was not kept: it is harder to believe again
+        self._returns = 0  # failed returns from a lower mode, which make the next one harder
         self._unproven = False  # whether the higher mode was left for what plain decoding promised
         self._trial: _Rival | None = None  # of a higher mode: what it interrupts
         self._waited = 0
@@ -140,7 +138,7 @@ class ModeFallback:
         return None if self.mode == self.wanted else self._up(lately)
 
     def _busy(self, stats: RoundStats) -> float:
-        """Return how many times as long as lately the target's call took: plain decoding would be as slow."""
+        """Return the ratio of the target's last call to its recent time; plain decoding would be as slow."""
         if not stats.verify_s > 0:
             return 1.0
         size, now_s = stats.drafted + 1, stats.verify_s
@@ -149,14 +147,14 @@ class ModeFallback:
         return max(1.0, now_s / usual)
 
     def _rival(self, depth: int) -> _Rival | None:
-        """Return what the mode has to beat: what its trial interrupted, else plain decoding."""
+        """Return the mode to beat: the one that its trial interrupted, else plain decoding."""
         plain_s = self._plain.at(depth)
         if self.mode == "off" or self._trial is not None or plain_s is None:
             return self._trial
         return "off", 1.0 / plain_s
 
     def _has_lost(self, rival: _Rival, tokens: int, seconds: float, busy: float) -> bool:
-        """Tell whether the mode has lost too much; a trial with a full window ends in any case."""
+        """Return whether the mode has lost too much; a trial with a full window ends in any case."""
         _, rate = rival
         limit_s = max(LOSS_TOKENS / rate, LOSS_S) * 2**self._returns
         lost_s = seconds / busy - tokens / rate / (1.0 - MARGIN)

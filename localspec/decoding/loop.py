@@ -22,7 +22,7 @@ READ_CHUNK = 512  # tokens of a prompt between two reports
 
 
 class Decoder:
-    """A target model with the text that its cache holds; it outlives answers."""
+    """A target model with its cached text; it outlives answers."""
 
     def __init__(self, target: LanguageModel, judge: Judge = judge) -> None:
         """Take a model, and what judges a draft by its rows of logits."""
@@ -37,15 +37,15 @@ class Decoder:
         self.reused = 0
 
     def held(self) -> list[int]:
-        """Return the text that the cache holds."""
+        """Return the cached text."""
         return self._held
 
     def hold(self, text: Sequence[int]) -> None:
-        """Take over what the cache has been given of a text."""
+        """Record the cached prefix of a text."""
         self._held = [*text[: self.model.length()]]
 
     def cached(self, prompt: Sequence[int]) -> int:
-        """Return how many tokens of a prompt need not be read again; the last always is, for its logits."""
+        """Return the number of reusable tokens of a prompt; the last is processed again for its logits."""
         return min(common_prefix(self._held, prompt), len(prompt) - 1)
 
     def rounds(
@@ -58,8 +58,8 @@ class Decoder:
     ) -> Generator[PromptProgress | Round, None, None]:
         """Decode after a prompt until an end token, `task.max_tokens` or the end of the context.
 
-        The first round verifies an empty draft, so that the first token waits for nobody.
-        Raises `DraftError` between two rounds if the drafter fails, and `EngineError` if the target does.
+        The first round verifies an empty draft, so the first token does not wait for the drafter.
+        Raises `DraftError` between two rounds if the drafter fails, `EngineError` if the target fails.
         """
         text, draft, emitted = list(prompt), Draft(), 0
         uniforms = BufferedUniforms(random)
@@ -122,7 +122,7 @@ class Decoder:
 
 
 def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenScore, ...]:
-    """Return what the target thought of tokens, with so many of its best; nothing for None."""
+    """Return the target's log-probabilities of tokens, with `count` of its best; empty for None."""
     if top is None:
         return ()
     scored = [(token, *score(row, token, top)) for token, row in zip(tokens, rows, strict=False)]

@@ -33,13 +33,13 @@ STEP_WIDTHS = (1, 2, 4, 8, 16)
 PREFIX = 32  # tokens of text in the cache while measuring
 FEWEST_PASSES = 2  # one time alone may be a disturbance
 PASSES = 5
-MOST_PASSES = 40  # more would tell nothing new
-PATIENCE_S = 5.0  # for programs that a card makes for one model; what is not made by then is not timed
-TRIES = 2  # of a measurement whose curves make no sense
+MOST_PASSES = 40  # more would not add information
+PATIENCE_S = 5.0  # for a GPU to compile one model's kernels; later ones are not timed
+TRIES = 2  # of a measurement with implausible curves
 ANCHORS = 9  # calls with one token, at either end of a measurement
 FEWEST_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
-REREAD = 5  # tokens from a kept state to the end of the text, where 1 to 2 of a draft's are accepted
+REREAD = 5  # tokens from a saved state to the end of the text, with 1 to 2 accepted draft tokens
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _CallTimer:
         self.widths = [width for width in self.widths if width <= most]
 
     def warm_up(self, *, on_card: bool) -> None:
-        """Make the calls that are not to be timed: a card makes its programs at the first of every size."""
+        """Make the calls that are not to be timed: a GPU makes its programs at the first of every size."""
         if on_card:
             self.sizes = self._warmed(self.sizes, partial(_evaluate, self.target))
         if on_card and self.draft is not None:
@@ -69,7 +69,7 @@ class _CallTimer:
         _evaluate(self.target, 1)  # the first call of all builds graphs and touches memory
 
     def _warmed(self, sizes: Sequence[int], call: Callable[[int], object]) -> Sequence[int]:
-        """Return the sizes that were called: all that nobody has to wait for, but a few."""
+        """Return the warmed-up sizes: all, except those that would take too long."""
         ends = time.perf_counter() + PATIENCE_S
         for done, size in enumerate(sizes):
             if done >= self.fewest and time.perf_counter() > ends:
@@ -78,10 +78,10 @@ class _CallTimer:
         return sizes
 
     def run(self, *, together: bool) -> None:
-        """Time the calls of both models, in turn or at once; a second time where the curves make no sense.
+        """Time the calls of both models, alternately or at once; repeat if the curves are implausible.
 
-        In turn, every draft call follows a target call, which has thrown the draft's weights out of the
-        processor's caches as it will when decoding.
+        Alternately, every draft call follows a target call, which evicts the draft's weights from the CPU's
+        caches, as in decoding.
         """
         draft = self.draft
         for _ in range(TRIES):
@@ -107,16 +107,16 @@ class _CallTimer:
             if passes >= FEWEST_PASSES and is_spent and enough():
                 return
             seconds = _evaluate(self.target, size)
-            if size == 1:  # plain decoding repeats one size, whose graph llama.cpp then reuses
+            if size == 1:  # plain decoding repeats one size, so llama.cpp reuses its graph
                 seconds = _evaluate(self.target, 1)
             self.verify[size].append(seconds)
             if draft is not None:
                 self.step[width].append(_step(draft, width))
 
     def _laps(self, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """Yield sizes for ever, with how often all were: as many as half of the budget allows, but a few.
+        """Yield sizes endlessly, with the number of full cycles: as many sizes as half of the budget allows.
 
-        They come first in their order, then in ever another one, so that no drift favours any.
+        The first cycle is in their order, later ones are shuffled, so drift favours none.
         """
         late, reached, random = time.perf_counter() + self.budget_s / FEWEST_PASSES, list[int](), Random(0)
         for size in sizes:
@@ -130,9 +130,9 @@ class _CallTimer:
 
     @contextmanager
     def _busy(self, draft: LanguageModel) -> Iterator[Callable[[], bool]]:
-        """Keep the draft model working in another thread, as it will while the target verifies.
+        """Keep the draft model busy in another thread, as in decoding while the target verifies.
 
-        The value tells whether it has done its first calls.
+        The event is set after its first calls.
         """
         from concurrent.futures import ThreadPoolExecutor  # 5 ms
 
@@ -165,10 +165,10 @@ def measure(
 ) -> LatencyModel:
     """Return the costs of both models, alone or while both work at once.
 
-    The first sizes are always measured, the others as the budget allows. What a card needs to make its
+    The first sizes are always measured, the others as the budget allows. What a GPU needs to make its
     programs counts neither as a cost nor in the budget.
     """
-    from statistics import median_low  # 3 ms, which costs that were kept do without
+    from statistics import median_low  # 3 ms that saved costs do not need
 
     timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
     with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
@@ -180,7 +180,7 @@ def measure(
 
 
 def make_programs(target: LanguageModel, draft: LanguageModel | None) -> None:
-    """Make the calls that `measure` times, untimed: a card makes its programs at the first of every size."""
+    """Make the calls that `measure` times, untimed: a GPU makes its programs at the first of every size."""
     timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, 0.0)
     with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
         timer.warm_up(on_card=True)
@@ -189,7 +189,7 @@ def make_programs(target: LanguageModel, draft: LanguageModel | None) -> None:
 def time_calls(
     target: LanguageModel, draft: LanguageModel | None, request: CostRequest, *, on_card: bool = False
 ) -> CallCosts:
-    """Return what was wished for, as far as the caches have room for it."""
+    """Return the requested sizes that fit into the caches."""
     from statistics import median, quantiles
 
     sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
@@ -221,7 +221,7 @@ def _medians(times: dict[int, list[float]]) -> tuple[tuple[int, float], ...]:
 
 
 def _telling_first(sizes: Iterable[int]) -> list[int]:
-    """Return sizes so that any first few of them show the curve best: each the farthest from those before."""
+    """Return sizes in an order in which each is the farthest from those before, to show the curve early."""
     rest = sorted(set(sizes))
     order, rest = rest[:2], rest[2:]
     while rest:
@@ -301,7 +301,7 @@ PLAIN_LIMIT_S = 2.0  # after which they are not waited for
 
 
 def plain_rate(answer: AnswerEvents, rounds: DecodeEvents, depth: int) -> PlainRate | None:
-    """Return how fast plain decoding goes on after `depth` tokens; None if a few take seconds."""
+    """Return the speed of plain decoding after `depth` tokens; None if a few take seconds."""
     tally = answer.tally
     with closing(rounds):
         for _ in answer.events(rounds):

@@ -1,6 +1,6 @@
-"""What is measured of a pair on a machine: what calls cost, and traces of what both models think of a text.
+"""Measurements of a pair on a machine: call costs, and traces with both models' distributions.
 
-Values that cross the border of the process that holds the models; the tuner simulates from them.
+These values come from the model process; the tuner simulates from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-CANDIDATES = 32  # of each model that a trace keeps per position
+CANDIDATES = 32  # of each model in a trace, per position
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class CallCosts:
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """What real rounds of a mode took beside what its calls cost when measured alone; fitted on rounds.
+    """The overhead of real rounds of a mode over separately measured calls; fitted on rounds.
 
     A round's Python takes `round_s`, and `token_s` for each drafted token; its verification takes `verify`
-    times what `CallCosts` says, a draft step `step` times. `handoff_s` passes between a request to the
-    drafter's thread and its first call, or between its last call and the answer.
+    times what `CallCosts` says, a draft step `step` times. `handoff_s` is the time between a request to the
+    drafter's thread and its first call, or between its last call and the reply.
     """
 
     mode: Mode
@@ -75,16 +75,16 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class TraceSegment:
-    """One answer of the target, with what both models thought before each of its n tokens.
+    """One answer of the target, with both models' distributions before each of its n tokens.
 
     Row i belongs to `tokens[i]`, given the prompt and `tokens[:i]`. Candidates are sorted, the best first;
-    where there are fewer than m the rest has id -1, probability 0, logit -inf.
+    if there are fewer than m, the rest has id -1, probability 0, logit -inf.
     """
 
     prompt: tuple[int, ...]
     tokens: NDArray[np.int32]  # (n,)
     target_ids: NDArray[np.int32]  # (n, m)
-    target_probs: NDArray[np.float32]  # (n, m), after the request's sampling: what the token was drawn from
+    target_probs: NDArray[np.float32]  # (n, m), after the request's sampling: the distribution of the token
     target_of_token: NDArray[np.float32]  # (n,), the same probability of `tokens[i]`
     draft_ids: NDArray[np.int32]  # (n, m)
     draft_logits: NDArray[np.float32]  # (n, m), raw, less the best one's
@@ -102,5 +102,5 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        """Return how many tokens were decoded."""
+        """Return the number of decoded tokens."""
         return sum(len(segment.tokens) for segment in self.segments)

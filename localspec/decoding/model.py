@@ -13,11 +13,11 @@ Rows = NDArray[np.float32]
 
 
 class SavedState(Protocol):
-    """A copy of what sequence 0 held, in this machine's memory, which it gives back when it is dropped."""
+    """A saved copy of sequence 0 in this machine's memory, freed when it is dropped."""
 
     @property
     def length(self) -> int:
-        """Return how many tokens that is."""
+        """Return its number of tokens."""
 
     @property
     def size(self) -> int:
@@ -25,25 +25,25 @@ class SavedState(Protocol):
 
     @property
     def restore(self) -> Callable[[], None]:
-        """Return what lets sequence 0 hold them again, and branches nothing; if it fails, both are empty."""
+        """Restore sequence 0 and empty the branches; if that fails, everything is empty."""
 
 
 class LanguageModel(Protocol):
-    """A model with a KV cache that holds several sequences of tokens.
+    """A model with a KV cache of several sequences of tokens.
 
-    Sequence 0 is the main one, the others are branches. Positions are gap-free from 0, so a sequence is
-    known by its length.
+    Sequence 0 is the main one, the others are branches. Positions are gap-free from 0, so a sequence's
+    length describes it.
     One thread at a time; only `cancel` may be called from another.
-    What is answered here is so of a cache that holds every token: it goes back anywhere, at no cost.
+    The defaults here are for a cache of every token: it goes back anywhere, at no cost.
     """
 
     max_draft: int = 2**31 - 1  # tokens of the last call that can be taken back: the longest draft
-    rereads: bool = False  # whether what is kept of a call taken back in part is read again with the next
+    rereads: bool = False  # whether tokens of a partly undone call are processed again with the next one
     is_head: bool = False  # whether it drafts from the hidden states of its target, with which it reads along
 
     @property
     def name(self) -> str:
-        """Return the model's name, for a person."""
+        """Return the model's name, for the user."""
         return "model"
 
     @property
@@ -52,24 +52,24 @@ class LanguageModel(Protocol):
 
     @property
     def context_size(self) -> int:
-        """Return how many tokens one sequence can hold."""
+        """Return the size of a sequence in tokens."""
 
     @property
     def max_sequences(self) -> int:
-        """Return how many sequences there are, sequence 0 included."""
+        """Return the number of sequences, including sequence 0."""
 
     @property
     def busy_s(self) -> float:
         """Return the seconds spent in native code since the model was opened."""
 
     def length(self, sequence: int = 0) -> int:
-        """Return how many tokens a sequence holds."""
+        """Return the number of tokens in a sequence."""
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to sequence 0 and return the logits after the last `logits` (0 or more) of them.
 
-        Raises `Cancelled` after `cancel`, with sequence 0 at the length it had or a little longer, or where
-        a running state was kept last; `ContextFullError` when the tokens do not fit.
+        Raises `Cancelled` after `cancel`, with sequence 0 at its old length or a little longer, or at the
+        last saved recurrent state; `ContextFullError` when the tokens do not fit.
         """
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
@@ -90,32 +90,32 @@ class LanguageModel(Protocol):
         """
 
     def mark(self) -> None:
-        """Let `truncate` come back to the end of sequence 0, and branches begin there, for some rounds."""
+        """Keep the end of sequence 0 reachable for `truncate` and for branches, for some rounds."""
         return
 
     def checkpoint(self) -> None:
-        """Let `truncate` come back to the end of sequence 0 for long."""
+        """Keep the end of sequence 0 reachable for `truncate`, for long."""
         return
 
     def branchable(self, end: int) -> bool:
-        """Tell whether a branch can share sequence 0 up to position `end` now."""
+        """Return whether a branch can share sequence 0 up to position `end` now."""
         return True
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
+        """Share the cells of `source` from `target`'s end up to position `end` (exclusive) with `target`."""
 
     def save(self, room: Callable[[int], bool]) -> SavedState | None:
-        """Return a copy of sequence 0; None if there is no memory for it, or no `room(bytes)`.
+        """Return a copy of sequence 0; None if memory is short or `room(bytes)` is False.
 
-        It may lack the last tokens, which a running state has to read again; branches may become empty.
+        It may lack the last tokens, which a recurrent state has to process again; branches may become empty.
         """
         return None
 
     def follow(self, *, on: bool, kept: int = 0) -> None:
-        """Let a head take its target's hidden states from the next call on, or no longer.
+        """Attach a head to the target's hidden states from the next call on, or detach it.
 
-        So many of them are kept before the head reads them without being asked. It drops what it has read of
-        its own drafts as soon as the target has read on, whose states for the accepted tokens are better.
+        `kept` of them wait before the head processes them without a draft. The head drops cells of its own
+        drafts as soon as the target has processed more, because the target's states are better.
         """
         return
 

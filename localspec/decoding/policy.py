@@ -1,4 +1,4 @@
-"""What native calls cost, what drafts are worth, and the stopping rules that follow; pure."""
+"""The costs of native calls, the value of drafts, and the stopping rules that follow; pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from localspec.types.request import EngineSettings
 
 LEARNING_RATE = 0.1
 LEARNING_RATE_DOWN = 0.4  # disturbances only ever make a call slower: a faster one is soon believed
-OUTLIER = 3.0  # a call that takes this many times its usual cost was disturbed
-EXPLORE_AFTER = 40  # rounds without a draft, before a short one tests whether the costs still hold
+OUTLIER = 3.0  # a call that takes this many times its typical cost was disturbed
+EXPLORE_AFTER = 40  # rounds without a draft before a short one tests whether the costs are still valid
 EXPLORE_LENGTH = 2
 BINS = 13
 KNOTS = 12
@@ -87,7 +87,7 @@ class CostCurve:
 
 
 SHAPES = {False: {1: 1.0, 9: 2.0}, True: {1: 1.0, 9: 1.2}}
-"""Costs of verifying against those of one token, on the processor and on a card, before any are measured."""
+"""Costs of verifying against those of one token, on the CPU and on a GPU, before any are measured."""
 UNKNOWN_ROUNDS = 3  # plain ones that give such costs their scale
 
 
@@ -102,7 +102,7 @@ def assumed_costs(draft_share: float, *, on_card: bool) -> LatencyModel:
 
 
 def is_plausible(costs: Mapping[int, float]) -> bool:
-    """Tell whether no call takes many times what a larger one does, nor what its tokens would one by one."""
+    """Return whether no call costs many times a larger one, or many times its tokens one by one."""
     return all(
         seconds < OUTLIER * more_s and more_s < OUTLIER * seconds * more / size
         for (size, seconds), (more, more_s) in combinations(sorted(costs.items()), 2)
@@ -113,7 +113,7 @@ class Calibrator:
     """The chance that what a model expects comes true, learned from the chance that it gave itself.
 
     It is the model's own chance, corrected by how often things came true in what the model expected; the
-    correction is known at a few chances and goes on between them without a step.
+    correction is known at a few chances and continues between them without a step.
     """
 
     def __init__(self) -> None:
@@ -143,21 +143,21 @@ def _knot(chance: float) -> tuple[int, float]:
 
 
 class AcceptanceBins:
-    """The chance that a draft token is accepted, learned in bins of the confidence in it.
+    """The chance that a draft token is accepted, by the confidence in it; learned in bins.
 
     Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is kept.
-    Before anything is learned the chance is the confidence, or what is usual in a more general case.
+    At first the chance is the confidence, or that of the general case, which the bins refine.
     """
 
     def __init__(self, *, refines: bool = False) -> None:
-        """Begin with the confidence itself; bins that refine a usual chance begin with that instead."""
+        """Begin with the confidence, or with a usual chance that `chance` is given."""
         centres = [0.0 if refines else (index + 0.5) / BINS for index in range(BINS)]
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
 
     def chance(self, confidence: float, usual: float | None = None) -> float:
-        """Return the chance of acceptance at a confidence of 0 to 1; `usual` is for bins that refine it."""
+        """Return the chance of acceptance at a confidence of 0 to 1; `usual` is the chance to refine."""
         if usual is None:
             return self._chances[int(confidence * BINS)]
         index = _bin(confidence)
@@ -178,14 +178,14 @@ def _bin(confidence: float) -> int:
 
 
 class AcceptanceCalibration(AcceptanceBins):
-    """What is learned of the draft model's tokens: their chances, their mean, and the outcomes of drafts."""
+    """Acceptance statistics of the draft model's tokens: by confidence, recent mean, and outcomes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._recent_accepted, self._recent_judged = PRIOR_WEIGHT * PRIOR_MEAN, PRIOR_WEIGHT
-        # of outcomes, for what is prepared before they are known
+        # of outcomes, for prepared drafts
         self.judged = Calibrator()  # of a judged token, by the draft model's chance for just this token
-        self.after_rejection = Calibrator()  # of a guess to be the bonus token, by its share of all guesses
+        self.after_rejection = Calibrator()  # of a token to be the bonus token, by its share of all
         self.after_all = Calibrator()  # likewise where the whole draft was accepted
 
     @property
@@ -205,7 +205,7 @@ class LatencyModel:
     """What calls and tokens cost in one placement on this machine; it outlives answers."""
 
     def __init__(self, verify: CostCurve, step: CostCurve, unknown: int = 0) -> None:
-        """Take the costs; so many plain rounds must be seen before anything rests on them."""
+        """Take the costs; `plain_rounds` plain rounds are needed before they are used."""
         self.verify = verify
         self.step = step
         self.seconds_per_token = verify(1)
@@ -215,7 +215,7 @@ class LatencyModel:
 class SpeculationPolicy:
     """Stopping rules: a further draft token must earn more time than it costs.
 
-    With tokens per second r, a step that adds dT seconds pays if it adds more than r * dT expected tokens.
+    With r tokens per second, a step of dT seconds is worth it if it adds more than r * dT expected tokens.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class SpeculationPolicy:
 
     @property
     def exploring(self) -> bool:
-        """Tell whether drafts have been absent for so long that their costs should be looked at again."""
+        """Return whether drafts have been absent for so long that their costs should be looked at again."""
         return self._plain_rounds >= EXPLORE_AFTER
 
     @property
@@ -258,9 +258,9 @@ class SpeculationPolicy:
         self._latency.seconds_per_token = known + rate * (per_token - known)
 
     def worth_drafting(self, confidences: Sequence[float], limit: int, delay_s: float = 0.0) -> bool:
-        """Tell whether one more token is worth drafting while the target waits.
+        """Return whether one more token is worth drafting while the target waits.
 
-        It is if some longer draft, whose further tokens have the usual chance, is worth more than any that
+        It is if some longer draft, with the average chance for further tokens, is worth more than any that
         could be sent now: verification may cost a lot for the second token and little for the next ones.
         `delay_s` passes before the draft model can begin.
         """
@@ -285,10 +285,10 @@ class SpeculationPolicy:
         return False
 
     def length_to_send(self, confidences: Sequence[float], limit: int) -> int:
-        """Return how many of the drafted tokens the target should judge.
+        """Return the number of draft tokens that the target should verify.
 
-        The value of a token that is judged never decides. A deterministic draft takes the length that is
-        worth most; a drawn one is cut by the chances that were known before the token was drawn.
+        The identity of a verified token never decides. A deterministic draft gets its most valuable length; a
+        sampled one is cut by the chances known before each token was sampled.
         """
         confidences = confidences[:limit]
         if self.min_confidence is not None:
@@ -308,7 +308,7 @@ class SpeculationPolicy:
         return len(confidences)
 
     def values(self, confidences: Sequence[float]) -> tuple[list[float], float]:
-        """Return what a draft of each length from 0 is worth, in seconds, and the chance of the longest."""
+        """Return the value of a draft of each length from 0, in seconds, and the chance of the longest."""
         value, values, reach = 0.0, [0.0], 1.0
         chance, token_s = self.calibration.chance, self.seconds_per_token
         for confidence, added_s in zip(confidences, self._added_up_to(len(confidences)), strict=False):
@@ -318,7 +318,7 @@ class SpeculationPolicy:
         return values, reach
 
     def _added_up_to(self, length: int) -> list[float]:
-        """Return what verifying each token of a draft adds, for at least so many; kept for a round."""
+        """Return the added verification cost of each draft token, at least `count`; cached for a round."""
         added = self._added  # which another thread may forget meanwhile
         if len(added) < length:
             added = self._added = [
@@ -331,7 +331,7 @@ class SpeculationPolicy:
         return reach * self.seconds_per_token - self._added_up_to(length)[length - 1]
 
     def _may_pay(self, reach: float, length: int, limit: int) -> bool:
-        """Tell whether a token pays, alone or with further ones of the usual chance."""
+        """Return whether a token is worth it, alone or with further ones of the average chance."""
         value, usual = 0.0, self.calibration.mean
         for further in range(length, limit + 1):
             value += self.gain(reach, further)

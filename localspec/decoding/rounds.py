@@ -23,7 +23,7 @@ class Round:
     scores: tuple[TokenScore, ...] = ()  # of its tokens, where they are asked for; without their bytes
 
     def up_to(self, count: int) -> Round:
-        """Return the round as if it had ended with so many of its tokens."""
+        """Return the round cut to `tokens` tokens."""
         if count >= len(self.tokens):
             return self
         stats = judged_up_to(self.stats, count)
@@ -86,7 +86,7 @@ def close_round(
 
 
 def judged_up_to(stats: RoundStats, tokens: int) -> RoundStats:
-    """Return the counts of a round that ended with so many tokens: of its draft no more than those counts."""
+    """Return the counts of a round cut to `tokens` tokens, with its draft cut as well."""
     if tokens > stats.accepted:  # with the target's own
         return stats
     written = stats.drafted - stats.copied
@@ -94,7 +94,7 @@ def judged_up_to(stats: RoundStats, tokens: int) -> RoundStats:
 
 
 def _provenance(draft: Draft, outcome: VerifyOutcome) -> tuple[Provenance, ...]:
-    """Return where each token of a round comes from."""
+    """Return the provenance of each token of a round."""
     drafted = Provenance.PREPARED if draft.origin is DraftOrigin.AHEAD else Provenance.ACCEPTED
     whole = draft.tokens and outcome.accepted == len(draft.tokens)
     return (*[drafted] * outcome.accepted, Provenance.BONUS if whole else Provenance.TARGET)

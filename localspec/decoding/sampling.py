@@ -39,7 +39,7 @@ def one_point(token: int) -> Distribution:
 def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
     """Return ids and logits of the `count` largest entries of each row, in descending order.
 
-    `rows` float32 (n, vocabulary); the results are (n, count), narrower where the vocabulary is.
+    `rows` float32 (n, vocabulary); the results are (n, count), narrower if the vocabulary is smaller.
     Raises `LogitsError` when the logits are not numbers.
     """
     size = rows.shape[1]
@@ -73,9 +73,9 @@ def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
 
 
 def largest(rows: Logits) -> np.float32:
-    """Return the largest of some logits; raise `LogitsError` where one is no number.
+    """Return the largest of some logits; raises `LogitsError` for NaN.
 
-    Minus infinity is one: it stands for no chance.
+    Minus infinity is allowed: it means impossible.
     """
     found: np.float32 = rows.max()
     if not found < inf:  # NaN is the largest, where there is any
@@ -111,7 +111,7 @@ def best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
 
 
 def columns(vocabulary: int) -> int:
-    """Return how many groups `column_maxima` makes; entry i belongs to the group i modulo that, about."""
+    """Return the number of groups of `column_maxima`; entry i belongs to about group i modulo that."""
     if vocabulary >= _LARGE_ROW:
         vocabulary //= 64
     return vocabulary // max(vocabulary // _COLUMNS, 1)
@@ -145,8 +145,8 @@ def distribution(
 ) -> Distribution:
     """Return the distribution of the next token, sorted by probability unless nothing is cut off.
 
-    `logits` float32 (vocabulary,); `history` is the text so far, which the penalties look at;
-    `mask` tells what may follow, None all.
+    `logits` float32 (vocabulary,); `history` is the text so far, for the penalties;
+    `mask` has the allowed tokens, None all.
     """
     row = penalised_row(logits, sampling, history)
     if mask is None:
@@ -159,7 +159,7 @@ def distribution(
 
 
 def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
-    """Return what a mask leaves of a row: with its ids, or the whole row with minus infinity elsewhere."""
+    """Apply a mask to a row: return its entries with ids, or the whole row with minus infinity elsewhere."""
     ids = mask.ids[: mask.ids.searchsorted(len(row))]
     if not mask.are_refused:
         return row.take(ids), ids
@@ -217,7 +217,7 @@ def draft_distribution(
 
 
 def saguaro_top(settings: EngineSettings) -> int:
-    """Return how many of a draft model's best tokens are down-weighted at each position."""
+    """Return the number of a draft model's best tokens that are down-weighted at each position."""
     return max(1, settings.fan_out_budget // (settings.draft_length + 1)) + 1
 
 
@@ -331,10 +331,10 @@ def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> 
 
 
 def _kept(values: Floats, sampling: Sampling, total: float | None = None) -> int:
-    """Return how many of the descending `values` top-p and min-p leave.
+    """Return the number of the descending `values` that top-p and min-p keep.
 
-    `total` is the sum of exp(value - best) over everything that top-k left, if that is more than `values`.
-    Both steps keep a beginning of the same order, so the shorter one decides.
+    `total` is the sum of exp(value - best) over everything that top-k kept, if that is more than `values`.
+    Both keep a prefix of the same order, so the shorter one decides.
     """
     kept = len(values)
     if sampling.top_p < 1:
@@ -362,7 +362,7 @@ def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
 
 
 def penalises(sampling: Sampling) -> bool:
-    """Tell whether any penalty is on."""
+    """Return whether any penalty is on."""
     return sampling.penalty_window > 0 and (
         sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
     )

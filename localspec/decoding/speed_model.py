@@ -17,8 +17,8 @@ BRANCHES = 4  # of a draft call that prepares outcomes
 LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
-HANDOFF_S = 3e-4  # per round, for two threads to take turns; likewise
-DRAFT_SHARE = 4  # where both models compute on the processor at once, the draft takes one core in so many
+HANDOFF_S = 3e-4  # per round, to switch between two threads; an assumption as well
+DRAFT_SHARE = 4  # if both models compute on the CPU at once, the draft gets one core in this many
 
 _rate = attrgetter("tokens_per_s")
 CallSeconds = Callable[[int], float]
@@ -41,7 +41,7 @@ def rank(
 ) -> list[PredictedSpeed]:
     """Rank the ways of decoding as `predict` does, and measure both models at once only if it matters.
 
-    At once neither is faster than alone: where drafting ahead would lose even so, nobody waits for that.
+    Neither is faster at once than alone; if drafting ahead would lose even so, that is not measured.
     """
     if together is not None and pays_ahead(alone, acceptance):
         return predict(alone, together(), acceptance)
@@ -49,7 +49,7 @@ def rank(
 
 
 def pays_ahead(alone: LatencyModel, acceptance: float | None) -> bool:
-    """Tell whether drafting ahead would be fastest if both models at once were as fast as each alone."""
+    """Return whether drafting ahead would be fastest if both models at once were as fast as each alone."""
     return predict(alone, alone, acceptance)[0].mode == "ssd"
 
 
@@ -78,7 +78,7 @@ def _predicted(
 
 
 def explain(ranked: Sequence[PredictedSpeed]) -> str:
-    """Return why the first prediction was chosen, in a plain sentence."""
+    """Return the reason for the first prediction, in a sentence."""
     figures = ", ".join(f"{LONG_MODES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
     reason = f"expected tokens/s from measured costs: {figures}"
     if max(map(_rate, ranked)) > LEAST_GAIN * ranked[0].tokens_per_s:
@@ -92,7 +92,7 @@ def plain_speed(verify: CallSeconds) -> PredictedSpeed:
 
 
 def sd_speed(verify: CallSeconds, step: CallSeconds, acceptance: float | None = None) -> PredictedSpeed:
-    """Return the speed of speculative decoding, where the models take turns."""
+    """Return the speed of speculative decoding, where the models work alternately."""
     step_s = step(1)
 
     def speed(length: int) -> PredictedSpeed:
@@ -137,9 +137,9 @@ def ranked(speeds: Sequence[PredictedSpeed]) -> list[PredictedSpeed]:
 
 
 def shared_cores(cores: int, draft_threads: int | None, *, evenly: bool = False) -> tuple[int, int]:
-    """Return how many of the processor's cores target and draft get while both compute there.
+    """Return the CPU cores of target and draft while both compute there.
 
-    `evenly` where most of the target is elsewhere.
+    `evenly` if most of the target is on other devices.
     """
     for_draft = draft_threads or max(1, cores // (2 if evenly else DRAFT_SHARE))
     return max(1, cores - for_draft), for_draft

@@ -17,7 +17,7 @@ _SUMS = ("drafted", "accepted", "verify_s", "draft_s", "wait_s")  # of the round
 
 
 class HitCounter:
-    """Count rounds whose draft was prepared, and those that wanted one that a round before could prepare."""
+    """Count hits and misses: rounds with a prepared draft, and rounds that could have had one."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -38,7 +38,7 @@ class HitCounter:
         self._segment_begins = False
 
     def change(self, mode: Mode) -> None:
-        """Go on in another mode."""
+        """Continue in another mode."""
         self._mode, self._segment_begins = mode, True
 
 
@@ -70,11 +70,11 @@ class Tally:
         self._last_s = now_s
 
     def change(self, mode: Mode) -> None:
-        """Go on in another mode, whose first round has nothing to verify yet."""
+        """Continue in another mode, whose first round has nothing to verify yet."""
         self._hits.change(mode)
 
     def summary(self, cached_tokens: int = 0) -> Summary:
-        """Return the sums; so many tokens of the prompt were in the cache."""
+        """Return the sums; `cached` tokens of the prompt were in the cache."""
         stats = self._stats
         accepted_at, drafted_at = _by_position((each.drafted, each.accepted) for each in stats)
         of_model = (each for each in stats if each.origin in (DraftOrigin.AHEAD, DraftOrigin.FRESH))
@@ -111,7 +111,7 @@ def total(summaries: Sequence[Summary]) -> Summary:
 
 
 def _by_position(drafts: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return how often each position was accepted, and judged, from the lengths drafted and accepted."""
+    """Count acceptances and verifications by position, from drafted and accepted lengths."""
     found = list(drafts)
     judged = [min(agreed + 1, length) for length, agreed in found]
     accepted = [min(agreed, length) for length, agreed in found]

@@ -37,17 +37,17 @@ class Detokenizer(Protocol):
         """Return the text that this token completes, possibly none."""
 
     def flush(self) -> str:
-        """Return what still waits."""
+        """Return the pending bytes."""
 
     def piece(self, token: int) -> bytes:
         """Return the bytes that a token adds to the text."""
 
 
 class AnswerText:
-    """The text of one answer, which ends before the first stop string that is complete.
+    """The text of one answer, which ends before the first complete stop string.
 
-    Text that may yet become a stop string is held back. Where one character completes several stop strings,
-    the longest counts. Stop strings in the thinking before the answer do not count.
+    Text that may become a stop string is held back. If one character completes several stop strings, the
+    longest counts. Stop strings in the thinking before the answer do not count.
     """
 
     def __init__(
@@ -59,9 +59,9 @@ class AnswerText:
         *,
         needs_answer: bool = False,
     ) -> None:
-        """Start with nothing; the first `known_spaces` spaces are already before the answer.
+        """Start empty; the first `known_spaces` spaces are already before the answer.
 
-        `thinking` follows what the model thinks; without it all is the answer. With `needs_answer` a turn
+        `thinking` tracks the thinking; without it, everything is the answer. With `needs_answer`, a turn
         does not end in the thinking.
         """
         if "" in stop:
@@ -80,7 +80,7 @@ class AnswerText:
 
     @property
     def stopped(self) -> bool:
-        """Tell whether a stop string is complete."""
+        """Return whether a stop string is complete."""
         return self.stopped_by is not None
 
     def add(self, token: int, provenance: Provenance) -> bool:
@@ -99,12 +99,12 @@ class AnswerText:
 
     @property
     def open_tags(self) -> ThinkingTags | None:
-        """Return the tags of the thinking that goes on, None where there is none."""
+        """Return the tags of the thinking that continues, None where there is none."""
         return None if self._thinking is None else self._thinking.tags
 
     @property
     def lacks_answer(self) -> bool:
-        """Tell whether nothing has come of an answer that is needed."""
+        """Return whether nothing has come of an answer that is needed."""
         return self._needs_answer and self.open_tags is not None
 
     def named(self, score: TokenScore) -> TokenScore:
@@ -146,7 +146,7 @@ class AnswerText:
                 self._release(len(stretch))
 
     def _look_for_stops(self, new: int) -> None:
-        """Release what is certain of the held text, which ends in so many new characters of the answer."""
+        """Release the certain part of the held text, which ends in `new` new characters of the answer."""
         held = "".join(character for character, _ in self._held)
         found = self._stop_found(held, len(held) - new)
         if found is not None:
@@ -156,7 +156,7 @@ class AnswerText:
             self._release(len(held) - self._undecided(held))
 
     def _release(self, count: int) -> None:
-        """Move the first `count` held characters to what is ready."""
+        """Move the first `count` held characters to the ready text."""
         self._ready += self._held[:count]
         del self._held[:count]
 
@@ -167,7 +167,7 @@ class AnswerText:
         return text[dropped:]
 
     def _stop_found(self, held: str, new: int) -> tuple[int, str] | None:
-        """Return where the stop string begins that is complete first, and it; `held[new:]` has just come."""
+        """Return the start of the first complete stop string, and the string; `held[new:]` is new."""
         found = [
             (start + len(stop), start, stop)
             for stop in self._stop
@@ -176,7 +176,7 @@ class AnswerText:
         return min(found)[1:] if found else None
 
     def _undecided(self, held: str) -> int:
-        """Return the length of the longest end of `held` with which a stop string begins."""
+        """Return the length of the longest suffix of `held` that is a prefix of a stop string."""
         longest = min(len(held), len(self._stop[0]) - 1)
         for length in range(longest, 0, -1):
             if any(stop.startswith(held[-length:]) for stop in self._stop):
@@ -185,7 +185,7 @@ class AnswerText:
 
 
 COPIES = 3  # of one stretch of text, one right after the other, ...
-TOKENS = 256  # ... and so many tokens at least: tables and rows of zeros repeat themselves for good reasons
+TOKENS = 256  # ... and at least this many tokens: tables and rows of zeros repeat for good reasons
 _LATEST = 8  # tokens by which an earlier copy is found
 
 
@@ -199,7 +199,7 @@ class LoopDetector:
         self._repeated = 0  # tokens that equal those a stretch earlier
 
     def add(self, token: int) -> bool:
-        """Take the next token; tell whether the text up to it ends with nothing but copies of one stretch."""
+        """Add the next token and return whether the text now ends in a repetition loop."""
         tokens, length = self._tokens, self._length
         goes_on = length > 0 and tokens[-length] == token
         tokens.append(token)
@@ -216,7 +216,7 @@ class LoopDetector:
 
 
 def _goes_on(event: PromptProgress | Round | ModeChanged) -> bool:
-    """Tell whether more follows that can as well follow later."""
+    """Return whether more follows that can as well follow later."""
     return isinstance(event, PromptProgress) or (isinstance(event, Round) and not event.is_last)
 
 
@@ -236,11 +236,11 @@ class AnswerEvents:
         *,
         ignores_circles: bool = False,
     ) -> None:
-        """Start with nothing; the answer ends with an end token, a stop string of the text, or in circles.
+        """Start empty; the answer ends with an end token, a stop string, or in endless repetition.
 
-        One that has a limit of its own, in tokens, may go in circles up to there. Thinking that does is to be
-        closed, with a limit and without, and so is thinking that ends without an answer that is needed.
-        Without a limit that is done once.
+        An answer with its own token limit may repeat itself up to there. Thinking that repeats itself is
+        closed, with or without a limit, and so is thinking that ends without a required answer. Without a
+        limit that is done once.
         """
         self._text = text
         self._end_tokens = end_tokens
@@ -250,22 +250,22 @@ class AnswerEvents:
         self._ending: FinishReason | None = None
         self._may_close_thinking = True
         self._closes_thinking = False  # after this round
-        self.thinking_is_to_be_closed = False  # by whoever decodes, who then goes on
+        self.thinking_is_to_be_closed = False  # by the decoder, which then continues
         self.paused = False
         self.tally = tally
 
     @property
     def ending(self) -> FinishReason:
-        """Return why there is no more of it: of its own accord, else at its limit or that of the context."""
+        """Return the reason of the end: the answer itself, else its limit or the context's."""
         return self._ending or ("length" if self.tally.tokens == self._limit else "context")
 
     def events(
         self, events: DecodeEvents, wants_pause: Callable[[], bool] = lambda: False
     ) -> Iterator[GenerationEvent]:
-        """Translate what the token layer reports, until the answer ends itself; the caller closes it.
+        """Translate events of the token layer until the answer ends; the caller closes it.
 
-        It stops earlier where the thinking is to be closed, and where a pause is wanted, in which time
-        stands still. More events may follow.
+        It stops earlier if the thinking has to be closed or a pause is requested, during which time does not
+        count. More events may follow.
         """
         self.paused = self.thinking_is_to_be_closed = False
         self._stopwatch.go_on()
@@ -273,7 +273,7 @@ class AnswerEvents:
             goes_on = _goes_on(event)
             if isinstance(event, Round):
                 taken = self._take(event)
-                # thinking is closed at the same token in every mode: what else the round brought goes
+                # thinking is closed at the same token in every mode: later tokens of the round are dropped
                 cut = event.up_to(taken if self._closes_thinking else taken + 1)
                 goes_on = goes_on or len(cut.tokens) < len(event.tokens)
                 if cut.tokens:
@@ -303,7 +303,7 @@ class AnswerEvents:
             yield TextDelta(pieces)
 
     def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
-        """Yield the rest of the text, and why the answer ended and what it cost."""
+        """Yield the rest of the text, and the end with its reason and figures."""
         if pieces := self._text.finish():
             yield TextDelta(pieces)
         summary = replace(self.tally.summary(cached_tokens), thinking_tokens=self._text.thinking_tokens)

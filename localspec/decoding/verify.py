@@ -1,4 +1,4 @@
-"""Judge a draft: how many of its tokens stand, and which token the target puts after them."""
+"""Verify a draft: how many of its tokens are accepted, and which token the target adds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNIFORMS = 64  # drawn at once
 PER_TOKEN = 2  # uniforms that each token takes: one judges a draft token, one picks a token
 
 Target = Callable[[int], Distribution]
-"""The target's distribution after so many accepted draft tokens."""
+"""The target's distribution after a number of accepted draft tokens."""
 
 
 class Uniforms(Protocol):
@@ -40,7 +40,7 @@ Judge = Callable[[Draft, Rows, list[int], DecodeParams, Uniforms], VerifyOutcome
 
 
 class BufferedUniforms:
-    """The numbers from [0, 1) that a generator gives in turn, asked for many at once, which is faster."""
+    """A generator's numbers from [0, 1), drawn in batches, which is faster."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
@@ -56,10 +56,10 @@ class BufferedUniforms:
 def random_streams(
     seed: int | None, place: int, segment: int
 ) -> tuple[np.random.Generator, np.random.Generator]:
-    """Return the target's random numbers and the draft's, for an answer that goes on at a place of its text.
+    """Return the random streams of the target and the draft, for an answer that continues at a position.
 
-    The target's belong to places, `PER_TOKEN` to each, whoever wrote what stands before; the draft's to a
-    segment. Neither depends on the other. Of a negative seed the two's complement in 64 bits counts.
+    The target's stream has `PER_TOKEN` numbers for each position, however the text before was written; the
+    draft's belongs to a segment. They are independent. A negative seed counts as 64-bit two's complement.
     """
     root = np.random.SeedSequence(None if seed is None else seed % 2**64)
     for_target, *_, for_draft = root.spawn(segment + 2)
@@ -89,14 +89,13 @@ def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, rando
 
 
 def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) -> VerifyOutcome:
-    """Accept the longest part of the draft that leaves the target's distribution as it is.
+    """Accept the longest prefix of the draft that leaves the target's distribution unchanged.
 
-    `match` accepts what the target draws itself; `rejection` a token with probability min(1, p / q), and else
-    draws from the residual max(p - q, 0). Of a token that was chosen without chance, q is 1: there `match`
-    accepts as often, and emits what plain decoding would.
-    `target` is asked for one position after another, up to the first rejection and not beyond.
-    `rng` must be independent of the stream that the draft was drawn from. Every emitted token takes
-    `PER_TOKEN` numbers of it, needed or not, so that they belong to places of the text.
+    `match` accepts what the target draws itself; `rejection` a token with probability min(1, p / q), and
+    else draws from the residual max(p - q, 0). For a deterministic token q is 1: there `match` accepts as
+    often, and emits what plain decoding would. `target` is asked for one position after another, up to the
+    first rejection and not beyond. `rng` must be independent of the draft's stream. Every emitted token
+    uses `PER_TOKEN` of its numbers, needed or not, so they belong to positions of the text.
     """
     for accepted, token in enumerate(draft.tokens):
         p = target(accepted)

@@ -1,1 +1,1 @@
-"""This machine: what it has, how fast it is, what fits, and where models sit best."""
+"""This machine: its devices, their speed and memory, and the placement of models."""

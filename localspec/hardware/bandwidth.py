@@ -18,7 +18,7 @@ _ASSUMED = {"cpu": 25e9, "integrated": 50e9, "gpu": 250e9, "remote": 25e9}
 _CORE = 7e9  # of quantised weights that a core gets through, measured on Zen 5 and Sapphire Rapids
 _APPLE = {"Ultra": 800e9, "Max": 400e9, "Pro": 200e9}  # theoretical, of the generations M1 to M4 at least
 _APPLE_BASE = 100e9
-_APPLE_CORES = 0.5  # of the memory's rate is what the processor's part of the chip can use
+_APPLE_CORES = 0.5  # share of the memory's rate that the CPU part of the chip can use
 _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.88e9}  # of PCIe, each way
 _ASSUMED_LINK = 6e9
 _WIRE = 117e6  # of Ethernet at 1 Gbit/s
@@ -62,7 +62,7 @@ class Rates:
         return Rate(_ASSUMED[device.kind], "kind")
 
     def shares_memory(self, device: str) -> bool:
-        """Tell whether a device's memory is the processor's."""
+        """Return whether a device's memory is the CPU's."""
         return self._devices[device].kind in ("cpu", "integrated")
 
     def link(self, source: str, target: str) -> float | None:
@@ -78,7 +78,7 @@ class Rates:
         return sum(trips) / 2 or _HAND_OVER_S
 
     def _slot(self, card: str) -> float:
-        """Return the rate between a card and the processor's memory."""
+        """Return the rate between a GPU and the CPU's memory."""
         device = self._devices[card]
         if device.kind == "remote":
             return self.measured[card].link or _WIRE
@@ -93,8 +93,8 @@ _FEWEST, _MOST = 3, 25
 _CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
 _FEWEST_BYTES = 2**26  # what fits a cache says nothing about memory
 _WIRE_BYTES = 2**21
-_CARD_PASSES = 4  # in one go: a card that reads a block in 0.2 ms takes a tenth of that to start
-_FAR_BELOW = 0.6  # of the rate that a card could reach; healthy ones reach 0.8 and more
+_CARD_PASSES = 4  # in one go: a GPU that reads a block in 0.2 ms takes a tenth of that to start
+_FAR_BELOW = 0.6  # of the rate that a GPU could reach; healthy ones reach 0.8 and more
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ class BandwidthJob:
     is_remote: bool = False
 
     def failed(self, reason: str) -> RateFailure:
-        """Return what stands in the place of its rate."""
+        """Return the key of its rate."""
         return RateFailure(self.device, reason)
 
 
 def jobs(devices: Sequence[DeviceInfo]) -> tuple[BandwidthJob, ...]:
-    """Return what there is to measure, the processor first, with blocks that fit what is free."""
+    """Return the measurements to make, the CPU first, with blocks that fit the free memory."""
     return tuple(map(_job, sorted(devices, key=lambda device: device.kind != "cpu")))
 
 
@@ -124,7 +124,7 @@ def _job(device: DeviceInfo) -> BandwidthJob:
 
 
 def measure(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
-    """Yield what each job gives, in order; about so many seconds in all. Native: for a child process."""
+    """Yield the result of each job in order, within about `seconds`. Native: for a child process."""
     for job in work:
         try:
             yield _memory_rate(job, seconds / len(work))
@@ -158,7 +158,7 @@ def _memory_rate(job: BandwidthJob, share_s: float) -> Measured:
 
 
 def _above(seconds: float, trip_s: float) -> float:
-    """Return what something takes beside the way to another machine and back."""
+    """Return the time of a call without the round trip to another machine."""
     return max(seconds - trip_s, 1e-9)
 
 
@@ -175,7 +175,7 @@ def typical_s(timed: Callable[[], float], share_s: float) -> float:
 
 
 def judge(machine: Machine) -> tuple[str, ...]:
-    """Return what is wrong with the measured rates and the slots, in plain words."""
+    """Return problems of the measured rates and the slots, in words."""
     notes = list(map(str, machine.failures))
     rates = {rate.device: rate for rate in machine.rates}
     for device in machine.devices:

@@ -1,6 +1,6 @@
-"""Values of this machine: what was seen of its devices, and what was measured.
+"""Values of this machine: its devices and measurements.
 
-Sizes are in bytes, rates in bytes per second. None says that nobody knows.
+Sizes are in bytes, rates in bytes per second. None means unknown.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 DeviceKind = Literal["cpu", "gpu", "integrated", "remote"]
-"""`integrated` shares the processor's memory; `remote` is of another machine."""
+"""`integrated` shares the CPU's memory; `remote` is of another machine."""
 
 
-_POSSIBLE = {  # least and most that any card has; drivers write other numbers where they know nothing
+_POSSIBLE = {  # least and most that any GPU has; drivers write other numbers where they know nothing
     "pcie_generation": (1, 8),
     "pcie_width": (1, 32),  # lanes
     "power_limit_w": (1, 10_000),
     "temperature_c": (-50, 200),
-    "bus_width": (8, 65_536),  # bits between a card and its memory
+    "bus_width": (8, 65_536),  # bits between a GPU and its memory
     "clock_mhz": (1, 100_000),
     "user_memory": (0, 2**50),
     "capability": (100, 9_990),  # of CUDA, times a hundred
@@ -25,7 +25,7 @@ _POSSIBLE = {  # least and most that any card has; drivers write other numbers w
 
 
 def possible(what: str, told: object) -> float | None:
-    """Return a number that a driver told, None for one that cannot be; `what` is a key of the ranges."""
+    """Return a driver's number, None if it is impossible; `what` is a key of the ranges."""
     low, high = _POSSIBLE[what]
     if isinstance(told, bool) or not isinstance(told, int | float) or not low <= told <= high:
         return None
@@ -33,14 +33,14 @@ def possible(what: str, told: object) -> float | None:
 
 
 def possible_count(what: str, told: object) -> int | None:
-    """Return a whole number that a driver told, None for one that cannot be."""
+    """Return a driver's whole number, None if it is impossible."""
     number = possible(what, told)
     return None if number is None or number != int(number) else int(number)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceUser:
-    """A program that has memory on a card."""
+    """A program that has memory on a GPU."""
 
     pid: int
     name: str
@@ -52,7 +52,7 @@ class DeviceInfo:
     """What was seen of one device, without judgement.
 
     `id` is ggml's name, which flags take ("CUDA0", "Metal", "CPU"). `cores` are physical ones, of the
-    processor alone.
+    CPU alone.
     """
 
     id: str
@@ -79,7 +79,7 @@ class DeviceInfo:
 class MemoryRate:
     """How fast a device reads its memory, as measured, and what comes from it: of another machine alone.
 
-    Of devices that may be processors also how fast they multiply quantised `weights` with one token, and what
+    Of devices that may be CPUs also how fast they multiply quantised `weights` with one token, and what
     each `further` token takes of that time.
     """
 

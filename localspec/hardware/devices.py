@@ -1,4 +1,4 @@
-"""What there is to compute on: ggml's devices, with what NVML and the system know of them."""
+"""The devices of this machine: ggml's devices, with details from NVML and the system."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 60.0
-"""The first start of a driver may take long: it may have to compile for the card."""
+"""The first start of a driver may take long: it may have to compile for the GPU."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What llama.cpp says of itself: its devices, and what each backend was built to use."""
+    """llama.cpp's report: its devices, and the build features of each backend."""
 
     devices: tuple[BackendDevice, ...] = ()
     features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Sight:
     machine: Machine
     found: Found = field(default_factory=Found)
     cards: nvml.Cards = field(default_factory=nvml.Cards)
-    trouble: LocalSpecError | None = None  # that kept something from being found
+    trouble: LocalSpecError | None = None  # that made the report incomplete
 
 
 def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
@@ -75,7 +75,7 @@ def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
 
 
 def ask() -> Iterator[Answer]:
-    """Ask the native libraries, in a process that may die of it: what came before stands."""
+    """Ask the native libraries in a child process, which may crash; earlier results stay."""
     from localspec.llama import backends
 
     try:
@@ -87,7 +87,7 @@ def ask() -> Iterator[Answer]:
 def describe(
     found: Found, cards: nvml.Cards, cpu: Machine, environment: Mapping[str, str], trouble: str = ""
 ) -> Machine:
-    """Put together what was found; `trouble` is what kept something from being found."""
+    """Combine the results; `trouble` is the error that made them incomplete."""
     every: list[DeviceInfo] = []
     notes = list(cpu.notes)
     processor = replace(cpu.devices[0], features=found.features.get("CPU", ()))
@@ -95,7 +95,7 @@ def describe(
     cards_by_place = {card.bus_id: card for card in cards.cards}
     for device in found.devices:
         if device.kind not in _KINDS or (device.bus_id and device.bus_id in places):
-            continue  # no memory of its own, or one card by two names: llama.cpp takes the first
+            continue  # no memory of its own, or one GPU by two names: llama.cpp takes the first
         places.add(device.bus_id)
         if device.kind == "cpu":
             every.append(replace(processor, id=device.name, name=device.description))
@@ -121,7 +121,7 @@ def describe(
 
 
 def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None) -> DeviceInfo:
-    is_apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a card of its own
+    is_apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a discrete GPU
     seen = card.device if card else nvml.UNKNOWN
     return replace(
         seen,
@@ -138,7 +138,7 @@ def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None) -> De
 
 
 def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> DeviceInfo:
-    """Add what Linux knows of a card's link: NVML leaves out the lanes that the slot lacks."""
+    """Add what Linux knows of a GPU's link: NVML leaves out the lanes that the slot lacks."""
     if not bus_id:
         return device
     place = root / "sys/bus/pci/devices" / bus_id
@@ -153,7 +153,7 @@ def _with_bus(device: DeviceInfo, bus_id: str, root: Path = Path("/")) -> Device
 
 
 def _lanes(path: Path) -> int | None:
-    return possible_count("pcie_width", number_in(path))  # 255 is written where nobody knows
+    return possible_count("pcie_width", number_in(path))  # 255 means unknown
 
 
 def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
@@ -164,9 +164,9 @@ def _renumbered(name: str, number: int, environment: Mapping[str, str]) -> str:
 
 
 def processor(cores: int, root: Path = Path("/")) -> Machine:
-    """Look at the processor, which has so many physical cores for us; `root` holds /proc and /sys.
+    """Describe the CPU with `cores` physical cores for this process; `root` contains /proc and /sys.
 
-    Notes say what a container takes away.
+    Notes mention the limits of a container.
     """
     whole, limits = psutil.virtual_memory().total, []
     total = min((whole, *(limit for limit, _ in memory_limits(root))))

@@ -11,7 +11,7 @@ _WATCH_S = 0.3
 
 
 def busy_cores() -> tuple[float, str]:
-    """Return how many cores other programs take right now, and the name of the greediest."""
+    """Return the cores that other programs use now, and the name of the greediest program."""
     asked = ["pid", "name", "cpu_percent"]
     for _ in psutil.process_iter(asked):
         pass  # psutil counts from here

@@ -19,15 +19,15 @@ from localspec.storage.paths import data_dir
 
 SCHEMA = 1
 _last: list[Machine] = []  # that was asked for here
-_PATIENCE_S = 2 * PATIENCE_S  # a card may have to make its programs, and then compute with them
+_PATIENCE_S = 2 * PATIENCE_S  # a GPU may have to make its programs, and then compute with them
 Progress = Callable[[float], bool]
-"""Is told how much is done, 0 to 1; its False stops the work."""
+"""Gets the share that is done, 0 to 1; False stops the work."""
 
 
 def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress | None = None) -> Machine:
-    """Return the machine with its rates measured anew; raises Cancelled once `on_progress` gives False.
+    """Return the machine with its rates measured again; raises Cancelled when `on_progress` returns False.
 
-    What cannot be measured is a note.
+    Failed measurements become notes.
     """
     work = jobs(machine.devices)
     answers: list[Measured] = []
@@ -48,11 +48,11 @@ def known_machine(
     via: Ask | None = None,
     again: bool = True,
 ) -> Machine:
-    """Return this machine with its rates: those kept from an earlier time, or measured now and kept.
+    """Return this machine with its rates: saved ones, or measured now and saved.
 
-    `fresh` measures in any case; without `may_measure` rates that were not kept stay unknown; `via` asks
-    for the devices as in `devices.look`. Not `again`, it is as it was the last time: a server that this
-    program uses would answer nobody else.
+    `fresh` always measures; without `may_measure`, rates that were not saved stay unknown; `via` looks at
+    the devices as in `devices.look`. Without `again`, the last result is reused: a server that this program
+    uses answers no other client.
     """
     if _last and not again:
         return _last[0]
@@ -69,7 +69,7 @@ def known_machine(
 
 
 def _answers(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
-    """Yield the answer to every job, each child going on where the one before has died."""
+    """Yield the answer to every job, each child continuing where the one before has died."""
     left = tuple(work)
     while left:
         try:
@@ -102,17 +102,17 @@ class _Kept:
 
 
 def kept_file() -> Path:
-    """Return where the rates are kept; the file itself may be missing."""
+    """Return the path of the saved rates; the file may be missing."""
     return data_dir() / "machine.json"
 
 
 def keep(sight: Sight, measured: Machine) -> None:
-    """Write down what was measured on the machine as it was seen; raises StoreError or UserError."""
+    """Save the rates of a machine; raises StoreError or UserError."""
     _file().write(_Kept(_seen(sight), measured.rates, measured.failures))
 
 
 def recall(sight: Sight) -> Machine | None:
-    """Return the machine with the rates that were kept for it; None if they are another's or damaged."""
+    """Return the machine with its saved rates; None if they are damaged or another machine's."""
     try:
         kept = _file().read()
     except UserError:
@@ -143,7 +143,7 @@ def _seen(sight: Sight) -> dict[str, object]:
 
 
 def facts_of(machine: Machine) -> MachineFacts:
-    """Return the facts of a machine that was looked at; asks NVIDIA's driver alone, where it has cards."""
+    """Return the facts of a machine that was looked at; asks NVIDIA's driver alone, where it has GPUs."""
     from importlib.metadata import PackageNotFoundError, version  # 15 ms that a plan does without
 
     processor = next((device for device in machine.devices if device.kind == "cpu"), None)

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library knows of its cards; every single answer may be missing, or nonsense."""
+"""What NVIDIA's management library knows of its GPUs; every single answer may be missing, or nonsense."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNKNOWN = DeviceInfo(id="", kind="gpu", backend="CUDA", name="", memory_total=0,
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A card; `number` is that of nvidia-smi, `device` what NVML says of it, for ggml to name and measure."""
+    """A GPU; `number` is that of nvidia-smi, `device` has NVML's facts; ggml adds its name and rate."""
 
     number: int
     bus_id: str = ""
@@ -30,7 +30,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """All cards of the machine, the version of their driver, and why nothing is known if so."""
+    """All GPUs of the machine, the version of their driver, and why nothing is known if so."""
 
     cards: tuple[Card, ...] = ()
     driver: str = ""
@@ -38,7 +38,7 @@ class Cards:
 
 
 def look() -> Cards:
-    """Ask NVML about every card."""
+    """Ask NVML about every GPU."""
     if sys.platform == "linux" and not _is_installed():
         return Cards(trouble="NVIDIA's driver does not answer (NVML Shared Library Not Found)")
     try:
@@ -49,7 +49,7 @@ def look() -> Cards:
 
 
 def _is_installed() -> bool:
-    """Tell whether the driver's library is there: importing the binding for nothing takes 15 ms."""
+    """Return whether the driver's library is there: importing the binding for nothing takes 15 ms."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError:
@@ -58,7 +58,7 @@ def _is_installed() -> bool:
 
 
 def look_through(library: Library) -> Cards:
-    """Ask about every card through a given binding of NVML."""
+    """Ask about every GPU through a given binding of NVML."""
     try:
         library.nvmlInit()
         try:
@@ -120,7 +120,7 @@ def _capability(told: Answer) -> int:
 
 
 def _theoretical_rate(ask: Callable[..., Answer], memory_clock: int) -> float | None:
-    """Return bus width times clock; memory of cards moves data twice per clock that NVML tells."""
+    """Return bus width times clock; GPU memory moves data twice per clock that NVML reports."""
     bits = possible("bus_width", ask("nvmlDeviceGetMemoryBusWidth"))
     mhz = possible("clock_mhz", ask("nvmlDeviceGetMaxClockInfo", memory_clock))
     return bits / 8 * mhz * 1e6 * 2 if bits and mhz else None
@@ -158,5 +158,5 @@ def _text(raw: str | bytes) -> str:
 
 
 def _words(error: Exception) -> str:
-    """Return what an error says, without the name of the library's own class."""
+    """Return the text of an error, without the name of the library's class."""
     return (str(error) or type(error).__name__).strip().rstrip(".")

@@ -1,1 +1,1 @@
-"""From open models to answers, in this process or in one of their own."""
+"""From open models to answers, in this process or in a child process."""

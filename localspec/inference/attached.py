@@ -1,6 +1,6 @@
-"""Open models that a running `localspec serve` holds: its clients take turns, and memory holds them once.
+"""Models of a running `localspec serve`: its clients are interleaved, and the models are in memory once.
 
-What goes between the two is JSON, which is safe to read from whoever sends it.
+Both sides exchange JSON, which is safe to read from an untrusted sender.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _START_HINT = "start one there: `localspec serve`"
 
 @dataclass(frozen=True, slots=True)
 class EngineConnection:
-    """What a server tells a screen that attaches to it."""
+    """The server's information for an attached screen."""
 
     version: str
     target: ModelInfo
@@ -42,20 +42,20 @@ class Server:
     """Where a server is, and how it is asked."""
 
     def __init__(self, address: str, key: str | None = None, name: str = "") -> None:
-        """Remember the address, the key that the server asks for, and what people call it."""
+        """Take the address, the API key, and the name for the user."""
         self.name, self._key = name or f"the server at {address}", key
         self._parts = urlsplit(address if "://" in address else f"http://{address}")
 
     def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = PATIENCE_S) -> T:
-        """Return what the server answers to a verb of `server/engine.py`; raises what it refuses it with."""
+        """Call a command of `server/engine.py` and return its reply; raises the server's error."""
         with self.asked(verb, to_json(value), limit_s) as response:
             return from_json(response.read(), kind)
 
     @contextmanager
     def asked(self, verb: str, body: str, limit_s: float, name: str = "") -> Generator[HTTPResponse]:
-        """Ask something, and give the answer once it begins; raises what the server refuses it with.
+        """Send a request and yield the response once it begins; raises the server's error.
 
-        `limit_s` is for each part of the answer; it is given up where the block is left before its end.
+        `limit_s` is for each part of the response; leaving the block early cancels it.
         """
         parts, headers = self._parts, {"Content-Type": "application/json", "X-Answer": name}
         if self._key:
@@ -74,7 +74,7 @@ class Server:
 
 
 class AttachedModels:
-    """The models of a server, as `OpenModels`; the server chooses whose turn it is."""
+    """The models of a server, as `OpenModels`; the server schedules its clients."""
 
     def __init__(self, server: Server) -> None:
         """Look at the server; raises UserError where none of this version answers."""
@@ -107,34 +107,34 @@ class AttachedModels:
                 self._server.call("cancel", bool, self._answer)
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest there, and the reason in a plain sentence."""
+        """Return the settings of the fastest mode there, and the reason in a sentence."""
         asked = settings or EngineSettings()
         chosen = self._server.call("choose_settings", Choice, asked, _LONGEST_TURN_S)
         return chosen.settings, chosen.reason
 
     def recall(self, task: TaskType) -> Choice | None:
-        """Return what is tuned there for a task, if anything is."""
+        """Return the settings tuned there for a task, if any."""
         found = self._server.call("recall", tuple[Choice, ...], task)
         return found[0] if found else None
 
     def choices(self, kind: type[T]) -> T:
-        """Return what could be opened there: rows of a list of `choices` in `app/recommendation.py`."""
+        """Return the models that could be opened there, as rows of `choices` in `app/recommendation.py`."""
         return self._server.call("choices", kind, None, _LONGEST_TURN_S)
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Return how many tokens a conversation takes, the start of the next answer included."""
+        """Return the tokens of a conversation, including the start of the next answer."""
         return self._server.call("count_tokens", int, tuple(messages))
 
     def measure_plain(self) -> PlainRate | None:
-        """Return None: what is measured there would keep others waiting."""
+        """Return None: measuring there would delay other clients."""
         return None
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of every device that holds a part of these models."""
+        """Return the memory of every device of these models."""
         return self._server.call("memory", tuple[DeviceMemory, ...])
 
     def first_call_s(self) -> float | None:
-        """Return None: the server tells at its own terminal."""
+        """Return None: the server reports it on its own terminal."""
         return None
 
     def close(self) -> None:
@@ -150,13 +150,13 @@ def _events(response: HTTPResponse) -> Generator[GenerationEvent]:
             event: GenerationEvent = from_json(line[6:], GenerationEvent)  # type: ignore[arg-type]
             yield event
             if isinstance(event, Finished):
-                response.read()  # to its end: one that is left is an answer given up
+                response.read()  # read to its end: leaving it would cancel the answer
                 return
     raise IncompleteRead(b"")
 
 
 def _refused(status: int, body: bytes) -> Exception:
-    """Return the error that a server's words stand for."""
+    """Convert a server's message to an error."""
     told: Any = {}
     with suppress(ValueError, LookupError, TypeError):
         told = dict(json.loads(body)["error"])
@@ -176,7 +176,7 @@ def to_json(value: object) -> str:
 
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
-    """Return the value of a type that JSON stands for; raises UserError."""
+    """Convert JSON to a type; raises UserError."""
     try:
         return read(kind, json.loads(text))
     except (ValueError, RecursionError) as error:

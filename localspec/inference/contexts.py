@@ -1,4 +1,4 @@
-"""The two contexts of a pair and the engine on them: sizes, processor threads, costs, what models allow."""
+"""The two contexts of a pair and the engine on them: sizes, CPU threads, costs, what models allow."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from localspec.types.request import EngineSettings, Mode
 
 MEASURE_S = 0.8  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
-COMPARED = 8  # rounds that tell how fast calls are against costs that were measured earlier
+COMPARED = 8  # rounds that compare the speed of calls with earlier measured costs
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
 
@@ -97,16 +97,16 @@ class Contexts:
 
     @property
     def share_processor(self) -> bool:
-        """Tell whether both models compute on the processor."""
+        """Return whether both models compute on the CPU."""
         return self._threads[True] is not self._threads[False]
 
     @property
     def on_card(self) -> bool:
-        """Tell whether a card holds a part of these models: it makes programs at the first call of a size."""
+        """Return whether a part of these models is on a GPU, which compiles kernels at first calls."""
         return any(each is not None and bool(each.model.cards) for each in (self.target, self.draft))
 
     def costs_file(self, *, together: bool) -> Path | None:
-        """Return where call costs are kept, of one model at work at a time or of both; None if nowhere."""
+        """Return the file of call costs, for one model at work at a time or both; None without one."""
         target, draft = self._plan.target, self._plan.draft
         with suppress(UserError):
             if self._plan.remembers_costs:
@@ -128,7 +128,7 @@ class Contexts:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let `cancel` stop what happens inside."""
+        """Make the block cancellable by `cancel`."""
         self._resume()
         self._at_work = True
         try:
@@ -138,33 +138,33 @@ class Contexts:
             self._resume()
 
     def cancel(self) -> None:
-        """Stop what both models do, if they are at work; callable from any thread."""
+        """Stop the calls of both models, if any; callable from any thread."""
         for context in (self.target, self.draft) if self._at_work else ():
             if context is not None:
                 context.cancel()
 
     def first_call_s(self) -> float | None:
-        """Return for how long a card has been at a call that it may compile programs for."""
+        """Return for how long a GPU has been at a call that it may compile programs for."""
         taken = [context.first_call_s() for context in (self.target, self.draft) if context is not None]
         return max((seconds for seconds in taken if seconds is not None), default=None)
 
     def call_s(self) -> float:
-        """Return for how long the longest native call under way has lasted."""
+        """Return for how long the longest native call in progress has lasted."""
         return max(context.call_s() for context in (self.target, self.draft) if context is not None)
 
     def longest_call_s(self) -> float:
-        """Return how long a native call may well last, by those so far."""
+        """Return the expected duration of a native call, from earlier ones."""
         return max(context.longest_call_s() for context in (self.target, self.draft) if context is not None)
 
     def _resume(self) -> None:
-        """Take back a cancel that nobody has noticed."""
+        """Clear a cancel that was not noticed."""
         for context in (self.target, self.draft):
             if context is not None:
                 context.resume()
 
 
 class CostedEngine(Engine):
-    """The engine on a pair of contexts: it knows what its calls cost, and shares the processor out."""
+    """The engine on a pair of contexts: it knows what its calls cost, and shares the CPU out."""
 
     def __init__(self, contexts: Contexts) -> None:
         super().__init__(contexts.target, contexts.draft)
@@ -173,18 +173,18 @@ class CostedEngine(Engine):
         self.drafters.reads_late = contexts.share_processor
         self._latency: dict[bool, LatencyModel] = {}
         self._assumed: dict[bool, LatencyModel] = {}  # until they are measured
-        self._looked_up: set[bool] = set()  # in what an earlier program has measured
+        self._looked_up: set[bool] = set()  # in the costs of an earlier program
         self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
 
     def costs(self, *, together: bool) -> LatencyModel:
-        """Return what calls cost in a way of working, measured once, perhaps by an earlier program."""
+        """Return the call costs of a way of working, measured once, perhaps by an earlier program."""
         if together not in self._latency:
             self._latency[together] = self.known_costs(together=together) or self._measured(together)
         return self._latency[together]
 
     def known_costs(self, *, together: bool) -> LatencyModel | None:
-        """Return what calls cost if that is measured, perhaps by an earlier program; it takes no time."""
+        """Return the call costs if they were measured, perhaps by an earlier program; takes no time."""
         if together not in self._latency and together not in self._looked_up:
             self._looked_up.add(together)
             if (kept := self._recalled(together)) is not None:
@@ -192,7 +192,7 @@ class CostedEngine(Engine):
         return self._latency.get(together)
 
     def ready_costs(self, *, together: bool) -> LatencyModel:
-        """Return what calls cost, as measured or assumed, so that nobody has to wait."""
+        """Return the call costs, measured or assumed, without waiting."""
         known = self.known_costs(together=together)
         if known is not None:
             return known
@@ -209,11 +209,11 @@ class CostedEngine(Engine):
 
     @property
     def lacks_costs(self) -> bool:
-        """Tell whether answers had to do with assumed costs."""
+        """Return whether answers had to do with assumed costs."""
         return any(together not in self._latency for together in self._assumed)
 
     def measure_between_answers(self) -> None:
-        """Measure what was assumed so far, behind the text that the caches hold; raises `Cancelled`."""
+        """Measure the assumed costs, after the cached text; raises `Cancelled`."""
         room = min(each.context_size - each.length() for each in self._both() if each is not None)
         for together in (False, True):
             if together in self._assumed and together not in self._latency and room > LONGEST_MEASURED:
@@ -237,7 +237,7 @@ class CostedEngine(Engine):
     def _measured(
         self, together: bool, models: tuple[LanguageModel, LanguageModel | None] | None = None
     ) -> LatencyModel:
-        """Measure what calls cost, in empty caches or behind what those of some models hold, and keep it."""
+        """Measure and save call costs, in empty caches or after the text in some."""
         models, on_card = models or self.alone(together=together), self._contexts.on_card
         try:
             found = measure(*models, MEASURE_S, together=together, on_card=on_card)
@@ -253,9 +253,9 @@ class CostedEngine(Engine):
         return found
 
     def _compare(self, event: Round, *, together: bool) -> None:
-        """Learn from the first rounds what plain decoding costs now, where it was measured earlier.
+        """Learn the current cost of plain decoding from the first rounds, if it was measured earlier.
 
-        Calls that are slower now may be so for the depth of their text, of which nothing follows.
+        Slower calls are ignored: they may only have a longer text.
         """
         if False in self.earlier and len(self._speeds) < COMPARED:
             verify = self.earlier.get(together, self._latency[together].verify)
@@ -269,7 +269,7 @@ class CostedEngine(Engine):
                         file.unlink(missing_ok=True)
 
     def costs_in(self, mode: Mode) -> LatencyModel:
-        """Return what calls cost in a mode; plain decoding asks for none."""
+        """Return the call costs that a mode needs; plain decoding needs none."""
         if mode == "off":
             return LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 1.0}))
         return self.ready_costs(together=mode == "ssd")
@@ -288,7 +288,7 @@ class CostedEngine(Engine):
         seed: int | None,
         segment: int,
     ) -> Rounds:
-        """Decode one segment of an answer, with the processor's threads where they are needed."""
+        """Decode one segment of an answer, with the CPU's threads where they are needed."""
         together, contexts = settings.mode == "ssd", self._contexts
         latency = self.costs_in(settings.mode)
         contexts.share_threads(together=together)
@@ -316,13 +316,13 @@ def _rereads(model: Model) -> str:
 
 
 def _threads_of_steps(draft: Model, most: int) -> int:
-    """Return how many threads are worth waking for one token of a draft model."""
+    """Return the number of threads that are worth waking for one token of a draft model."""
     worth_waking = max(1, ceil(draft.header.weight_bytes / THREAD_BYTES))
     return min(most, worth_waking) if uses_processor(draft) else most
 
 
 def facts_here() -> MachineFacts:
-    """Return the facts that llama.cpp tells where it is open anyway: all but the driver of cards."""
+    """Return the machine's facts from the open llama.cpp: all but the driver of GPUs."""
     every = devices()
     return MachineFacts(
         processor=next((device.description for device in every if device.kind == "cpu"), ""),

@@ -1,4 +1,4 @@
-"""What open models offer, whether they sit in this process (`runtime`) or in another (`worker`)."""
+"""The interface of open models, in this process (`runtime`) or in another (`worker`)."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class OpenModels(Protocol):
 
     @property
     def target(self) -> ModelInfo:
-        """Return what the target is."""
+        """Return the target's information."""
 
     @property
     def draft(self) -> ModelInfo | None:
-        """Return what the draft model is, None without one."""
+        """Return the draft model's information, None without one."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what a person should know about these models on this machine."""
+        """Return notes for the user about these models on this machine."""
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         """Yield the answer as it is written; raises `ContextFullError` before the first event."""
@@ -48,13 +48,13 @@ class OpenModels(Protocol):
         """End the running answer within a moment."""
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence.
+        """Return the settings of the fastest mode here, and the reason in a sentence.
 
         Raises `Cancelled` after `cancel`.
         """
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
-        """Return how many tokens a conversation takes, the start of the next answer included."""
+        """Return the tokens of a conversation, including the start of the next answer."""
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
@@ -63,10 +63,10 @@ class OpenModels(Protocol):
         """
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of every device that holds a part of these models."""
+        """Return the memory of every device of these models."""
 
     def first_call_s(self) -> float | None:
-        """Return for how long a card has been making the programs of a call, None if it is not."""
+        """Return for how long a GPU has been making the programs of a call, None if it is not."""
 
     def close(self) -> None:
         """Free the models; a second call does nothing."""
@@ -74,28 +74,28 @@ class OpenModels(Protocol):
 
 @runtime_checkable
 class QuickChooser(OpenModels, Protocol):
-    """Open models that choose settings without measuring, and measure when nobody waits."""
+    """Open models that choose settings without measuring, and measure when idle."""
 
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return what `choose_settings` does by what is known already: it takes no time."""
+        """Choose as `choose_settings` does, from known costs; takes no time."""
 
     def measure_before_leaving(self, limit_s: float) -> None:
-        """Measure and keep the costs that answers lacked; what takes more than `limit_s` is given up."""
+        """Measure and save the missing costs, each within `limit_s` seconds."""
 
     def is_measuring(self) -> bool:
-        """Tell whether costs are being measured because nobody asks anything; any thread may ask."""
+        """Return whether costs are being measured while idle; callable from any thread."""
 
 
 class SharedModels(OpenModels, Protocol):
-    """Open models on which conversations take turns: an answer can stand still while others are written.
+    """Open models that interleave conversations: an answer can be paused while others are written.
 
-    Any thread may ask how they read, also while they generate.
+    Their information is available from any thread, also while they generate.
     """
 
     def keep_conversations(self, limit: int) -> None:
-        """Keep the caches of conversations in turn, in so many bytes of this machine's memory.
+        """Save the KV caches of interleaved conversations, in at most `limit` bytes of memory.
 
-        At first the limit is 0, and nothing is kept: whatever is not in the cache is read again.
+        At first the limit is 0 and nothing is saved: prompts outside the cache are processed again.
         """
 
     def pause(self) -> None:
@@ -109,13 +109,13 @@ class SharedModels(OpenModels, Protocol):
         """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
 
     def drop(self, number: int) -> None:
-        """Give up a paused answer, if there is one of this number; any thread may call it."""
+        """Drop a paused answer, if there is one of this number; callable from any thread."""
 
     def saved(self) -> SavedConversations:
-        """Return what is kept of conversations in turn; any thread may call it."""
+        """Return the saved caches of conversations; callable from any thread."""
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
-        """Return how many tokens a conversation takes, the start of the next answer included."""
+        """Return the tokens of a conversation, including the start of the next answer."""
 
     def render(self, request: Request) -> str:
         """Return the text of a request's prompt as the target reads it."""
@@ -138,6 +138,6 @@ class TunableModels(OpenModels, Protocol):
 
 
 def on_card(models: OpenModels) -> bool:
-    """Tell whether a card computes a part of these models: there the first call of a kind makes programs."""
+    """Return whether a GPU computes a part of these models; it compiles kernels at first calls."""
     sides = (models.target, models.draft)
     return any(device != "CPU" for side in sides if side is not None for device in side.devices)

@@ -1,4 +1,4 @@
-"""Another machine through OpenSSH: verbs that run there, and the models of a `localspec serve` there.
+"""Another machine through OpenSSH: commands that run there, and the models of a `localspec serve` there.
 
 ssh carries all of it, and asks for keys and passwords itself. The models' server there listens to its own
 machine alone, wants a key made for this connection, and ends when this side falls silent.
@@ -25,7 +25,7 @@ from localspec.errors import Cancelled, UserError
 from localspec.inference.attached import AttachedModels, Server
 
 READY = "listening at "
-"""How the line of `localspec serve` begins that tells of its address."""
+"""The beginning of the line in which `localspec serve` prints its address."""
 SILENCE_S = 20.0  # after which either side takes the other for gone
 _BEAT_S = 4.0
 _LOOK_S = 0.1  # between two looks at whether the opening is still wanted
@@ -37,7 +37,7 @@ _CHUNK = 65536  # bytes
 _WORD = 150  # signs of up to five characters: csh takes words of less than 1,024
 _VARIABLE = "LOCALSPEC_START"
 _DECODE = """'eval "$(printf %b "$@")"' sh"""
-# What people install for themselves is in the PATH of their login shells. csh takes no `-l` beside `-c`, and
+# Programs that users install are in the PATH of their login shells. csh takes no `-l` with `-c`, and
 # has read its other files when this runs. Shells that are not listed may know no `-l`.
 _START = f"""
 {_VARIABLE}=COMMAND
@@ -53,7 +53,7 @@ _OPTIONS = ("-o", "ServerAliveInterval=5", "-o", f"ServerAliveCountMax={int(SILE
 
 
 def run_there(host: str, words: Sequence[str], program: str, *, has_terminal: bool) -> int:
-    """Run a verb there with this terminal's streams, and return its exit code; raises UserError."""
+    """Run a command there with this terminal's streams, and return its exit code; raises UserError."""
     mark = "" if has_terminal else secrets.token_hex(8)  # which nothing but data follows
     command = _command(host, words, program, ["-t" if has_terminal else "-T"], mark)
     try:
@@ -96,9 +96,9 @@ class RemoteModels(AttachedModels):
         on_progress: Callable[[float], bool] = lambda _fraction: True,
         on_line: Callable[[str], object] = lambda _line: None,
     ) -> None:
-        """Open what flags name, there; `program` is what LocalSpec is called there.
+        """Open the models of the flags there; `program` is the name of the program there.
 
-        `on_line` gets what it says meanwhile. Raises UserError where there is no way, and `Cancelled` once
+        `on_line` gets its output. Raises UserError if there is no connection, and `Cancelled` when
         `on_progress` returns False.
         """
         for attempt in range(_TRIES):
@@ -121,7 +121,7 @@ class RemoteModels(AttachedModels):
 
 
 class _PortTakenError(UserError):
-    """Somebody else has the port, here or there."""
+    """The port is taken, here or there."""
 
 
 class _Tunnel:
@@ -195,7 +195,7 @@ class _Tunnel:
         self._told.set()
 
     def _beat(self) -> None:
-        """Tell the other side that this one is there, as long as it is."""
+        """Send signs of life to the other side."""
         while not self._closed and self._say("\n"):
             try:
                 self._process.wait(_BEAT_S)

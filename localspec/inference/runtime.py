@@ -48,14 +48,14 @@ from localspec.values import InvalidValueError, check
 
 SCORE_CHUNK = 64
 _REPEATED = "repetitions in the text serve as drafts"
-_LONGEST_OPENING = 24  # tokens of a tag that the prompt opens the thinking with, and of the blanks behind it
+_LONGEST_OPENING = 24  # tokens of an opening thinking tag and the blanks after it
 Progress = Callable[[float], bool]
 _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
 class _Answer:
-    """An answer that is being written, or stands still between two segments."""
+    """An answer that is being written, or paused between two segments."""
 
     request: Request
     settings: EngineSettings
@@ -145,7 +145,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self.close()
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return the settings whose mode should be fastest here, and the reason in a plain sentence."""
+        """Return the settings of the fastest mode here, and the reason in a sentence."""
         settings = settings or EngineSettings()
         if self._draft_model is None:
             return replace(settings, mode="ngram"), f"there is no draft model; {_REPEATED}"
@@ -159,9 +159,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         return replace(settings, mode=ranked[0].mode), reason
 
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
-        """Return what `choose_settings` does by costs that are measured or kept: it takes no time.
+        """Choose as `choose_settings` does, from measured or saved costs; takes no time.
 
-        Without any it is plain decoding: assumed costs are no evidence for a gain.
+        Without any, it is plain decoding: assumed costs are not evidence of a gain.
         """
         settings, engine, self._asked_for_fastest = settings or EngineSettings(), self._engine, True
         if self._draft_model is None or engine.drafters.failure:
@@ -184,11 +184,11 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     @property
     def lacks_costs(self) -> bool:
-        """Tell whether answers had to do with assumed costs."""
+        """Return whether answers had to do with assumed costs."""
         return self._engine.lacks_costs
 
     def measure_between_answers(self, wanted: Callable[[], bool]) -> None:
-        """Measure the costs that answers assumed, unless somebody wants something; `cancel` ends it."""
+        """Measure the costs that answers assumed, while idle; `cancel` ends it."""
         with suppress(Cancelled), self._contexts.at_work():
             if not wanted():
                 self._engine.measure_between_answers()
@@ -197,7 +197,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                     self._engine.measure_between_answers()
 
     def measure_before_leaving(self, limit_s: float) -> None:
-        """Measure and keep the costs that answers lacked; what takes more than `limit_s` is given up."""
+        """Measure and save the missing costs, each within `limit_s` seconds."""
         if not self.lacks_costs or self._contexts.costs_file(together=False) is None:
             return
         timer = threading.Timer(limit_s, self.cancel)
@@ -212,11 +212,11 @@ class Runtime(AbstractContextManager["Runtime"]):
             timer.cancel()
 
     def is_measuring(self) -> bool:
-        """Return False: in this process nothing is measured unless somebody asks for it."""
+        """Return False: in this process nothing is measured while idle."""
         return False
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
-        """Return how many tokens a conversation takes, the start of the next answer included."""
+        """Return the tokens of a conversation, including the start of the next answer."""
         return len(self.encode(tuple(messages), tools=tools))
 
     def render(self, request: Request) -> str:
@@ -247,7 +247,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         room: int | None = None,
         tools: Sequence[str] = (),
     ) -> list[int]:
-        """Return the tokens that the target reads for a prompt.
+        """Return the tokens of a prompt for the target.
 
         Raises `ContextFullError` for one that plainly takes more than `room` tokens, without counting them.
         """
@@ -311,15 +311,15 @@ class Runtime(AbstractContextManager["Runtime"]):
         return self._run(go_on)
 
     def drop(self, number: int) -> None:
-        """Give up a paused answer, if there is one of this number; callable from any thread."""
+        """Drop a paused answer, if there is one of this number; callable from any thread."""
         self._paused.pop(number, None)
 
     def keep_conversations(self, limit: int) -> None:
-        """Keep the caches of conversations in turn, in so many bytes of this machine's memory."""
+        """Save the KV caches of interleaved conversations, in at most `limit` bytes of memory."""
         self._engine.conversations.keep(limit)
 
     def saved(self) -> SavedConversations:
-        """Return what is kept of conversations in turn; callable from any thread."""
+        """Return the saved caches of conversations; callable from any thread."""
         return self._engine.conversations.figures()
 
     def generate_tokens(self, request: Request) -> Iterator[tuple[int, Provenance, bool]]:
@@ -399,7 +399,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     @property
     def can_branch(self) -> bool:
-        """Tell whether the draft model can go on from several places in one pass."""
+        """Return whether the draft model can continue from several places in one pass."""
         return self._contexts.can_branch
 
     def plain_params(self, request: Request) -> tuple[DecodeParams, list[int]]:
@@ -409,7 +409,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         return DecodeParams(request.sampling, "rejection", 0, limit, end_tokens, answer_start=start), prompt
 
     def memory(self) -> tuple[DeviceMemory, ...]:
-        """Return the memory of every device that holds a part of these models; the processor is the last."""
+        """Return the memory of every device that holds a part of these models; the CPU is the last."""
         models = (self._target_model, self._draft_model)
         return memory_of({name for model in models if model is not None for name in model.cards})
 
@@ -458,9 +458,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         return _Answer(request, settings, text, events, opening, len(prompt), prompt, settings.mode)
 
     def _thinking_before(self, request: Request, prompt: Sequence[int]) -> tuple[LeadingThinking, str]:
-        """Return whether an answer begins before, in or after thinking, and what has opened it.
+        """Return whether an answer begins before, in or after thinking, and its opening tag.
 
-        The message that is continued tells; else the end of the prompt.
+        The continued message decides; else the end of the prompt.
         """
         messages = () if isinstance(request.prompt, str) else request.prompt
         last = messages[-1] if messages else Message("user", "")
@@ -506,13 +506,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         yield from decode_in_segments(decode, answer.mode, text, self._engine.plain, fallback, answer.segment)
 
     def _left_out(self, mode: Mode) -> bool:
-        """Tell whether a mode needs the draft model, which has failed."""
+        """Return whether a mode needs the draft model, which has failed."""
         return bool(self._engine.drafters.failure) and mode in {"sd", "ssd"}
 
     def _close_thinking(self, answer: _Answer) -> None:
-        """Let the answer go on with the end of its thinking, as if the model had written it.
+        """Force the end of the thinking into the answer, as if the model had written it.
 
-        Tokens of the last round that its events have left out are dropped.
+        Tokens of the last round that its events lack are dropped.
         """
         tags = answer.written.open_tags
         assert tags is not None  # it thinks
@@ -522,7 +522,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         answer.events.tally.change(answer.mode)
 
     def _rules(self, answer: _Answer) -> TokenRules | None:
-        """Return what a request asks of single tokens; raise `UserError` for what cannot be."""
+        """Return the logit bias of a request; raises `UserError` for impossible values."""
         request, prompt, forced = answer.request, answer.text[: answer.prompt_tokens], answer.forced
         size, bias, grammar = self.target.vocabulary, request.logit_bias, request.grammar
         for token, value in bias:
@@ -555,8 +555,8 @@ class Runtime(AbstractContextManager["Runtime"]):
 
 
 def _look_up(*models: ModelOptions | None) -> None:
-    """Read what tells models from others, which is asked for at the first answer, while they load."""
-    with suppress(ModelFileError):  # whoever opens it says more
+    """Compute the identity of the models, needed at the first answer, while they load."""
+    with suppress(ModelFileError):  # opening it reports the error
         for each in models:
             if each is not None:
                 fingerprint(each.path)
@@ -571,7 +571,7 @@ def _check(request: Request) -> None:
 
 
 def _share(on_progress: Progress | None, number: int, count: int) -> Progress | None:
-    """Return the progress of one of several loads as a part of the whole."""
+    """Return the progress of one of several loads as part of the whole."""
     if on_progress is None:
         return None
     return lambda fraction: on_progress((number + fraction) / count)

@@ -1,1 +1,1 @@
-"""llama.cpp behind a small face; nothing native is loaded before first use."""
+"""llama.cpp behind a small interface; nothing native is loaded before first use."""

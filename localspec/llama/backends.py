@@ -34,7 +34,7 @@ class BackendDevice:
     memory_total: int
     memory_free: int
     bus_id: str = ""  # its PCI address ("0000:c1:00.0") or empty
-    backend: str = ""  # the part of ggml that runs it: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
+    backend: str = ""  # ggml's backend: "CPU", "CUDA", "ROCm", "Vulkan", "MTL" (Metal), ...
     splits_rows: bool = False  # with others of its backend
     round_trip_s: float | None = None  # to another machine
 
@@ -87,14 +87,14 @@ def rows_refused(device: str) -> UserError:
 
 
 def graphics() -> tuple[BackendDevice, ...]:
-    """Return the devices that llama.cpp offloads to by default: graphics cards, else integrated graphics."""
+    """Return the devices that llama.cpp offloads to by default: GPUs, else integrated graphics."""
     every = devices()
     cards = tuple(device for device in every if device.kind == "gpu")
     return cards or tuple(device for device in every if device.kind == "igpu")[:1]
 
 
 def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
-    """Return the memory of the named devices, and at last that of the processor."""
+    """Return the memory of the named devices, and at last that of the CPU."""
     cards = [device for device in devices() if device.kind != "cpu" and device.name in names]
     return (
         *(DeviceMemory(card.name, card.memory_total - card.memory_free, card.memory_total) for card in cards),
@@ -103,9 +103,9 @@ def memory_of(names: Collection[str]) -> tuple[DeviceMemory, ...]:
 
 
 def waiting_for(context: int, names: Collection[str]) -> Callable[[], None]:
-    """Return what waits until the devices of a native context have computed all that it was told to.
+    """Return a function that waits until the devices of a native context have finished.
 
-    For an RPC server `llama_synchronize` waits until all is sent; its answer to a question comes after that.
+    With an RPC server, `llama_synchronize` only waits until all is sent; a query then waits for the rest.
     """
     synchronize = native().llama_synchronize
     servers = [device_handles()[name] for name in names if name.startswith("RPC")]
@@ -135,7 +135,7 @@ def device_array(names: tuple[str, ...]) -> Native:
 
 
 def features() -> dict[str, tuple[str, ...]]:
-    """Return, for each backend of this build, what it was built to use: "AVX2", "ARCHS = 890"."""
+    """Return the build features of each backend: "AVX2", "ARCHS = 890"."""
     found: dict[str, tuple[str, ...]] = {}
     backend = ""
     for entry in text(native().llama_print_system_info()).split("|"):
@@ -218,12 +218,12 @@ class _Map(ctypes.Structure):
 
 
 def breakdown(context: int) -> dict[str, tuple[int, int, int]]:
-    """Return what a native context and its model hold on each device; raises `EngineError` if unknown.
+    """Return the memory of a native context and its model on each device; raises `EngineError` if unknown.
 
-    These are bytes of the weights, of the KV cache or running state, and of intermediate results.
+    These are bytes of the weights, of the KV cache or recurrent state, and of intermediate results.
     llama.cpp keeps the account in a C++ map, which is walked here: the only place that knows every buffer,
     also of a load that allocates nothing. The layouts of the standard libraries of POSIX systems are known.
-    The rows of logits, which the processor holds in a buffer of their own, are not part of it.
+    The rows of logits, in a separate buffer on the CPU, are not included.
     """
     library = native()._lib  # noqa: SLF001
     if not hasattr(library, _NAME):
@@ -252,7 +252,7 @@ def _nodes(root: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _device(buffer_type: int) -> str:
-    """Return ggml's name of the device of a buffer; what a driver has pinned is the CPU's all the same."""
+    """Return ggml's name of the device of a buffer; pinned memory counts as the CPU's."""
     if function("ggml_backend_buft_is_host", ctypes.c_bool, ctypes.c_void_p)(buffer_type):
         return "CPU"
     device = function("ggml_backend_buft_get_device", ctypes.c_void_p, ctypes.c_void_p)(buffer_type)

@@ -20,7 +20,7 @@ _ROW_BYTES = {_F32: 4 * _ROW, _Q4_K: _ROW // 256 * 144}
 SEVERAL = 5
 """Tokens of a pass that judges a draft."""
 _META = 2**20  # bytes for descriptions of tensors and graphs
-_FILLING = 0x3C  # 0.0115 when read as a number: no denormal, and no zeros that a card might leave out
+_FILLING = 0x3C  # 0.0115 when read as a number: no denormal, and no zeros that a GPU might leave out
 _P = ctypes.c_void_p
 
 
@@ -53,7 +53,7 @@ class Buffers(ExitStack):
         return self._compute_s(self._reading[tokens]) / self._passes
 
     def fetch_s(self, size: int) -> float:
-        """Return the seconds in which so many bytes of the block come here."""
+        """Return the seconds to copy `size` bytes of the block to this machine."""
         into = ctypes.create_string_buffer(size)
         fetch = function("ggml_backend_tensor_get", None, _P, _P, ctypes.c_size_t, ctypes.c_size_t)
         started = time.perf_counter()
@@ -101,7 +101,7 @@ class Buffers(ExitStack):
         compute = function("ggml_backend_graph_compute", ctypes.c_int, _P, _P)
         started = time.perf_counter()
         status = compute(self._backend, graph)
-        if self._is_remote:  # what is computed there is waited for by who fetches something of it
+        if self._is_remote:  # fetching a result waits for the computation there
             self.fetch_s(4)
         seconds = time.perf_counter() - started
         if status != 0:
@@ -110,7 +110,7 @@ class Buffers(ExitStack):
 
 
 def _use_all_cores(backend: int, device: int) -> None:
-    """Give the processor's backend its threads; other backends have no such function."""
+    """Give the CPU's backend its threads; other backends have no such function."""
     registry = function("ggml_backend_dev_backend_reg", _P, _P)(device)
     find = function("ggml_backend_reg_get_proc_address", _P, _P, ctypes.c_char_p)
     if address := find(registry, b"ggml_backend_set_n_threads"):

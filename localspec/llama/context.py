@@ -31,7 +31,7 @@ Rows = NDArray[np.float32]
 _OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
 STOPPABLE_S = 0.1
-_FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a card reads in one call
+_FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a GPU reads in one call
 _LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
 
 
@@ -47,7 +47,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeadLink:
-    """What the context of a head is opened with besides: its target's, and the width of hidden states."""
+    """More options of a head's context: its target's context, and the width of hidden states."""
 
     target: Context
     width: int
@@ -56,7 +56,7 @@ class HeadLink:
 
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
-    """What the main sequence held: so many tokens, in so many bytes."""
+    """A saved main sequence: its tokens and bytes."""
 
     length: int
     size: int
@@ -68,8 +68,8 @@ class Context:
 
     One thread at a time; only `cancel` and `first_call_s` may be called from another.
     On the CPU a cancel stops native code within one graph node, elsewhere between calls: a prompt is read
-    in calls that a card ends within `STOPPABLE_S`.
-    `rows` bounds the rows of logits of one call: memory for so many vocabularies is set aside.
+    in calls that a GPU ends within `STOPPABLE_S`.
+    `rows` limits the rows of logits of one call, for which memory is allocated.
     """
 
     is_head = False
@@ -114,19 +114,19 @@ class Context:
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
         self.vocabulary_size = model.vocabulary.size
-        self.context_size = context  # tokens that one sequence can hold
+        self.context_size = context  # size of one sequence in tokens
         self.max_sequences = sequences  # the main sequence included
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self.max_draft = context  # tokens of the last call that can be taken back
         self.rereads = False
         self._slides = api.llama_model_n_swa(model.pointer) > 0
-        self._way_back = 0  # no length before that but 0: a saved copy lacks what its window has left behind
+        self._way_back = 0  # no length before that but 0: a saved copy lacks tokens outside its window
         self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
         self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
-        self._since: float | None = None  # a call is under way,
+        self._since: float | None = None  # a call is in progress,
         self._is_new = False  # of a size that is not among them
         self.reader: Reader | None = None
         self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
@@ -148,7 +148,7 @@ class Context:
         return self._pointer or 0
 
     def length(self, sequence: int = 0) -> int:
-        """Return how many tokens a sequence holds."""
+        """Return the number of tokens in a sequence."""
         return self._lengths[self._checked(sequence)]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
@@ -204,17 +204,17 @@ class Context:
         return length if length >= self._way_back else 0
 
     def mark(self) -> None:
-        """Let `truncate` come back to here, for some rounds; this model can anyway."""
+        """Keep this position reachable for `truncate` for some rounds; here it always is."""
 
     def checkpoint(self) -> None:
-        """Let `truncate` come back to here, for long; this model can anyway."""
+        """Keep this position reachable for `truncate` for long; here it always is."""
 
     def branchable(self, end: int) -> bool:
-        """Tell whether a branch can share the main sequence up to position `end`."""
+        """Return whether a branch can share the main sequence up to position `end`."""
         return end <= self._lengths[0]
 
     def follow(self, *, on: bool, kept: int = 0) -> None:
-        """Do nothing: it is no head."""
+        """Do nothing: this is not a head."""
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on.
@@ -233,7 +233,7 @@ class Context:
                 )
 
     def _shorten(self, length: int, sequence: int) -> bool:
-        """Forget the end of a sequence; tell whether llama.cpp did."""
+        """Forget the end of a sequence; return whether llama.cpp did."""
         if not self._remove(self._memory, sequence, length or -1, -1):
             return False
         self._lengths[sequence] = length
@@ -243,7 +243,7 @@ class Context:
         return True
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target` share what `source` holds from `target`'s own end up to position `end` (exclusive)."""
+        """Share the cells of `source` from `target`'s end up to position `end` (exclusive) with `target`."""
         held, start = self.length(source), self.length(target)
         if not start <= end <= held:
             raise ValueError(f"{end} is outside {start} to {held}, the ends of {target} and {source}")
@@ -252,12 +252,12 @@ class Context:
             self._lengthen(target, source, end)
 
     def _lengthen(self, target: int, source: int, end: int) -> None:
-        """Let `target` go on up to position `end` with what `source` holds."""
+        """Extend `target` up to position `end` with the cells of `source`."""
         self._copy(self._memory, source, target, self._lengths[target], end)
         self._lengths[target] = end
 
     def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
-        """Return a copy of the main sequence; None if there is no memory for it, or no `room(bytes)`."""
+        """Return a copy of the main sequence; None if memory is short or `room(bytes)` is False."""
         for branch in range(1, self.max_sequences):
             self.truncate(0, branch)
         length, api = self._lengths[0], native()
@@ -268,7 +268,7 @@ class Context:
         return SavedSequence(length, size, partial(self._take_up, state, length))
 
     def _take_up(self, state: NDArray[np.uint8], length: int) -> None:
-        """Let the main sequence hold what was saved; nothing where llama.cpp cannot."""
+        """Restore the main sequence from a copy; leave it empty if llama.cpp cannot."""
         self._check_open()
         for sequence in range(self.max_sequences):
             self.truncate(0, sequence)
@@ -277,7 +277,7 @@ class Context:
             self._way_back = length - 1 if self._slides else 0
 
     def first_call_s(self) -> float | None:
-        """Return for how long a card has been at a call unlike any before, if longer than calls take.
+        """Return for how long a GPU has been at a call unlike any before, if longer than calls take.
 
         Backends like Vulkan, Metal and SYCL compile programs at their first use, for up to minutes.
         """
@@ -289,12 +289,12 @@ class Context:
         return taken if taken > max(_LONG_S, _MUCH_LONGER * usual_s) else None
 
     def call_s(self) -> float:
-        """Return for how long a native call has been under way, 0 without one; from any thread."""
+        """Return for how long a native call has been in progress, 0 without one; from any thread."""
         since = self._since
         return 0.0 if since is None else perf_counter() - since
 
     def longest_call_s(self) -> float:
-        """Return how long the slowest size of call took the last time; from any thread."""
+        """Return the last duration of the slowest call size; from any thread."""
         return max(self._sizes.copy().values(), default=0.0)
 
     def cancel(self) -> None:
@@ -306,7 +306,7 @@ class Context:
         self._flag[0] = _CLEAR
 
     def set_threads(self, threads: int, several: int | None = None) -> None:
-        """Compute with so many processor threads from the next call on; several tokens with `several`."""
+        """Set the number of CPU threads for single tokens, and `several` for more."""
         if threads < 1:
             raise ValueError(f"{threads} threads cannot compute")
         self._check_open()
@@ -344,7 +344,7 @@ class Context:
             )
 
     def _chunk(self, left: int, rows: int) -> int:
-        """Return how many tokens to read next: a piece, but all rows come from one last call."""
+        """Return the number of tokens for the next call: a piece, but all rows come from the last call."""
         if left <= max(self._piece, rows):
             return left
         return min(self._piece, left - max(rows, 1))
@@ -377,7 +377,7 @@ class Context:
             self._recover(code, touched)
 
     def _recover(self, code: int, touched: Iterable[int]) -> None:
-        """Undo what a failed call has left behind, and raise what it means."""
+        """Undo a failed call, and raise its error."""
         if code == _NO_CELL:  # llama.cpp has changed nothing
             raise ContextFullError(
                 f"the memory of {self.model.name} has no room for another token",
@@ -420,7 +420,7 @@ def _memory(size: int) -> NDArray[np.uint8] | None:
         memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError:
         return None
-    with suppress(OSError):  # where there are no large pages; touching small ones takes most of a copy
+    with suppress(OSError):  # without large pages; touching small ones takes most of a copy
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, np.uint8)
 
@@ -436,7 +436,7 @@ def _free(pointer: int, _model: Model, _flag: Native) -> None:
 
 
 class Batch:
-    """A `llama_batch` of up to `capacity` tokens, each in one sequence, with `hidden` numbers beside it."""
+    """A `llama_batch` of up to `capacity` tokens, each in one sequence, with `hidden` numbers for each."""
 
     def __init__(self, capacity: int, sequences: int, positions: int, hidden: int = 0) -> None:
         api = native()
@@ -449,7 +449,7 @@ class Batch:
         self._ids = np.arange(sequences, dtype=np.int32)
         self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
         self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
-        self._fanned = 0  # so many tokens at the front may be of other sequences than the main sequence
+        self._fanned = 0  # number of tokens at the front that may belong to other sequences
         self._counting = np.arange(positions, dtype=np.int32)
         self.native: Native = api.llama_batch(
             n_tokens=0,
@@ -495,7 +495,7 @@ def _pointer(array: NDArray[Any], kind: Native) -> Native:
 _FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
 _FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
-_CELLS_PER_BRANCH = 32  # beside the main sequence's: a branch holds what is drafted after the shared text
+_CELLS_PER_BRANCH = 32  # besides the main sequence's, for drafts after the shared text
 
 
 def _check_options(options: ModelOptions, sequences: int) -> None:
@@ -570,7 +570,7 @@ def _creation_error(
 def _check_memory(model: Model, context: int, needed: int) -> None:
     """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
     if not model.allocated or model.info().devices != ("CPU",):
-        return  # nothing is taken, or a graphics card says no by itself
+        return  # nothing is taken, or a GPU says no by itself
     free = free_memory()
     if needed > free:
         raise UserError(

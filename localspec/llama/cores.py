@@ -1,4 +1,4 @@
-"""How many of the processor's cores this process may use: what it may run on, what its container gives."""
+"""How many of the CPU's cores this process may use: what it may run on, what its container gives."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import psutil
 
 
 def physical_cores(root: Path = Path("/")) -> int:
-    """Return how many threads can compute at once here; `root` holds /proc and /sys."""
+    """Return the number of usable hardware threads; `root` contains /proc and /sys."""
     return max(1, ceil(min((allowed_cores(), *core_limits(root)))))
 
 
 def allowed_cores() -> int:
-    """Return how many physical processor cores this process may run on."""
+    """Return the number of physical CPU cores this process may use."""
     physical = psutil.cpu_count(logical=False) or 0
     logical = psutil.cpu_count(logical=True) or 1
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical
@@ -50,13 +50,13 @@ def control_groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def number_in(path: Path) -> int | None:
-    """Return the number that a file of the system holds; None where it holds none."""
+    """Read a number from a system file; None without one."""
     text = text_in(path)
     return int(text) if text.lstrip("-").isdigit() else None
 
 
 def text_in(path: Path) -> str:
-    """Return what a file of the system holds, nothing where there is none."""
+    """Read a system file; empty if it is missing."""
     with suppress(OSError):
         return path.read_text(encoding="utf-8", errors="replace").strip()
     return ""

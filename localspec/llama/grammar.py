@@ -32,10 +32,10 @@ _NAMES = {"json_schema": "JSON schema", "gbnf": "grammar", "lark": "Lark grammar
 
 
 class GrammarConstraint:
-    """A grammar that an answer follows from a position of the text on: a `Constraint` of decoding.
+    """A grammar for an answer from a position on: a `Constraint` of decoding.
 
-    With `thinking` it begins only where that ends. When it is fulfilled nothing but an end token may follow;
-    what comes behind one, or behind a token that was refused, is nobody's concern.
+    With `thinking`, it begins where that ends. Once it is complete, only an end token may follow; tokens
+    after that, or after a rejected token, are ignored.
     """
 
     def __init__(self, compiled: CompiledGrammar, start: int, thinking: ClosingTag | None = None) -> None:
@@ -44,7 +44,7 @@ class GrammarConstraint:
         self._thinking = None if thinking is None else _ThinkingEnd(thinking)
         self._matcher = compiled.matcher.deep_copy()
         self._held: list[int] = []  # tokens that the matcher has taken
-        self._known: dict[int, TokenMask] = {}  # what may follow so many of them: both models ask
+        self._known: dict[int, TokenMask] = {}  # masks by number of tokens, because both models ask
 
     def copy(self) -> Self:
         """Return another that says the same."""
@@ -52,9 +52,9 @@ class GrammarConstraint:
         return type(self)(self._compiled, self._start, thinking)
 
     def mask(self, text: Sequence[int]) -> TokenMask | None:
-        """Return the tokens that may follow; None stands for all.
+        """Return the tokens that may follow; None means all.
 
-        Raises `UserError` where the grammar asks for more work than llguidance does.
+        Raises `UserError` if the grammar exceeds llguidance's limits.
         """
         path = text[self._start :]
         if self._thinking is not None:
@@ -75,7 +75,7 @@ class GrammarConstraint:
         return found
 
     def _go(self, path: Sequence[int]) -> bool:
-        """Let the matcher have taken exactly these tokens; tell whether more than an end may follow."""
+        """Bring the matcher to exactly these tokens; return whether more than an end may follow."""
         held, shared = self._held, _shared(self._held, path)
         if len(held) > shared:
             self._matcher.rollback(len(held) - shared)
@@ -88,10 +88,10 @@ class GrammarConstraint:
 
 
 class ClosingTag:
-    """The tag that ends thinking, on a vocabulary that may spell it in several tokens and in several ways.
+    """The closing tag of thinking, which the vocabulary may split into tokens in several ways.
 
-    The grammar begins behind the token that completes it; so no token may do that with more than white space
-    behind it, which the grammar would not see.
+    The grammar begins after the token that completes it. So that token may contain only white space after the
+    tag, because the grammar would not see more.
     """
 
     def __init__(self, tag: str, pieces: Sequence[bytes]) -> None:
@@ -102,7 +102,7 @@ class ClosingTag:
         self.length = len(raw)
         self._beginnings = [raw[:count] for count in range(1, len(raw))]
         small = [piece.lower() for piece in pieces]
-        # by how much of the tag has come: of none of it a token may yet hold all
+        # by the length of the tag so far; one token may contain all of it
         self._refused = {0: [token for token, piece in enumerate(small) if _goes_past(piece, raw)]}
         for count in range(1, len(raw)):
             found = (token for token, piece in enumerate(small) if piece.startswith(raw[count:]))
@@ -129,11 +129,11 @@ class _ThinkingEnd:
     def __init__(self, closing: ClosingTag) -> None:
         self.closing = closing
         self._held: list[int] = []  # tokens that were read, up to the end of the thinking
-        self._ends = [b""]  # the latest bytes after so many of them
+        self._ends = [b""]  # the latest bytes by number of tokens
         self._is_over = False
 
     def end(self, path: Sequence[int]) -> int | None:
-        """Return how many of an answer's tokens are thinking, None where all are."""
+        """Return the number of an answer's tokens in its thinking, None if all are."""
         held, closing = self._held, self.closing
         shared = _shared(held, path)
         if len(held) > shared:
@@ -149,12 +149,12 @@ class _ThinkingEnd:
         return len(held) if self._is_over else None
 
     def mask(self) -> TokenMask | None:
-        """Return the tokens that may follow what was read; None stands for all."""
+        """Return the tokens that may follow; None means all."""
         return self.closing.mask(self._ends[-1])
 
 
 def _shared(held: Sequence[int], path: Sequence[int]) -> int:
-    """Return how many tokens both begin with, or somewhat fewer; what differs are drafts, near the end."""
+    """Return the length of the common prefix, or somewhat less; differences are drafts, near the end."""
     shared, back = min(len(held), len(path)), 1
     while held[:shared] != path[:shared]:
         shared, back = max(0, shared - back), 2 * back
@@ -183,9 +183,9 @@ class Grammars:
     def constraint(
         self, grammar: Grammar, prompt: Sequence[int], opened: ThinkingTags | None = None
     ) -> GrammarConstraint:
-        """Return a grammar for the answer to a prompt, or for what follows the thinking that it has opened.
+        """Return a grammar for the answer to a prompt, after any thinking that the prompt has opened.
 
-        Raises `UserError` for a grammar that is wrong or too large.
+        Raises `UserError` for an invalid or too large grammar.
         """
         closing = None if opened is None else self._closing_tag(opened.closing)
         return GrammarConstraint(self._compiled(grammar), len(prompt), closing)
@@ -196,7 +196,7 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """Return the vocabulary as llguidance wants it: 0xff before what is no text (its llamacpp.py)."""
+        """Return the vocabulary as llguidance wants it: 0xff before what is not text (its llamacpp.py)."""
         from llguidance import LLTokenizer
 
         vocabulary = self._vocabulary

@@ -1,4 +1,4 @@
-"""Heads (an MTP block, EAGLE-3): they draft from hidden states of their target, in a cache of their own.
+"""Heads (an MTP block, EAGLE-3): they draft from hidden states of their target, in a separate cache.
 
 Sources: llama.cpp's common/speculative.cpp (`draft_mtp`, `draft_eagle3`) and src/llama-ext.h.
 """
@@ -22,7 +22,7 @@ from localspec.types.models import ModelOptions
 
 EAGLE3 = "eagle3"
 WIDEST = 128  # tokens of a call: an encoder sets a row of logits aside for each
-KEPT = 64  # of the target's tokens, before the head reads them although nobody wants a draft
+KEPT = 64  # tokens of the target, before the head processes them without a draft
 
 _P, _U32, _FLAG = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
 
@@ -42,10 +42,10 @@ def _extension(name: str, result: Native, *arguments: Native) -> Native:
 
 
 class HiddenStates:
-    """What a context computes beside logits: the inputs of some layers, or what leaves the last one."""
+    """Extra outputs of a context: the inputs of some layers, or the output of the last one."""
 
     def __init__(self, context: Context, layers: Sequence[int]) -> None:
-        """Take the numbers of layers; as many as there are layers stands for what leaves the last one."""
+        """Take the numbers of layers; the number of layers itself means the output of the last one."""
         model, api = context.model, native()
         self._context = context
         self._layers = [layer for layer in layers if layer < model.layers]
@@ -62,13 +62,13 @@ class HiddenStates:
         """Compute them from the next call on, or no longer."""
         pointer = self._context.pointer
         if self._leaving:
-            # masked would give the first rows for those with logits, where a graph keeps all rows
+            # masked rows would be wrong if a graph keeps all rows
             self._set(pointer, on, False)
         for layer in self._layers:
             self._set_input(pointer, layer, on)
 
     def last(self, count: int) -> Rows:
-        """Return those of the last call, which had so many tokens; valid until the next call."""
+        """Return the rows of the last call of `count` tokens; valid until the next call."""
         pointer = self._context.pointer
         found = [self._get_input(pointer, layer) for layer in self._layers]
         found += [self._get(pointer)] * self._leaving
@@ -80,10 +80,10 @@ class HiddenStates:
 
 
 class HeadContext(Context):
-    """The cache of a head: a `LanguageModel` whose sequence 0 follows its target's, and that has no branches.
+    """The cache of a head: a `LanguageModel` whose sequence 0 follows its target's, without branches.
 
-    A token's cell is made of the token and the target's hidden state before it. While the head drafts, its
-    own state stands in for the target's; such cells are dropped as soon as the target has read on.
+    A token's cell is computed from the token and the target's hidden state before it. While the head drafts,
+    it uses its own state instead; such cells are dropped as soon as the target has processed more.
     """
 
     is_head = True
@@ -107,7 +107,7 @@ class HeadContext(Context):
         self._target = target.model
         self._follows, self._kept = False, KEPT
         self._failure: EngineError | None = None  # of reading along, for who wants a draft
-        self._true = 0  # leading tokens whose cells are made of the target's own states
+        self._true = 0  # leading tokens with cells from the target's states
         self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
         self._start = 0
         self._after: Rows = np.empty((0, self._batch.hidden.shape[1]), np.float32)
@@ -127,9 +127,9 @@ class HeadContext(Context):
         self._follows, self._kept = on, kept
 
     def read(self, start: int, tokens: Sequence[int]) -> None:
-        """Take what the target's last call has read from a position on.
+        """Take the target's hidden states of its last call, from a position on.
 
-        A failure is none of the target's: the head tells of it when it is asked for a draft.
+        A failure does not stop the target: the head reports it when it has to draft.
         """
         if self._failure is not None:
             return
@@ -150,14 +150,14 @@ class HeadContext(Context):
             self._after = np.concatenate([self._after, states])
         else:
             self._start, self._tokens, self._after = start, [*tokens], states.copy()
-        if self._lengths[0] < self._start:  # what lies between is lost to the head: it starts anew
+        if self._lengths[0] < self._start:  # the head lacks the tokens between: it starts again
             self.truncate(0)
             self._lengths[0] = self._true = self._start
         if len(self._tokens) >= self._kept:
             self._catch_up()
 
     def cut(self, length: int) -> None:
-        """Forget what depends on the target's tokens from position `length` on, and all of its own."""
+        """Drop cells that depend on the target's tokens from position `length` on, and all drafted ones."""
         if self._follows:
             self.truncate(min(self._lengths[0], self._true, length + 1))
             self._state = None
@@ -189,10 +189,10 @@ class HeadContext(Context):
         return super()._shorten(length, sequence)  # it has attention alone: that always works
 
     def save(self, room: Callable[[int], bool]) -> None:
-        """Keep nothing: it reads on with the target's next tokens, as if they were the first."""
+        """Drop all cells: it continues with the target's next tokens as if they were the first."""
 
     def _catch_up(self) -> None:
-        """Read all tokens whose states are known; the last state waits for the token after it."""
+        """Process all tokens with known states; the last state waits for the token after it."""
         unread = self._tokens[self._lengths[0] - self._start :]
         if unread:
             self.evaluate(unread, 0)
@@ -235,7 +235,7 @@ class HeadContext(Context):
             self._true = start + min(count, place + len(known))
 
     def _through_encoder(self, states: Rows) -> Rows:
-        """Return what EAGLE-3 makes of the target's states, a row for each."""
+        """Return EAGLE-3's projection of the target's states, a row for each."""
         made, most = [], self._micro_batch  # with more tokens in such a call llama.cpp ends the process
         for part in (states[at : at + most] for at in range(0, len(states), most)):
             count, self._encoder.native.token = len(part), None

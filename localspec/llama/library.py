@@ -29,7 +29,7 @@ Native: TypeAlias = Any
 
 _lock = threading.Lock()
 _api: Native = None
-_kept_alive: list[object] = []  # callbacks that native code holds
+_kept_alive: list[object] = []  # callbacks that native code refers to
 
 
 def native() -> Native:
@@ -65,9 +65,9 @@ def _start() -> Native:
 
 
 def added_backend() -> tuple[str, Path] | None:
-    """Return who names a backend to load beside those of the build, and its file; raises `UserError`.
+    """Return the source and file of an additional backend; raises `UserError`.
 
-    `GGML_BACKEND_PATH` goes before config.toml, also where it is empty.
+    `GGML_BACKEND_PATH` overrides config.toml, even if it is empty.
     """
     if (named := os.environ.get(ADDED_BACKEND)) is not None:
         return (ADDED_BACKEND, expanded(named).absolute()) if named else None
@@ -76,7 +76,7 @@ def added_backend() -> tuple[str, Path] | None:
 
 
 def _load_backend(api: Native, named_by: str, path: Path) -> None:
-    """Load a card's backend: llama.cpp does so only in a build that holds none (ggml-backend-reg.cpp)."""
+    """Load a GPU's backend: llama.cpp does so only in a build without one (ggml-backend-reg.cpp)."""
     if not path.is_file():
         raise UserError(f"{named_by} names no file: {path}", "correct the path, or leave it out")
     load = exported(api, "ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)
@@ -89,7 +89,7 @@ def _load_backend(api: Native, named_by: str, path: Path) -> None:
 
 
 def _add_server(api: Native, endpoint: rpc.Endpoint) -> None:
-    """Let llama.cpp use the devices of another machine, named RPC0 and on; raises `UserError`."""
+    """Add the devices of another machine to llama.cpp, as RPC0 and so on; raises `UserError`."""
     connect = rpc_function(api, "ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
     rpc.looks[str(endpoint)] = rpc.peek(endpoint)
     if not (registry := connect(str(endpoint).encode())):
@@ -113,7 +113,7 @@ def exported(api: Native, name: str, result: Native, *arguments: Native) -> Nati
     # POSIX looks a symbol up through dependencies, Windows only in the very library
     for library in (api._lib, *_ggml_libraries(Path(api._base_path))):  # noqa: SLF001
         if hasattr(library, name):
-            found = library[name]  # a fresh object: declaring its types changes nobody else's
+            found = library[name]  # a fresh object: declaring its types changes no one else's
             found.restype, found.argtypes = result, list(arguments)
             return found
     raise UserError(f"this build of llama.cpp lacks {name}", "install llama-cpp-python as LocalSpec pins it")
@@ -128,7 +128,7 @@ def _ggml_libraries(folder: Path) -> list[ctypes.CDLL]:
 
 @contextmanager
 def _nothing_on_top() -> Iterator[None]:
-    """Let the package import its binding alone: its classes for chats would take 20 ms of every start.
+    """Make the package import only its binding: its chat classes would cost 20 ms at every start.
 
     They can be imported afterwards.
     """
@@ -152,7 +152,7 @@ def _set_environment() -> None:
 
 
 def _check(api: Native, version: str) -> None:
-    """Refuse a library whose structs are laid out differently: it would read garbage."""
+    """Reject a library with other struct layouts: it would read garbage."""
     model_fields = {name for name, *_ in api.llama_model_params._fields_}
     context_fields = {name for name, *_ in api.llama_context_params._fields_}
     known = {"load_mode", "no_alloc"} <= model_fields and {"kv_unified", "n_outputs_max"} <= context_fields
@@ -194,12 +194,12 @@ logger.addHandler(logging.NullHandler())
 # ggml.h, enum ggml_log_level; the table in llama-cpp-python's own logger is out of date.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
-# what follows GGML_STATUS_ABORTED, which our abort callback alone brings about
+# the result of GGML_STATUS_ABORTED, which only our abort callback causes
 _STOPPED = re.compile(r"(?:failed with error|compute status:) 1$|failed to decode, ret = 2$")
 
 
 class _Stream(threading.local):
-    """What one thread has received: the unfinished line, and who wants to hear of problems."""
+    """The log state of one thread: the unfinished line, and the collectors of problems."""
 
     def __init__(self) -> None:
         self.level = logging.INFO
@@ -253,16 +253,16 @@ _SAID_BY = re.compile(r"\w+: (?:error loading model: )?")
 
 
 def load_problem(problems: list[str]) -> str:
-    """Return why a model was not loaded, of the lines that llama.cpp logged meanwhile.
+    """Return the reason why a model was not loaded, from llama.cpp's log lines.
 
-    What reads headers says first what it found, and then only that it gives up; the loader has it last.
+    The header reader logs the cause first; the loader logs it last.
     """
     of_header = any(line.startswith("gguf_") for line in problems)
     return _SAID_BY.sub("", problems[0] if of_header else last_problem(problems), count=1)
 
 
 def last_problem(problems: list[str], otherwise: str = "llama.cpp gives no reason") -> str:
-    """Return the most telling of the collected lines: the last one that speaks of an error."""
+    """Return the most useful of the collected lines: the last one about an error."""
     errors = [line for line in problems if "error" in line.lower() or "failed" in line.lower()]
     # llama.cpp repeats a failed load as "failed to load model"; the line before has the reason
     telling = [line for line in errors if "failed to load model" not in line] or errors or problems

@@ -1,4 +1,4 @@
-"""How much memory is free for this process: what the system has, and what its container leaves of it."""
+"""The free memory of this process, within the system and its container."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LIMITLESS = 2**60  # the first kind of control groups writes a huge number for 
 
 
 def free_memory(root: Path = Path("/")) -> int:
-    """Return the bytes that this process can still take; `root` holds /proc and /sys."""
+    """Return the bytes that this process can still allocate; `root` contains /proc and /sys."""
     left = (max(0, limit - used) for limit, used in memory_limits(root))
     available: int = psutil.virtual_memory().available
     return min((available, *left))
 
 
 def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
-    """Yield the limit of every control group around this process, and what its programs hold of it."""
+    """Yield the limit of every control group of this process, and its use."""
     for controller, most, now in _GROUP_FILES:
         for folder in control_groups(root, controller):
             limit, used = number_in(folder / most), number_in(folder / now)
@@ -35,9 +35,9 @@ def memory_limits(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _held(used: int, statistics: Mapping[str, int]) -> int:
-    """Return the bytes of a control group that do not give way to a program that wants them.
+    """Return the bytes of a control group that cannot be reclaimed.
 
-    As `MemAvailable` reckons for a machine: files that were read and idle objects of the kernel give way.
+    As in `MemAvailable`, the page cache and idle kernel objects can be reclaimed.
     """
     gives_way = sum(statistics.get(name, 0) for name in _GIVES_WAY)
     stays = sum(statistics.get(name, 0) for name in _STAYS)

@@ -51,14 +51,14 @@ class Model:
         allocated: bool = True,
         template: str | None = None,
     ) -> None:
-        """Take over a loaded model; `template` is used instead of its own."""
+        """Wrap a loaded model; `template` replaces its own."""
         api = native()
         self.allocated = allocated
         self._given_template = template
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
-        eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function that tells it
+        eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function for it
         self.vocabulary = Vocabulary(
             api.llama_model_get_vocab(pointer),
             digest=header.tokens_digest,
@@ -67,7 +67,7 @@ class Model:
         self.layers: int = api.llama_model_n_layer(pointer)
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
-        self.cards = tuple(card.name for card in cards)  # devices beside the processor that hold a part of it
+        self.cards = tuple(card.name for card in cards)  # devices other than the CPU that hold a part of it
         self._devices = _in_words(cards, options, header)
         self._pointer: int | None = pointer
         self._dependents: list[weakref.WeakMethod[Callable[[], None]]] = []
@@ -101,7 +101,7 @@ class Model:
         return cls(pointer, options, header, used, allocated=allocate, template=template)
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
-        """Return a part of these weights, where they are, under other options: closing one closes both."""
+        """Return a view of these weights with other options: closing one closes both."""
         here, other = self.options, copy(self)
         other.options = replace(
             options, gpu_layers=here.gpu_layers, devices=here.devices, output_at_home=here.output_at_home
@@ -111,7 +111,7 @@ class Model:
 
     @cached_property
     def template(self) -> ChatTemplate:
-        """Return how the model wants a conversation written; nobody asks a draft model."""
+        """Return the chat template; not used for a draft model."""
         if self._given_template is not None:
             return ChatTemplate(self.vocabulary, self._given_template)
         raw = native().llama_model_chat_template(self.pointer, None)
@@ -135,7 +135,7 @@ class Model:
         return self.vocabulary.end_tokens.union(self.template.traits.end_tokens)
 
     def info(self, context: int = 0) -> ModelInfo:
-        """Describe the model; `context` is what a conversation can hold (0: as trained)."""
+        """Describe the model; `context` is its size in tokens (0: as trained)."""
         return ModelInfo(
             path=self.options.path,
             name=self.name,
@@ -149,7 +149,7 @@ class Model:
         )
 
     def close_before(self, close: Callable[[], None]) -> None:
-        """Take note of the method that closes what must be gone before the weights are freed."""
+        """Register a method that must run before the weights are freed."""
         self._dependents.append(weakref.WeakMethod(close))
 
     def close(self) -> None:
@@ -204,14 +204,14 @@ def _load(
 
 
 def _missing_heads(header: Header) -> int:
-    """Return how many prediction layers a header speaks of that its file lacks."""
+    """Return the number of prediction layers in a header that its file lacks."""
     heads = header.integer("{arch}.nextn_predict_layers")
     first = f"blk.{header.integer('{arch}.block_count') - heads}."
     return 0 if any(tensor.name.startswith(first) for tensor in header.tensors) else heads
 
 
 def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
-    """Return llama.cpp's parameters and what must stay alive while they are used."""
+    """Return llama.cpp's parameters, and objects that must stay alive while they are used."""
     api = native()
     keep: list[object] = []
     parameters = api.llama_model_default_params()
@@ -238,7 +238,7 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
 
 
 def _cards(options: ModelOptions) -> list[BackendDevice]:
-    """Return the devices beside the CPU that the options put the model on."""
+    """Return the model's devices, other than the CPU."""
     if options.gpu_layers == 0:
         return []
     if options.devices is None:

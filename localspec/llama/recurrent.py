@@ -1,13 +1,13 @@
-"""The context of a model that keeps a running state, in all of its layers or in some: a hybrid.
+"""The context of a model with recurrent state in all or some of its layers (a hybrid).
 
-Such a state is that of the last token alone. There are three ways back, of which none trusts llama.cpp's word
-that it has gone back: after some calls it says so of states that it has long overwritten.
+Such a state is only that of the last token. There are three ways back. None of them relies on llama.cpp's
+report that it went back: after some calls it claims that for states that it has overwritten.
 
-- Snapshots (`n_rs_seq`): of each of the last tokens of the last call; for a target of some architectures, as
-  llama.cpp computes wrong what several sequences with snapshots share.
-- Marks: spare sequences that share the state until the main sequence goes on (llama_memory_seq_cp, which
-  copies nothing). What follows a mark is read again with the next call.
-- Checkpoints: copies in the processor's memory, where texts begin and end, for the next turn or an edit.
+- Snapshots (`n_rs_seq`): of each of the last tokens of the last call; only for targets of some
+  architectures, because llama.cpp's results are wrong if several sequences share snapshots.
+- Marks: spare sequences that share the state until the main sequence continues (llama_memory_seq_cp, which
+  copies nothing). Tokens after a mark are processed again with the next call.
+- Checkpoints: copies in the CPU's memory at the beginning and end of texts, for the next turn or an edit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from localspec.llama.model import Model
 from localspec.types.models import ModelOptions
 
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
-_MERGED = 8  # tokens after a mark that are cheaper to read along than in a call of their own
+_MERGED = 8  # tokens after a mark that are cheaper to add to another call than to process alone
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the running state without the cache of tokens
 
 
@@ -40,12 +40,12 @@ def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, row
         context = RecurrentContext(model, options, sequences, rows, states)
         if context.max_draft:
             break
-        context.close()  # llama.cpp keeps no snapshots of this architecture after all
+        context.close()  # llama.cpp does not support snapshots of this architecture
     return context
 
 
 class RecurrentContext(Context):
-    """A context that goes back to states that were kept, and reads on from there."""
+    """A context that goes back to saved states, and continues from there."""
 
     _why_lost = ": it keeps a running state"
 
@@ -57,7 +57,7 @@ class RecurrentContext(Context):
         self._snapshots: int = native().llama_n_rs_seq(self.pointer)
         self.max_draft = STATE_DRAFT if marks else self._snapshots
         self.rereads = marks > 0
-        self._undoable = 0  # tokens at the end whose snapshots are true
+        self._undoable = 0  # tokens at the end with valid snapshots
         self._texts: list[list[int]] = [[] for _ in range(sequences)]
         self._unread: list[int] = []  # the end of the main sequence, which llama.cpp has to read again
         self._marks: dict[int, int] = {}  # by length of the text: a spare sequence
@@ -65,14 +65,14 @@ class RecurrentContext(Context):
         self._checkpoints: dict[int, NDArray[np.uint8]] = {}  # by length of the text
 
     def length(self, sequence: int = 0) -> int:
-        """Return how many tokens a sequence holds."""
+        """Return the number of tokens in a sequence."""
         return super().length(sequence) + (0 if sequence else len(self._unread))
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the logits after the last `logits` of them.
 
-        Raises `Cancelled` with the sequence at the last state that was kept, `ContextFullError` before
-        anything is read.
+        Raises `Cancelled` with the sequence at the last saved state, `ContextFullError` before anything is
+        processed.
         """
         if logits > 1 or len(tokens) < 2 * TAIL:
             return self._read(tokens, logits)
@@ -115,7 +115,7 @@ class RecurrentContext(Context):
         return max((kept for kept in self._checkpoints if kept <= length), default=0)
 
     def _shorten(self, length: int, sequence: int) -> bool:
-        """Go back into the last call, or to a state that was kept; a branch is emptied."""
+        """Go back into the last call, or to a saved state; a branch is emptied."""
         if sequence:
             self._remove(self._memory, sequence, -1, -1)
             self._lengths[sequence], self._texts[sequence] = 0, []
@@ -130,7 +130,7 @@ class RecurrentContext(Context):
         return True
 
     def _go_back(self, length: int) -> None:
-        """Take up the last kept state of at most so many tokens."""
+        """Restore the last saved state of at most `length` tokens."""
         kept = [at for at in (*self._marks, *self._checkpoints) if at <= length]
         at = max(kept, default=0)
         self._lengths[0], self._undoable = at, 0
@@ -148,17 +148,17 @@ class RecurrentContext(Context):
         self._lengths[0] = 0
 
     def _cut(self, length: int) -> None:
-        """Forget what was kept of a longer text."""
+        """Drop saved states of a longer text."""
         del self._texts[0][length:]
         for at in [at for at in self._marks if at > length]:
             self._drop_mark(at)
         for at in [at for at in self._checkpoints if at > length]:
             del self._checkpoints[at]
-        if self.reader is not None:  # which is told again what is read again
+        if self.reader is not None:  # it has to see the processed tokens again
             self.reader.cut(self._lengths[0])
 
     def _restore(self, sequence: int) -> None:
-        """Go back to a kept state: llama.cpp takes back anything of a call that failed, and wrongly."""
+        """Go back to a saved state: llama.cpp undoes a failed call wrongly."""
         if sequence:
             self._shorten(0, sequence)
             return
@@ -169,7 +169,7 @@ class RecurrentContext(Context):
         self._cut(self._lengths[0])
 
     def mark(self) -> None:
-        """Let `truncate` come back to here, until later marks take the place."""
+        """Keep this position reachable for `truncate`, until later marks replace it."""
         if len(self._unread) > _MERGED:
             self._read_along()
         at = self._lengths[0]
@@ -186,7 +186,7 @@ class RecurrentContext(Context):
         self._free_marks.append(mark)
 
     def checkpoint(self) -> None:
-        """Let `truncate` come back to here, for long; of too many, the one goes that costs least."""
+        """Keep this position reachable for `truncate` for long; if there are too many, drop the cheapest."""
         self._read_along()
         at, api = self._lengths[0], native()
         if not at or at in self._checkpoints:
@@ -217,7 +217,7 @@ class RecurrentContext(Context):
         return replace(saved, size=saved.size + more, restore=restore)
 
     def branchable(self, end: int) -> bool:
-        """Tell whether a branch can share the main sequence up to position `end`."""
+        """Return whether a branch can share the main sequence up to position `end`."""
         return end in self._marks or (end == self._lengths[0] and not self._unread)
 
     def _lengthen(self, target: int, source: int, end: int) -> None:

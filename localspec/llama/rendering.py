@@ -1,4 +1,4 @@
-"""A chat template is foreign code: it runs in a process of its own, within time, memory and length."""
+"""A chat template is untrusted code: it runs in a child process with limits of time, memory and length."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LENGTH, _LENGTH_EACH = 2**20, 8
 
 
 class Renderer:
-    """The process, which starts when it is needed, and anew after it has ended."""
+    """The process, which starts when it is needed, and again after it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,11 +64,11 @@ class Renderer:
         messages: Sequence[Message],
         part_roles: Sequence[str] = (),
     ) -> str:
-        """Return what a template makes of a conversation; callable from any thread.
+        """Render a conversation with a template; callable from any thread.
 
         `values` are for the template; its `tools` are the JSON of each. Contents of `part_roles` are lists.
-        Raises `UserError` in the template's own words where it refuses or fails, and `ModelFileError` where
-        it takes more than an honest one and is not to be asked again.
+        Raises `UserError` with the template's own message if it rejects or fails, and `ModelFileError` if it
+        exceeds the limits; it is not used again.
         """
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         turns = [_turn(message, names, part_roles) for message in messages]
@@ -80,7 +80,7 @@ class Renderer:
         return tuple(self._answer(source, None, 0).split())
 
     def _answer(self, source: str, values: Mapping[str, object] | None, size: int) -> str:
-        """Return the child's reply to values of so many characters, or to None, which asks for variables."""
+        """Return the child's reply to values of `length` characters, or to None: its variables."""
         seconds, length = _SECONDS + size * _SECONDS_EACH, _LENGTH + size * _LENGTH_EACH
         limits = Limits(seconds, _MEMORY + size * _MEMORY_EACH, length)
         with self._lock:
@@ -98,7 +98,7 @@ class Renderer:
         if self._child is not None and self._child.has_ended:
             self._child.end()
             self._child = None
-        if self._child is None:  # its replies are no pickles: foreign code may have written them
+        if self._child is None:  # its replies are not pickled: untrusted code may have written them
             self._child = Child(_CODE, "the chat template's process", marked_text)
         return self._child
 
@@ -133,7 +133,7 @@ def _turn(message: Message, names: Mapping[str, str], part_roles: Sequence[str] 
 
 
 def _other_length(values: Mapping[str, object], messages: Sequence[Message]) -> int:
-    """Return the length of what comes beside the contents: thoughts, calls and tools."""
+    """Return the length of everything but the contents: thoughts, calls and tools."""
     calls = sum(len(call.arguments) + _TURN for message in messages for call in message.tool_calls)
     tools = values.get("tools")
     described = sum(len(tool) + _TURN for tool in tools) if isinstance(tools, tuple) else 0
@@ -155,14 +155,14 @@ renderer = Renderer()
 
 
 def main() -> None:
-    """Render what is asked for until nobody asks any more."""
+    """Render requests until there are no more."""
     environment = _environment()
     compiled = lru_cache(maxsize=2)(environment.from_string)
     requests, replies = take_pipes()
     with suppress(EOFError):
         while True:
             source, values, seconds, length = pickle.load(requests)
-            faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # whoever asked may have died
+            faulthandler.dump_traceback_later(seconds + _GRACE_S, exit=True)  # the parent may have died
             kind, text = _reply(partial(_text, environment, compiled, source, values))
             raw = text.encode("utf-8", "replace")
             if len(raw) > length:
@@ -238,7 +238,7 @@ def _environment() -> Environment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class GenerationTag(Extension):
-        """Lets `{% generation %}`, which marks training targets, pass its body through."""
+        """Renders the body of `{% generation %}`, which marks training targets."""
 
         tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
@@ -247,7 +247,7 @@ def _environment() -> Environment:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     class Sandbox(ImmutableSandboxedEnvironment):
-        """Lets a template append to lists and pop from them, as some do; they are copies of its own."""
+        """Allows a template to change lists, as some do; they are copies."""
 
         def is_safe_attribute(self, obj: object, attr: str, value: object) -> bool:
             allowed = isinstance(obj, list) and attr in ("append", "pop")
@@ -266,7 +266,7 @@ def _to_json(value: object, indent: int | None = None, ensure_ascii: bool = Fals
 
 
 def _items(value: object) -> list[object]:
-    """Return what a filter such as `map` yields, which is a generator."""
+    """Convert the generator of a filter such as `map` to a list."""
     if not isinstance(value, Iterator):
         raise TypeError(f"{type(value).__name__} is not JSON")
     return [*value]

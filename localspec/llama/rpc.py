@@ -41,18 +41,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """What a server says of itself: a round trip in seconds, bytes free and in all on each device."""
+    """A server's report: a round trip in seconds, free and total bytes on each device."""
 
     round_trip_s: float
     devices: tuple[tuple[int, int], ...]
 
 
 looks: dict[str, Peek] = {}
-"""What was seen of each server before it was added to this process."""
+"""The report of each server before it was added to this process."""
 
 
 def endpoints(text: str) -> tuple[Endpoint, ...]:
-    """Read `HOST:PORT,...`, without a port the usual one; raises UserError."""
+    """Read `HOST:PORT,...`, with a default port; raises UserError."""
     return tuple(dict.fromkeys(_endpoint(part.strip()) for part in text.split(",")))
 
 
@@ -66,7 +66,7 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def named() -> tuple[Endpoint, ...]:
-    """Return the servers that this program was given; what a flag has named goes before config.toml."""
+    """Return the servers of this program; a flag overrides config.toml."""
     text = os.environ.get(VARIABLE)
     if text is None:
         text = read_config(config_dir() / "config.toml").rpc
@@ -74,7 +74,7 @@ def named() -> tuple[Endpoint, ...]:
 
 
 def use(servers: str) -> None:
-    """Let every process of this program use the devices of `HOST:PORT,...` alone; "" is none.
+    """Set the servers `HOST:PORT,...` for every process of this program; "" means none.
 
     Raises UserError.
     """

@@ -1,7 +1,7 @@
-"""Whether the compiler of llama.cpp spoilt its code for the matrix tiles of Intel's AMX.
+"""Detects code for the matrix tiles of Intel's AMX that the compiler of llama.cpp broke.
 
-GCC before 11.5, 12.4 and 13.3 does not see that loading a configuration of tiles reads it, and moves what
-writes it behind that (GCC's bug 114098). The processor then refuses the configuration, and the process dies.
+GCC before 11.5, 12.4 and 13.3 does not see that loading a configuration of tiles reads it, and moves the
+writes after the load (GCC's bug 114098). The CPU then rejects the configuration, and the process dies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MENDED = {11: 5, 12: 4, 13: 3}  # the first sound release of each series
 
 @cache
 def is_broken() -> bool:
-    """Tell whether weights laid out for matrix tiles end the process here."""
+    """Return whether weights laid out for matrix tiles end the process here."""
     package = find_spec("llama_cpp")
     if package is None or package.origin is None or not has_tiles():
         return False
@@ -26,7 +26,7 @@ def is_broken() -> bool:
 
 
 def has_tiles(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Tell whether the processor has AMX; outside Linux llama.cpp does not use it."""
+    """Return whether the CPU has AMX; outside Linux llama.cpp does not use it."""
     try:
         return b" amx_int8" in cpuinfo.read_bytes()
     except OSError:
@@ -34,7 +34,7 @@ def has_tiles(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def holds_broken_tiles(library: Path) -> bool:
-    """Tell whether a library has code for matrix tiles from a compiler that spoils it."""
+    """Return whether a library has code for matrix tiles from a compiler that spoils it."""
     code = library.read_bytes()
     if _FUNCTION not in code:
         return False

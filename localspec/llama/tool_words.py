@@ -23,9 +23,9 @@ PROBE = (
 
 
 def in_words(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:
-    """Return a conversation without tools, whose texts say what they are, how they were called and what came.
+    """Return a conversation without tools, with texts that describe the tools, calls and results.
 
-    Results of tools are a part of what the user says: templates may want the roles to alternate.
+    Results of tools become part of the user's messages, because templates may require alternating roles.
     """
     said: list[Message] = []
     after_result = False

@@ -42,7 +42,7 @@ class Vocabulary:
 
     @property
     def kind(self) -> str:
-        """Return what its kind of tokenizer is called."""
+        """Return the name of its tokenizer."""
         return _TYPE_NAMES.get(self.type, f"type {self.type}")
 
     @cached_property
@@ -83,7 +83,7 @@ class Vocabulary:
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Return every token that ends the model's turn as far as the file and llama.cpp know."""
+        """Return every token that ends the model's turn according to the file and llama.cpp."""
         api, pointer = native(), self.pointer
         # llama.cpp makes control tokens of those that it knows by their text; the others have a role
         named = {getattr(api, f"llama_vocab_{role}")(pointer) for role in _END_ROLES}
@@ -94,7 +94,7 @@ class Vocabulary:
 
     @cached_property
     def _attributes(self) -> NDArray[np.int32]:
-        """Return what kind of token each is, in llama.cpp's bits; nobody asks a draft model's."""
+        """Return the kind of each token, as llama.cpp's bits; not used for a draft model."""
         # undeclared arguments pass twice as fast
         kind = backends.function("llama_vocab_get_attr", ctypes.c_int)
         pointer = repeat(ctypes.c_void_p(self.pointer))
@@ -128,10 +128,10 @@ class Vocabulary:
         return [*front, *tokens[:count]]
 
     def infill(self, text: str, gap: Infill, room: int | None = None) -> list[int]:
-        """Return the tokens that ask for what stands between a text and the gap's end.
+        """Return the tokens that ask for the text in a gap.
 
         The order is that of llama.cpp's `format_prompt_infill`.
-        Raises `UserError` where the vocabulary has no tokens for it.
+        Raises `UserError` if the vocabulary has no tokens for it.
         """
         api = native()
         names = ("pre", "suf", "mid", "rep", "sep")
@@ -154,7 +154,7 @@ class Vocabulary:
         return [*self.tokenize("", add_special=True), *chain.from_iterable(tokens)]
 
     def check_room(self, parts: Iterable[str], room: int) -> None:
-        """Raise `ContextFullError` for a text, in parts, that so many of the longest tokens cannot hold."""
+        """Raise `ContextFullError` for a text, in parts, that is too long even for the longest tokens."""
         size = sum(len(part.encode("utf-8", "replace")) for part in parts)
         if size <= room * _USUAL_BYTES:
             return
@@ -166,7 +166,7 @@ class Vocabulary:
             )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes that a token stands for; control tokens are empty unless `special`."""
+        """Return the bytes of a token; control tokens are empty unless `special`."""
         piece = self._pieces.get((token, special))
         if piece is None:
             piece = self._pieces[token, special] = self._read_piece(token, special)
@@ -234,7 +234,7 @@ class LlamaDetokenizer:
         return self._vocabulary.piece(token, special=self._special or token in self._shown)
 
     def flush(self) -> str:
-        """Return what is left, a cut character as U+FFFD, and start anew."""
+        """Return the rest, an incomplete character as U+FFFD, and start again."""
         return self._decoder.decode(b"", final=True)
 
 

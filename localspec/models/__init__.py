@@ -1,1 +1,1 @@
-"""Model files: what they are, where they lie, where they come from, and which draft serves which target."""
+"""Model files: their kinds, places and sources, and which draft model fits which target."""

@@ -1,4 +1,4 @@
-"""Where models lie on a disk: llama.cpp's and Hugging Face's caches, LM Studio's and Ollama's, packages."""
+"""The folders of models: the caches of llama.cpp, Hugging Face, LM Studio and Ollama, and packages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from localspec import smollm2
 from localspec.storage.paths import expanded, read_plain
 
 PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "ollama", "package", "bundled", "folder"]
-"""`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files beside it.
+"""`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files next to it.
 
-From what lies in Ollama's store nothing is deleted: Ollama counts who uses its files.
+From what is in Ollama's store nothing is deleted: Ollama counts who uses its files.
 """
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")  # of the user that its Linux installer makes
 
@@ -25,14 +25,14 @@ _MOST = 2**20  # bytes of other programs' notes
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder in which models lie, or one such file."""
+    """A folder that contains models, or a single model file."""
 
     path: Path
     kind: PlaceKind
 
     @property
     def is_cache(self) -> bool:
-        """Tell whether what lies here was downloaded, and may be deleted on request."""
+        """Return whether these files were downloaded, and may be deleted on request."""
         return self.kind in ("hub", "llama.cpp", "lmstudio")
 
 
@@ -42,7 +42,7 @@ def hub_cache() -> Path:
 
 
 def known_places() -> tuple[Place, ...]:
-    """Return every folder and file of this computer in which models may lie, whether it exists or not."""
+    """Return every folder and file on this machine that may contain models, whether it exists or not."""
     places = [Place(path, "hub") for path in _hub_candidates()]
     places += [Place(path, "llama.cpp") for path in _loose_candidates()]
     places += [Place(path, "lmstudio") for path in _lmstudio_candidates()]
@@ -54,7 +54,7 @@ def known_places() -> tuple[Place, ...]:
 
 
 def repository_folder(cache: Path, repository: str) -> Path:
-    """Return where the hub's layout keeps a repository, or has it already by a name in another case."""
+    """Return the folder of a repository in the Hub's layout, also one whose name differs in case."""
     name = f"models--{repository.replace('/', '--')}"
     with suppress(OSError):
         there = sorted(each.name for each in cache.iterdir() if each.name.lower() == name.lower())
@@ -64,13 +64,13 @@ def repository_folder(cache: Path, repository: str) -> Path:
 
 
 def repository_of(folder: str) -> str | None:
-    """Return the repository whose folder in the hub's layout this is."""
+    """Return the repository of a folder in the Hub's layout."""
     user, separator, name = folder.removeprefix("models--").partition("--")
     return f"{user}/{name}" if folder.startswith("models--") and separator and user and name else None
 
 
 def current_commit(folder: Path) -> str | None:
-    """Return the commit that a repository's folder holds as its newest."""
+    """Return the newest commit in a repository's folder."""
     with suppress(OSError, UnicodeDecodeError):
         return read_plain(folder / "refs" / "main", _MOST).decode("ascii").strip() or None
     return None
@@ -91,7 +91,7 @@ def _hub_candidates() -> Iterator[Path]:
 
 
 def _loose_candidates() -> Iterator[Path]:
-    """Yield where llama.cpp keeps files that it got from elsewhere, and before it shared the hub's cache."""
+    """Yield llama.cpp's own cache folders, used for other sources and before it shared the Hub's."""
     given = _folder_from("LLAMA_CACHE")
     if given is not None:
         yield given

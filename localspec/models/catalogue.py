@@ -1,6 +1,6 @@
 """The curated catalogue: pairs of models that share a vocabulary, for machines of several sizes.
 
-Its figures are rounded and partly unchecked; whoever uses them says so.
+Its figures are rounded and partly unchecked; output that uses them says so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Count = Annotated[int, Range(0, 2**50)]
 
 @dataclass(frozen=True, slots=True)
 class CatalogueModel:
-    """One model that can be had, as far as the catalogue knows it; sizes in bytes, all about right."""
+    """A downloadable model as the catalogue knows it; sizes are approximate, in bytes."""
 
     key: str
     title: Line
@@ -50,13 +50,13 @@ class CatalogueModel:
     tied: bool = False
     window: _Count | None = None
     full_every: Annotated[int, Range(1, 64)] = (
-        1  # of models with a window or a state, only every so manyth keeps the whole context
+        1  # in models with windows or states, only every n-th layer keeps the whole context
     )
-    state: _Count = 0  # bytes of the running state that the other layers of a hybrid keep instead
+    state: _Count = 0  # bytes of recurrent state in the other layers of a hybrid
     architecture: Line = ""  # as llama.cpp calls it, where that is not the family's name
-    mtp: bool = False  # the file holds a head that drafts for the model
+    mtp: bool = False  # the file contains a head that drafts for the model
     checked: bool = False
-    also: tuple[str, ...] = ()  # further names on the hub under which the model can be had
+    also: tuple[str, ...] = ()  # other names of the model on the Hub
     packages: Line = ""  # of a Python index, which carry the file in parts
     sha256: Line = ""  # of the file, where it is known
 
@@ -70,7 +70,7 @@ class CatalogueModel:
 
     @property
     def kind(self) -> Literal["hub", "package", "bundled"]:
-        """Return where the model comes from."""
+        """Return the source of the model."""
         if self.source == _BUNDLED:
             return "bundled"
         return "package" if self.source.startswith(_PACKAGE) else "hub"
@@ -92,7 +92,7 @@ class CatalogueModel:
 
     @property
     def download_bytes(self) -> int:
-        """Return what has to be downloaded for it."""
+        """Return the files to download for it."""
         return self.bytes if self.kind == "hub" else 0
 
 
@@ -106,7 +106,7 @@ class CataloguePair:
     name: str
     target: CatalogueModel
     draft: CatalogueModel | None
-    memory_gb: int  # of the graphics card that the pair was picked for, 0 for none
+    memory_gb: int  # of the GPU that the pair was picked for, 0 for none
     score: int
     good_at: tuple[str, ...]  # nothing where it does any kind of work
     tip: str
@@ -118,12 +118,12 @@ class CataloguePair:
 
     @property
     def download_bytes(self) -> int:
-        """Return what has to be downloaded for both."""
+        """Return the files to download for both."""
         return sum(model.download_bytes for model in self.models)
 
     @property
     def checked(self) -> bool:
-        """Tell whether somebody saw that all of its files exist."""
+        """Return whether all of its files were seen to exist."""
         return all(model.checked for model in self.models)
 
 
@@ -143,7 +143,7 @@ def shipped() -> Catalogue:
 
 
 def known_as(reference: Reference) -> CatalogueModel | None:
-    """Return the model of the catalogue that a name on the hub means."""
+    """Return the catalogue's model for a name on the Hub."""
     wanted = str(reference).lower()
     return next((model for model in shipped().models if wanted in map(str.lower, model.references)), None)
 

@@ -1,4 +1,4 @@
-"""The models that open where nobody names any.
+"""The default models.
 
 SmolLM2 with LocalSpec's own draft where the package that carries it is installed, else the bundled pair of
 tiny models.
@@ -24,7 +24,7 @@ _SMOLLM2_DRAFT = "smollm2-draft"
 
 
 def default_pair() -> tuple[Path, Path]:
-    """Return the target and the draft model that open where nobody names any."""
+    """Return the default target and draft model."""
     target = smollm2.target()
     return bundled_pair() if target is None else (target, smollm2.draft())
 
@@ -48,7 +48,7 @@ def nameable(target: Path | None, draft: Path | None) -> tuple[Path | None, Path
 
 
 def moved(path: Path | None) -> Path | None:
-    """Return where a file is now that belonged to another installation of a package; else the same path."""
+    """Return the current path of a file from another installation of a package; else the same path."""
     if path is None or path.exists():
         return path
     return next((own for own in _packaged() if own.parts[-2:] == path.parts[-2:]), path)
@@ -72,14 +72,14 @@ def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
 
 
 def name_of(model: ModelInfo) -> str:
-    """Return what people call an open model: the header of SmolLM2 says something else."""
+    """Return the usual name of an open model; the header of SmolLM2 has another one."""
     if smollm2.is_target(model.path):
         return _SMOLLM2
     return _SMOLLM2_DRAFT if model.path == smollm2.draft() else model.name
 
 
 def introduction(target: ModelInfo) -> str:
-    """Return what to expect of a target that came with LocalSpec, in a sentence; nothing of others."""
+    """Return a sentence about a target that came with LocalSpec; empty for others."""
     if target.path == bundled_pair()[0]:
         return "the bundled pair. It shows how everything works; it knows very little."
     if smollm2.is_target(target.path):

@@ -1,6 +1,6 @@
-"""Draft heads: which files hold one, and whether it fits a target; known from headers alone.
+"""Draft heads: which files contain one, and whether it fits a target, from headers alone.
 
-What does not fit must be found here: llama.cpp would end the process, or draft nonsense.
+A misfit must be found here: llama.cpp would end the process, or draft nonsense.
 Sources: llama.cpp's src/models/eagle3.cpp, qwen35.cpp, common/speculative.cpp.
 """
 
@@ -19,15 +19,15 @@ from localspec.types.models import ModelOptions
 HeadKind = Literal["mtp", "eagle3"]
 
 _OTHER = "name another -md file, or leave it out: repetitions in the text serve as drafts too"
-_LAYERS = 3  # whose inputs EAGLE-3 reads
+_LAYERS = 3  # EAGLE-3 reads the inputs of this many layers
 _I64 = 27  # ggml.h, enum ggml_type
 
 
 def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
-    """Return what kind of head a draft file holds, or without one the target's file; None for no head.
+    """Return the kind of head in a draft file, or without one in the target's file; None without a head.
 
-    A file that cannot be read has none here: whoever opens it says why. Raises `PairingError` for a head that
-    does not fit the target.
+    An unreadable file counts as one without a head; opening it reports the error. Raises `PairingError` for
+    a head that does not fit the target.
     """
     with suppress(ModelFileError):
         one = read_model(target)
@@ -48,7 +48,7 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
 
 
 def unsupported_draft(draft: Path) -> str:
-    """Return what a file holds that drafts in a way LocalSpec does not know; empty for all others."""
+    """Return the kind of a drafter that LocalSpec does not support; empty for all other files."""
     with suppress(ModelFileError):
         header = read_header(draft)
         if kind := facts()["other_heads"].get(header.architecture):
@@ -57,9 +57,9 @@ def unsupported_draft(draft: Path) -> str:
 
 
 def head_for(target: ModelOptions, draft: ModelOptions | None) -> HeadKind | None:
-    """Return what kind of head is to draft for a target, None for a model.
+    """Return the kind of head that drafts for a target, None for a draft model.
 
-    The target's own file as that of the draft stands for the head in it. Raises `PairingError` if it cannot.
+    The target's file as draft means the head in it. Raises `PairingError` if it does not fit.
     """
     kind = kind_of_draft(target.path, None if draft is None else draft.path)
     if draft is None:
@@ -75,7 +75,7 @@ def head_for(target: ModelOptions, draft: ModelOptions | None) -> HeadKind | Non
 
 
 def _place(options: ModelOptions) -> tuple[str, ...] | None:
-    """Return the last of the devices that options name, nothing for the processor, None for all there are."""
+    """Return the last of the devices that options name, nothing for the CPU, None for all there are."""
     if options.gpu_layers == 0:
         return ()
     return options.devices if options.devices is None else options.devices[-1:]
@@ -90,14 +90,14 @@ def head_part(header: Header) -> Header:
 
 
 def head_kind(draft: Header) -> HeadKind | None:
-    """Return what kind of head a draft file holds, None for a model of its own."""
+    """Return the kind of head in a draft file, None for a whole model."""
     if draft.architecture == "eagle3":
         return "eagle3"
     return "mtp" if is_mtp_head(draft) else None
 
 
 def own_head(target: Header) -> tuple[bool, str]:
-    """Tell whether a model's file holds an MTP head that can be used; else why not, if it speaks of one."""
+    """Return whether a model's file has a usable MTP head; else the reason, if its header mentions one."""
     heads, blocks = target.integer("{arch}.nextn_predict_layers"), target.integer("{arch}.block_count")
     if not heads or target.architecture in facts()["no_heads"]:
         return False, ""
@@ -162,10 +162,10 @@ def _drafted(draft: Header) -> tuple[int, ...]:
 
 
 def borrows(draft: Header) -> bool:
-    """Tell whether an EAGLE-3 head uses embeddings or output of its target, whose device it then needs."""
+    """Return whether an EAGLE-3 head borrows tensors of its target, and so must be on its device."""
     return not {"token_embd.weight", "output.weight"} <= {tensor.name for tensor in draft.tensors}
 
 
 def _trunk(header: Header) -> int:
-    """Return the number of layers without the heads behind them."""
+    """Return the number of layers without the heads after them."""
     return header.integer("{arch}.block_count") - header.integer("{arch}.nextn_predict_layers")

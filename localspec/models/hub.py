@@ -1,7 +1,6 @@
-"""Models on the Hugging Face hub: what is there, and how it gets here: resumed, checked before it counts.
+"""Models on the Hugging Face Hub: looking them up, and downloading them with resumption and checksums.
 
-huggingface_hub looks repositories up, but its own downloads keep nothing of what was broken off, and check
-no checksums.
+huggingface_hub looks repositories up, but its own downloads neither resume nor check checksums.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
 _ASK_TIMEOUT_S = 20.0
 _LARGEST_ANSWER = 64 << 20  # a repository of 100,000 files takes half of it
-PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # after failures in a row; the connection may come back
-_LARGEST_REQUEST = 32 << 30  # the hub's network serves at most 50 GB at once
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # after consecutive failures; the connection may recover
+_LARGEST_REQUEST = 32 << 30  # the Hub's network serves at most 50 GB at once
 _READ = 4 << 20
 _TELL_S = 0.1
 _PART_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -57,7 +56,7 @@ class DownloadProgress:
     total: int
     rate: float | None = None  # bytes per second
     left_s: float | None = None
-    is_check: bool = False  # of what is here already, and was never read through
+    is_check: bool = False  # a check of a local file that was never verified
 
     def __str__(self) -> str:
         share = self.done / self.total if self.total else 1.0
@@ -71,12 +70,12 @@ class DownloadProgress:
 
 
 OnProgress = Callable[[DownloadProgress], bool]
-"""Called ten times a second at most; returning False breaks the download off, and keeps what has arrived."""
+"""Called ten times a second at most; returning False stops the download and keeps the data so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository, and the checksum that the hub lists and calls its blob after."""
+    """A file of a repository with its checksum, which is also the name of its blob."""
 
     name: str
     bytes: int
@@ -84,7 +83,7 @@ class RemoteFile:
 
 
 class Meter:
-    """Counts what arrives, and tells."""
+    """Counts downloaded bytes and reports them."""
 
     def __init__(
         self, total: int, done: int, on_progress: OnProgress | None, *, is_check: bool = False
@@ -106,7 +105,7 @@ class Meter:
             self.tell(file)
 
     def tell(self, file: str) -> None:
-        """Tell how far it is; raises Cancelled if nobody wants it any more."""
+        """Report the progress; raises Cancelled if the callback returns False."""
         self._told = now = time.monotonic()
         if self._on_progress is None:
             return
@@ -122,7 +121,7 @@ class Meter:
 
 
 def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -> None:
-    """Download a file into `part`, going on where it ends, and make it `blob` once its checksum is right."""
+    """Download the rest of a file into `part`, and rename it to `blob` once its checksum is right."""
     with only_one(blob):
         if is_here(file, blob):  # another program was faster
             meter.add(file.name, file.bytes - min(_size(part), file.bytes))
@@ -131,7 +130,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
         try:
             digest = _complete(url, file, part, meter)
         except BaseException:
-            if _size(part) == 0:  # nothing that one could go on with
+            if _size(part) == 0:  # nothing that one could continue with
                 part.unlink(missing_ok=True)
             raise
         if digest.hexdigest() != file.blob:
@@ -145,7 +144,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
 
 
 def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
-    """Bring a part of a file to its full size, and return the checksum of it."""
+    """Download the rest of a partial file, and return its checksum."""
     digest = checksum(file.blob, file.bytes)
     with open_part(part) as out:
         if out.tell() > file.bytes:
@@ -162,7 +161,7 @@ def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
 
 
 def is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> bool:
-    """Tell whether a file is in one of the places, whole and undamaged."""
+    """Return whether a file is in one of the places, whole and undamaged."""
     for path in {Path(os.path.realpath(place)) for place in places}:
         if path.is_file() and path.stat().st_size == file.bytes:
             meter = Meter(file.bytes, 0, told, is_check=True)
@@ -172,7 +171,7 @@ def is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> 
 
 
 def open_part(part: Path) -> BinaryIO:
-    """Open what has arrived, at its end; what is no file of our own (a link, say) gives way to one."""
+    """Open the partial file at its end; anything else in its place (such as a link) is replaced."""
     if not _size(part):
         part.unlink(missing_ok=True)
     return os.fdopen(os.open(part, _PART_FLAGS, 0o666), "a+b")
@@ -235,13 +234,13 @@ def request_range(url: str, start: int, end: int) -> Iterator[tuple[Any, int]]:
 def _wait(seconds: float, name: str, meter: Meter) -> None:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        meter.tell(name)  # somebody may want no more of it
+        meter.tell(name)  # the callback may stop the download
         time.sleep(min(left, _TELL_S))
 
 
 @contextmanager
 def only_one(blob: Path) -> Iterator[None]:
-    """Keep other programs that use the hub's cache from downloading the same file at the same time."""
+    """Lock a file against other programs that use the Hub's cache."""
     from filelock import Timeout
     from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
 
@@ -259,14 +258,14 @@ def only_one(blob: Path) -> Iterator[None]:
 
 
 def begun_bytes(repository: str) -> int:
-    """Return how much has arrived of files of a repository that are not whole yet, from wherever."""
+    """Return the bytes of partial files of a repository, whichever program began them."""
     blobs = repository_folder(hub_cache(), repository) / "blobs"
     parts = [part for part in blobs.glob("*.*") if part.suffix.startswith((".incomplete", ".parts-"))]
     return sum(_size(part) for part in parts if part.name.count(".") == 1)  # others have names of two dots
 
 
 def _size(part: Path) -> int:
-    """Return how much has arrived; nothing where a link, or somebody else's file, stands in its place."""
+    """Return the size of a partial file; 0 if a link or another user's file is in its place."""
     try:
         found = part.lstat()
     except FileNotFoundError:
@@ -277,7 +276,7 @@ def _size(part: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """A model on the hub: the commit it is of, and its files in order."""
+    """A model on the Hub: its commit, and its files in order."""
 
     repository: str
     commit: str
@@ -290,7 +289,7 @@ class RemoteModel:
 
 
 def look_up(reference: Reference) -> RemoteModel:
-    """Ask the hub which files a reference means; raises UserError where there are none, or no hub."""
+    """Ask the Hub for the files of a reference; raises UserError if there are none, or no hub answers."""
     session.session()
     with session.plain_errors(reference.repository):
         answer = _ask(reference)
@@ -303,7 +302,7 @@ def look_up(reference: Reference) -> RemoteModel:
         raise session.unlike_the_hub(str(error) if isinstance(error, InvalidValueError) else "") from error
     repository = reference.repository
     if isinstance(spelled, str) and spelled.isascii() and spelled.lower() == repository.lower():
-        repository = spelled  # the hub takes names in any case
+        repository = spelled  # the Hub accepts names in any case
 
     def remote(names: Sequence[str]) -> RemoteModel:
         files = tuple(listed[name] for name in names)
@@ -321,14 +320,14 @@ def look_up(reference: Reference) -> RemoteModel:
 
 
 def _kind_of(model: RemoteModel) -> FileKind:
-    """Return what a file on the hub is by its header; a model where that cannot be read."""
+    """Return the kind of a file on the Hub by its header; a model if it cannot be read."""
     [file] = model.files
     with suppress(ModelFileError), session.plain_errors(file.name):
         return file_kind(header_of(_reader(model, file), file.bytes, Path(file.name)))
     return "model"
 
 
-def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - whatever the hub says
+def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - untyped JSON of the Hub
     stored = told.get("lfs") or {"size": told.get("size", -1), "sha256": told.get("blobId", "")}
     values = {"name": told["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
     return read(RemoteFile, values, "a file")
@@ -355,10 +354,10 @@ def pull(
     on_progress: OnProgress | None = None,
     on_found: Callable[[RemoteModel, int], None] | None = None,
 ) -> Path:
-    """Download a model, or what is missing of it, and return its (first) file.
+    """Download a model, or its missing parts, and return its (first) file.
 
-    What was broken off goes on where it stopped. `on_found` hears what the hub lists, and how many
-    bytes are still to come, before the first does.
+    Interrupted downloads resume. `on_found` is called with the Hub's listing and the number of
+    missing bytes before the download starts.
     Raises UserError, and Cancelled when `on_progress` returns False.
     """
     model = look_up(reference)
@@ -395,9 +394,9 @@ def resolve(
     fetch: Callable[[Reference], Path] = pull,
     check: Callable[[Sequence[Path]], None] = verify,
 ) -> Path:
-    """Return the file of a model: where it is on disk, if `check` lets it pass, else as `fetch` gets it.
+    """Return the file of a model: the one on disk if it passes `check`, else downloaded by `fetch`.
 
-    Raises UserError for a name that fits several models, and offline for one that is not here.
+    Raises UserError for an ambiguous name, and offline for a model that is not on this machine.
     """
     places = [place for place in known_places() if place.kind in ("hub", "lmstudio")]
     sound = [model for model in find_models(places=places) if not model.problem]
@@ -411,13 +410,13 @@ def resolve(
 
 
 def _others_of(reference: Reference, models: Sequence[LocalModel]) -> list[str]:
-    """Return the names of what is here of the same repository."""
+    """Return the names of local models of the same repository."""
     whole = replace(reference, quant=None, file=None, revision=None)
     return [model.name for model in models if is_of(model, whole)]
 
 
 def remote_shape(reference: Reference) -> ModelShape:
-    """Return the shape of a model on the hub, from its header alone: a few megabytes of it are read."""
+    """Return the shape of a model on the Hub from its header, which takes a few megabytes."""
     model = look_up(reference)
     try:
         with session.plain_errors(str(reference)), _on_the_hub():
@@ -429,9 +428,9 @@ def remote_shape(reference: Reference) -> ModelShape:
 
 
 def check_remote(model: RemoteModel) -> None:
-    """Read the headers of a model's files on the hub: a few megabytes instead of all of it.
+    """Read the headers of a model's files on the Hub, a few megabytes each.
 
-    Raises `ModelFileError` for what could not be opened here.
+    Raises `ModelFileError` for files that llama.cpp could not open.
     """
     with session.plain_errors(model.repository), _on_the_hub():
         for file in model.files:
@@ -441,7 +440,7 @@ def check_remote(model: RemoteModel) -> None:
 
 @contextmanager
 def _on_the_hub() -> Iterator[None]:
-    """Let hints speak of files that are not here yet."""
+    """Reword hints for files that are not downloaded yet."""
     try:
         yield
     except UnsupportedError:
@@ -470,7 +469,7 @@ def _url(model: RemoteModel, file: RemoteFile) -> str:
 
 
 def _is_safe(file: RemoteFile) -> bool:
-    """Tell whether a listed file can be checked, and stays inside the folder of its repository."""
+    """Return whether a listed file can be checked, and stays inside the folder of its repository."""
     path = PurePosixPath(file.name)
     is_inside = str(path) == file.name and not path.is_absolute() and ".." not in path.parts
     is_plain = file.name.isprintable() and "\\" not in file.name and not PureWindowsPath(file.name).drive
@@ -486,12 +485,12 @@ def _part(folder: Path, file: RemoteFile) -> Path:
 
 
 def pointer_of(folder: Path, commit: str, file: RemoteFile) -> Path:
-    """Return where a repository's folder has a file of a commit."""
+    """Return the path of a commit's file in a repository's folder."""
     return folder / "snapshots" / commit / file.name
 
 
 def check_space(what: str, folder: Path, needed: int) -> None:
-    """Raise UserError where a disk has no room for so many bytes."""
+    """Raise UserError if a disk has less than `size` bytes free."""
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
@@ -502,7 +501,7 @@ def check_space(what: str, folder: Path, needed: int) -> None:
 
 
 def link(folder: Path, commit: str, file: RemoteFile) -> None:
-    """Put a file where a commit has it: a link to its blob, or the blob where there are no links."""
+    """Put a file into a commit's folder: a link to its blob, or the blob if links are not supported."""
     pointer, blob = pointer_of(folder, commit, file), _blob(folder, file)
     if is_here(file, pointer):
         return

@@ -1,4 +1,4 @@
-"""The connection to the hub: huggingface_hub without its side traffic, and its errors in plain words."""
+"""The connection to the Hub: huggingface_hub without its side traffic, and its errors in plain words."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOKEN_HINT = "make a token at huggingface.co/settings/tokens and set HF_TOKEN t
 
 
 def endpoint() -> str:
-    """Return the hub's address; HF_ENDPOINT names another one. Raises UserError where that is no address."""
+    """Return the Hub's address, or HF_ENDPOINT. Raises UserError if that is not an address."""
     address = (os.environ.get("HF_ENDPOINT", "").strip() or USUAL_ENDPOINT).rstrip("/")
     try:
         parts = urlsplit(address)
@@ -37,7 +37,7 @@ def endpoint() -> str:
 
 
 def is_offline() -> bool:
-    """Tell whether HF_HUB_OFFLINE forbids network traffic."""
+    """Return whether HF_HUB_OFFLINE forbids network traffic."""
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in _TRUE
 
 
@@ -59,7 +59,7 @@ def session() -> Any:  # noqa: ANN401 - huggingface_hub has changed its HTTP lib
 
 
 def headers() -> dict[str, str]:
-    """Return what every request says: who asks, and the token where one is set."""
+    """Return the headers of every request: the user agent, and the token if one is set."""
     quieten()
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
@@ -70,7 +70,7 @@ def headers() -> dict[str, str]:
 
 
 class RefusedError(Exception):
-    """The hub refuses, with a status and perhaps a word for why; what else it says stays unread."""
+    """The Hub rejects a request, with a status and perhaps a reason; the body is not read."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(status, code)
@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
 @contextmanager
 def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """Ask the hub with more headers, and give its answer, which is still to be read."""
+    """Send a request to the Hub with more headers, and yield the unread response."""
     told = headers() | dict(wanted or {})
     with session().stream("GET", url, headers=told, timeout=timeout_s, follow_redirects=True) as response:
         if response.status_code >= 400:
@@ -92,20 +92,20 @@ def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) 
 
 
 def quieten() -> None:
-    """Keep huggingface_hub from telling the hub, or the terminal, anything that nobody asked for."""
+    """Turn off huggingface_hub's telemetry and its output on the terminal."""
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     from huggingface_hub import constants
 
-    constants.HF_HUB_DISABLE_TELEMETRY = True  # somebody may have imported it before
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # it may have been imported before
     if "HF_HUB_VERBOSITY" not in os.environ:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
 
 @contextmanager
 def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
-    """Turn whatever goes wrong between here and the hub into one `UserError`.
+    """Turn any error of the connection to the Hub into one `UserError`.
 
-    `what` was asked for; `place` is where it is written to.
+    `what` names the requested thing; `place` is its destination.
     """
     quieten()
     from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
@@ -131,9 +131,9 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
 
 
 def retries(error: Exception) -> int:
-    """Return how often to try again: seldom where a server ends its answer early, never where it is odd.
+    """Return the number of retries: few if a server ends its response early, none for odd responses.
 
-    Nor where the hub, which is reached, sends on to a name that cannot be.
+    Nor if the Hub redirects to an impossible name.
     """
     kinds, text = _kinds(error), str(error)
     if _is_unresolved(text) and _proxy() is None and _host(error) != _endpoint_host():
@@ -146,12 +146,12 @@ def retries(error: Exception) -> int:
 
 
 def _kinds(error: Exception) -> set[str]:
-    """Return what an error is, by name: huggingface_hub has changed the HTTP library before."""
+    """Classify an error by name: huggingface_hub has changed its HTTP library before."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 
 def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
-    """Return what to say of a disk that refuses."""
+    """Return the error for a failed write."""
     named = error.filename or written_to
     place = f" at {named}" if named else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -165,7 +165,7 @@ def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
 
 
 def unlike_the_hub(why: str = "") -> UserError:
-    """Return what to say where something else answers in the place of the hub."""
+    """Return the error for a server that is not the Hub."""
     return UnreachableError(
         f"{endpoint()} does not answer like the hub" + (f": {why}" if why else ""),
         "log in to this network in a browser first, or correct HF_ENDPOINT",
@@ -173,7 +173,7 @@ def unlike_the_hub(why: str = "") -> UserError:
 
 
 def unreachable(error: Exception) -> UserError:
-    """Return what to say where no answer came at all."""
+    """Return the error for a missing response."""
     host, text, proxy = _host(error), str(error), _proxy()
     lowered = text.lower()
     if proxy is not None:
@@ -224,12 +224,12 @@ def _proxy() -> str | None:
     proxy = getproxies().get(parts.scheme) or getproxies().get("all")
     if not proxy or proxy_bypass(parts.hostname or ""):
         return None
-    # without the password that may stand before it
+    # without a password in front of it
     return proxy.rpartition("@")[2].rpartition("://")[2]
 
 
 def offline(what: str, others: Sequence[str] = ()) -> UserError:
-    """Return what to say of a model that may not be downloaded; `others` of its repository are here."""
+    """Return the error for a missing model offline; `others` of its repository are on this machine."""
     message = f"{what} is not on this computer, and HF_HUB_OFFLINE forbids to download it"
     if others:
         return UserError(message, f"of its repository this is here: {', '.join(others)}")

@@ -102,7 +102,7 @@ def find_models(
 
 
 def named(text: str, models: Iterable[LocalModel]) -> LocalModel | None:
-    """Return the model that a name means: one of its names, its file, or a repository's usual quant.
+    """Return the model of a name: one of its names, its file, or a repository's default quant.
 
     Raises UserError for a name that fits several models.
     """
@@ -144,10 +144,10 @@ def no_such_model(text: str, models: Iterable[LocalModel]) -> UserError:
 def of_reference(
     wanted: Reference, models: Iterable[LocalModel], *, has_all: bool = False
 ) -> LocalModel | None:
-    """Return the model on disk that a reference means; the usual quant where it names none.
+    """Return the model on disk of a reference; the default quant if it names none.
 
-    `has_all` takes variants of the quant, too, as the hub does where there is no better file. Raises
-    UserError where several models fit.
+    `has_all` also accepts variants of the quant, as the Hub does if there is no better file. Raises
+    UserError if several models fit.
     """
     every = [name for model in models for name in (model, *model.others) if is_of(name, wanted)]
     own = {model.file or model.path.name: model for model in reversed(every)}
@@ -169,8 +169,8 @@ def _names_of_parts(model: LocalModel, file: str) -> list[str]:
 
 
 def is_of(model: LocalModel, wanted: Reference) -> bool:
-    """Tell whether a model is of the repository, and the commit, of a reference."""
-    if model.source == "ollama":  # whose names may look alike
+    """Return whether a model is of the repository, and the commit, of a reference."""
+    if model.source == "ollama":  # its names may look alike
         return False
     repository, revision = wanted.repository.lower(), (wanted.revision or "").lower()
     is_in_commit = f"/snapshots/{revision}" in model.path.as_posix()
@@ -216,7 +216,7 @@ def _bytes_on_disk(files: Iterable[Path]) -> int:
 
 
 def _with_unique_names(models: Iterable[LocalModel]) -> tuple[LocalModel, ...]:
-    """Let models that share a name go by their paths, all but the first."""
+    """Give models that share a name their paths as names, except the first."""
     taken: set[str] = set()
     unique = []
     for model in models:
@@ -229,7 +229,7 @@ def _with_unique_names(models: Iterable[LocalModel]) -> tuple[LocalModel, ...]:
 PARTIAL_ENDINGS = (".incomplete", ".downloadInProgress")  # of huggingface_hub and us, and of llama.cpp
 UNFINISHED = " (unfinished)"
 MOST_ENTRIES = 200_000
-SHORT_COMMIT = 8  # so many digits of it stand in names
+SHORT_COMMIT = 8  # digits of a commit in names
 _DEEPEST = 12
 _OF_REPOSITORY = 2  # folders deep, in LM Studio's layout: USER/REPO
 
@@ -253,7 +253,7 @@ def candidates(place: Place, headers: Headers) -> Iterator[_Found]:
 
 
 def _mode(path: Path) -> int:
-    """Return what a path leads to; 0 where there is nothing, or nobody may look."""
+    """Return the identity of a path's target; 0 if it is missing or not accessible."""
     try:
         return path.stat().st_mode
     except (OSError, ValueError):
@@ -281,7 +281,7 @@ class _Walk:
                 yield from self._user_and_repository(folder, folders, files)
                 folders.clear()
                 continue
-            if kind != "hub":  # whose root holds repositories alone
+            if kind != "hub":  # whose root contains only repositories
                 yield from _Named(folder, kind, self._headers).models(files)
             repositories = {
                 name: repository
@@ -300,10 +300,10 @@ class _Walk:
     def _folders(self, root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
         """Yield a folder and those below it, none twice, with the names of their folders and files.
 
-        Whoever walks may take names out of the folders. What cannot be looked into holds no model for us.
+        The caller may remove names of folders. Inaccessible folders are skipped.
         """
         for folder, folders, files in os.walk(root, followlinks=True):
-            real = os.path.realpath(folder)  # links may lead in circles
+            real = os.path.realpath(folder)  # links may form cycles
             if real not in self._seen and self._left > 1:
                 self._seen.add(real)
                 names = sorted(files)[: self._left - 1]
@@ -319,7 +319,7 @@ class _Walk:
             yield found, model.name
 
     def _user_and_repository(self, root: Path, folders: list[str], files: list[str]) -> Iterator[_Found]:
-        """Yield the models of a repository in LM Studio's layout, which may have folders of its own."""
+        """Yield the models of a repository in LM Studio's layout, which may have subfolders."""
         names = [*files]
         for name in folders:
             for folder, below, inside in self._folders(root / name):
@@ -380,7 +380,7 @@ class _Named:
         return LocalModel("", paths[0], paths, 0, self.source, problem=problem, kind=kind, file=inside)
 
     def _may_be_model(self, name: str) -> bool:
-        """Tell whether to look into a file: in folders that people name also into one without an ending."""
+        """Return whether to read a file's header: in the user's folders also of one without a suffix."""
         if name.lower().endswith(".gguf"):
             return True
         return self.source == "folder" and "." not in name and _starts_like_gguf(self.root / name)
@@ -389,7 +389,7 @@ class _Named:
         return quant_of(file) or label_of(file, self.repository or "")
 
     def _name(self, file: str, revision: str, is_told: bool) -> str:
-        """Return the shortest name that tells a model from its neighbours, as text that can be printed."""
+        """Return the shortest printable name that distinguishes a model from its neighbours."""
         if self.repository is None:
             name = stem_of(file)
         elif not is_told:
@@ -400,9 +400,9 @@ class _Named:
 
 
 def _starts_like_gguf(path: Path) -> bool:
-    """Tell whether a regular file starts like a GGUF file."""
+    """Return whether a regular file starts like a GGUF file."""
     try:
-        if not stat.S_ISREG(_mode(path)):  # whoever opens a pipe waits for its other end
+        if not stat.S_ISREG(_mode(path)):  # opening a pipe waits for its other end
             return False
         with path.open("rb") as file:
             return file.read(4) == b"GGUF"
@@ -423,7 +423,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """What a version of LocalSpec has read."""
+    """The cached headers of a version of LocalSpec."""
 
     version: str
     models: tuple[_Known, ...]
@@ -440,7 +440,7 @@ class Headers:
         self._changed = False
 
     def kind(self, path: Path, files: Sequence[Path]) -> FileKind | None:
-        """Return what a file is by its header, None where that cannot be read."""
+        """Return the kind of a file by its header, None if it cannot be read."""
         return self._look(path, files).kind
 
     def shape(self, path: Path, files: Sequence[Path]) -> tuple[ModelShape | None, str]:
@@ -481,7 +481,7 @@ class Headers:
 
 
 def _kind_of(path: Path) -> FileKind | None:
-    """Return what a file is by its header, None where that cannot be read; parts may be missing."""
+    """Return the kind of a file by its header, None if it cannot be read; parts may be missing."""
     for read in (read_model, read_header):
         with suppress(ModelFileError):
             return file_kind(read(path))

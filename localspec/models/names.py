@@ -1,4 +1,4 @@
-"""The names of models: user/repo:quant, addresses of the hub, and what a repository calls its files."""
+"""The names of models: user/repo:quant, addresses of the Hub, and file names in repositories."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LATEST = "latest"  # Ollama's tag for the one that is meant where none is named
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A model on the hub: a repository, and what of it is meant; None leaves the choice open."""
+    """A reference to a model on the Hub: a repository, and its quant or file; None leaves it open."""
 
     repository: str
     quant: str | None = None  # or another tag: a file's name, its end, or a folder before one of them
@@ -41,7 +41,7 @@ class Reference:
     revision: str | None = None
 
     def __str__(self) -> str:
-        """Return the name as people write it."""
+        """Return the name as users write it."""
         at = f"@{self.revision}" if self.revision else ""
         if self.file is not None:
             return f"{self.repository}{at}/{self.file}"
@@ -49,12 +49,12 @@ class Reference:
 
 
 def looks_like_reference(text: str) -> bool:
-    """Tell whether a text can be the name of a model on the hub."""
+    """Return whether a text can be the name of a model on the Hub."""
     return any(form.fullmatch(text) for form in (_NAME, _FILE)) or _address(text) is not None
 
 
 def parse(text: str) -> Reference:
-    """Read `USER/REPO[:QUANT]`, `USER/REPO/FILE.gguf` or an address of the hub; raises UserError."""
+    """Read `USER/REPO[:QUANT]`, `USER/REPO/FILE.gguf` or an address of the Hub; raises UserError."""
     text = text.strip()
     steps = _address(text)
     if steps is not None:
@@ -74,7 +74,7 @@ def _tag(text: str | None) -> str | None:
 
 
 def kind_by_name(name: str) -> FileKind:
-    """Return what a file is by the word that its name begins with, as llama.cpp's own files have it."""
+    """Return the kind of a file by the first word of its name, as in llama.cpp's own files."""
     found = _COMPANION.match(name.rpartition("/")[2].lower())
     if found is None:
         return "model"
@@ -82,12 +82,12 @@ def kind_by_name(name: str) -> FileKind:
 
 
 def needs_header(name: str) -> bool:
-    """Tell whether a name leaves open what its file is: a companion's word stands in the middle of it."""
+    """Return whether a name is ambiguous: a companion's word is in the middle of it."""
     return kind_by_name(name) == "model" and _COMPANION.search(name.rpartition("/")[2].lower()) is not None
 
 
 def is_model_file(name: str) -> bool:
-    """Tell whether a file is a model by its name: not a projector, a draft head or statistics."""
+    """Return whether a file is a model by its name: not a projector, a draft head or statistics."""
     return name.lower().endswith(".gguf") and kind_by_name(name) == "model"
 
 
@@ -100,16 +100,16 @@ def stem_of(name: str) -> str:
 
 
 def quant_of(name: str) -> str:
-    """Return the quant that the name of a file (or of the folder around it) tells; empty where none does."""
+    """Return the quant in the name of a file (or of its folder); empty without one."""
     found = _QUANT.findall(stem_of(name))
     return str(found[-1]).upper() if found else ""
 
 
 def label_of(name: str, repository: str) -> str:
-    """Return what a file's name says beyond the repository's: Q4_K_M of Tiny-Q4_K_M in someone/Tiny-GGUF.
+    """Return the label of a file beyond the repository's name: Q4_K_M of Tiny-Q4_K_M in someone/Tiny-GGUF.
 
-    Both begin with the same word, and the label follows the last word of the repository's. Empty where the
-    name is built otherwise, or the rest is no tag.
+    Both begin with the same word, and the label follows the last word of the repository's. Empty for any
+    other name.
     """
     stem = stem_of(name).rpartition("/")[2]
     title = re.sub("[-_.]GGUF$", "", repository.partition("/")[2], flags=re.IGNORECASE)
@@ -143,7 +143,7 @@ def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
 def files_among(names: Iterable[str], *, headless: bool = False) -> tuple[str, ...]:
     """Return the first file of each model or companion of a model among some files, folders last.
 
-    `headless` also returns a file of those whose first is missing.
+    `headless` also returns a file of models whose first file is missing.
     """
     firsts: dict[object, str] = {}
     for name in sorted(names):
@@ -161,10 +161,10 @@ def models_among(names: Iterable[str]) -> tuple[str, ...]:
 def choose(
     reference: Reference, names: Sequence[str], kind_of: Callable[[str], FileKind] = kind_by_name
 ) -> tuple[str, ...]:
-    """Return the files of a repository that a reference means, a model's own before those of a draft head.
+    """Return the files of a repository that match a reference, a model's own before those of a draft head.
 
-    `kind_of` is asked only of files that the reference may mean. Raises UserError listing what there is, or
-    what fits where that is more than one file.
+    `kind_of` is called only for candidates. Raises UserError with a list of the files, or of the matches if
+    there are several.
     """
     if reference.file is not None:
         return all_parts(_named(reference, reference.file, names), names)
@@ -203,20 +203,20 @@ def fitting(reference: Reference, names: Iterable[str]) -> list[list[str]]:
 
 
 def variants(reference: Reference, names: Iterable[str]) -> list[list[str]]:
-    """Return the names that tell Unsloth's variant of the quant, which stands in for it."""
+    """Return the names of Unsloth's variant of the quant, used in place of it."""
     names, tag = _below(reference, names)
     return [[name for name in names if quant_of(name) == f"UD-{tag.upper()}"]]
 
 
 def _below(reference: Reference, names: Iterable[str]) -> tuple[list[str], str]:
-    """Return the names in the folder that a tag begins with, and the rest of the tag."""
+    """Return the names in the folder that a tag begins with, and the rest of it."""
     folder, slash, tag = (reference.quant or "").rpartition("/")
     end = f"/{folder.lower()}{slash}"
     return [name for name in names if f"/{name[: name.rfind('/') + 1].lower()}".endswith(end)], tag
 
 
 def usual(names: Iterable[str]) -> list[list[str]]:
-    """Return some names in groups of one quant: the usual ones first."""
+    """Return names grouped by quant, common quants first."""
     groups: dict[str, list[str]] = {quant: [] for quant in USUAL_QUANTS}
     for name in names:
         groups.setdefault(quant_of(name), []).append(name)
@@ -260,7 +260,7 @@ def close_names(name: str, choices: Iterable[str]) -> str:
 
 
 def _address(text: str) -> list[str] | None:
-    """Return the steps of the path where a text is an address of the hub."""
+    """Return the path segments if a text is an address of the Hub."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         host, slash, path = text.partition("/")
@@ -269,7 +269,7 @@ def _address(text: str) -> list[str] | None:
         return [step for step in rest.split("/") if step]
     try:
         parts = urlsplit(text)
-    except ValueError:  # brackets that are no address
+    except ValueError:  # invalid brackets
         return None
     if scheme not in ("http", "https") or parts.hostname not in HUB_HOSTS:
         return None

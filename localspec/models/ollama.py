@@ -1,6 +1,6 @@
 """Ollama's store: which of its files is which model, as its manifests say; nothing in it is ever changed.
 
-Layout: `manifests/HOST/NAMESPACE/MODEL/TAG` list layers, which lie in `blobs` under their checksums.
+Layout: `manifests/HOST/NAMESPACE/MODEL/TAG` list layers, which are in `blobs` under their checksums.
 Source: Ollama's server/manifest.go and types/model/name.go.
 """
 
@@ -42,19 +42,19 @@ class _Layer:
 
 
 def is_store(folder: Path) -> bool:
-    """Tell whether a folder is laid out like Ollama's store."""
+    """Return whether a folder is laid out like Ollama's store."""
     return all(os.path.isdir(folder / name) for name in ("manifests", "blobs"))  # noqa: PTH112 - never raises
 
 
 def models_in(store: Path) -> Iterator[StoredModel]:
-    """Yield the models of a store whose weights are on this disk; what is no manifest is passed over."""
+    """Yield the models of a store whose weights are on this disk; other files than manifests are skipped."""
     for manifest in islice(_manifests(store / "manifests", 4), _MOST):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError, InvalidValueError):
             yield from _model(store, manifest)
 
 
 def _manifests(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the files that lie so deep below a folder."""
+    """Yield the files at a depth below a folder."""
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if depth == 1:

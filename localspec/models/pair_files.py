@@ -29,15 +29,14 @@ class ModelSource(Protocol):
         """Download a model that is not on disk, and return its file; raises UserError."""
 
     def check(self, files: Sequence[Path]) -> None:
-        """Check files that came from the hub, if that was not done before; raises UserError."""
+        """Check files from the Hub, unless that was done before; raises UserError."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """The files to open; the target's own as draft stands for the head in it.
+    """The files to open; the target's file as draft means the head in it.
 
-    `chat_template` is a file that replaces the template in the target's. `notes` say what a person should
-    know of this choice.
+    `chat_template` is a file that replaces the target's template. `notes` are for the user.
     """
 
     target: Path
@@ -61,7 +60,7 @@ def find_pair(request: PairRequest, source: ModelSource) -> PairFiles:
 
 
 def read_chat_template(path: Path | None) -> Path | None:
-    """Return the file of a chat template, once it is known to hold a text; raises `UserError`."""
+    """Return the file of a chat template after checking that it contains text; raises `UserError`."""
     if path is not None:
         from localspec.llama.template.template_file import read_template  # and what starts processes: 10 ms
 
@@ -120,9 +119,9 @@ def local_file(text: str, source: ModelSource | None = None) -> Path:
 
 
 def _drafting(request: PairRequest, target: Path, draft: Path | None) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the file to draft with, which may be the target's own, and what else than was asked for is done.
+    """Return the file to draft with, which may be the target's, and notes on departures from the request.
 
-    Raises `UserError` where --spec-type wants another kind.
+    Raises `UserError` if --spec-type requires another kind.
     """
     from localspec.models.heads import kind_of_draft, unsupported_draft
 

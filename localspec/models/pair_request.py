@@ -1,4 +1,4 @@
-"""What a person asks of a pair of models, whichever face they asked at."""
+"""What the user asks of a pair of models, whichever front end they asked at."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
 """What drafts, in llama.cpp's words: a model, or a head of one kind."""
 USUAL_BATCH = 2048
 USUAL_MICRO_BATCH = 512
-USUAL_FAN_OUT = 16  # outcomes that there is room for without asking
+USUAL_FAN_OUT = 16  # outcomes by default
 
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """Models on disk that a person chose; the target's own file as draft stands for the head in it."""
+    """Models on disk that the user chose; the target's file as draft means the head in it."""
 
     target: Path
     draft: Path | None
@@ -27,9 +27,9 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What is asked of one model; None leaves it to the plan.
+    """The request for one model; None leaves a field to the plan.
 
-    `name` is a path, a name that `localspec models` lists, or a model on the hub. `threads` 0: all cores.
+    `name` is a path, a name that `localspec models` lists, or a model on the Hub. `threads` 0: all cores.
     The other fields are those of `ModelOptions`.
     """
 
@@ -48,12 +48,12 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class PairRequest:
-    """Which models to open, and what is settled of how; None leaves it to config.toml and to the plan.
+    """Which models to open, and how; None leaves a field to config.toml and the plan.
 
     `file` names one of the target's repository. `own_head` False leaves a head in the target's file unused.
     `chat_template` "own": the one in the target's file, whatever config.toml names.
-    `mode` None: whatever is fastest. `context` 0: as the model was trained. `flash_attention` "auto": as
-    llama.cpp chooses, whatever was tuned. `reserve` are bytes to keep free on devices. Without `plans`
+    `mode` None: the fastest. `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice,
+    even if tuned otherwise. `reserve` are bytes to keep free on devices. Without `plans`
     llama.cpp places the models, whether they fit or not.
     """
 
@@ -108,12 +108,12 @@ class PairRequest:
 
     @property
     def is_named(self) -> bool:
-        """Tell whether models are named."""
+        """Return whether models are named."""
         return bool(self.target.name or self.draft.name)
 
     @property
     def wants_gpu(self) -> bool:
-        """Tell whether layers are asked onto a graphics card."""
+        """Return whether layers are asked onto a GPU."""
         return bool(self.target.gpu_layers or self.draft.gpu_layers)
 
     @property
@@ -123,17 +123,17 @@ class PairRequest:
 
     @property
     def batch_size(self) -> int:
-        """Return how many tokens a batch holds."""
+        """Return the batch size in tokens."""
         return self.batch or USUAL_BATCH
 
     @property
     def micro_batch_size(self) -> int:
-        """Return how many tokens are computed at once."""
+        """Return the physical batch size in tokens."""
         return self.micro_batch or min(USUAL_MICRO_BATCH, self.batch_size)
 
     @property
     def fixed(self) -> tuple[str, ...]:
-        """Return which fields of `LoadOptions` are settled, so that what was tuned does not change them."""
+        """Return the fields of `LoadOptions` that the user set, which tuned values do not change."""
         draft = self.draft
         given = {
             "threads": self.target.threads is not None,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 PADDING_ALLOWED = 128  # llama.cpp common/speculative.cpp, as are the tokens that are not compared
 SMALL_RATIO = 4.0
-"""A draft model that is less than so many times smaller than its target seldom pays."""
+"""A draft model with a smaller size ratio to its target is seldom worth it."""
 _FIRST_COMPARED = 5
 
 
@@ -39,13 +39,13 @@ class PairingVerdict:
 
     fits: bool
     reason: str
-    size_ratio: float  # so many times more parameters the target has
+    size_ratio: float  # parameters of the target over those of the draft
     difference: TokenDifference | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """What of a vocabulary has to agree; its texts are read only where all else does."""
+    """The properties of a vocabulary that have to agree; its texts are compared last."""
 
     kind: str
     begin: str  # the token that is put there in every text, in words
@@ -76,7 +76,7 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
 
 
 def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
-    """Return why a draft's tokens do not mean its target's; nothing where they do."""
+    """Return the reason why two vocabularies differ; empty if they agree."""
     if target.kind != draft.kind:
         return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
     for what, one, other in (("begin", target.begin, draft.begin), ("end", target.end, draft.end)):
@@ -99,7 +99,7 @@ def first_difference(target: Sequence[bytes], draft: Sequence[bytes]) -> TokenDi
 
 
 def remark(ratio: float) -> str:
-    """Return what a size ratio lets one expect, in words; nothing where it is as it should be."""
+    """Return a warning about a size ratio; empty if it is good."""
     if ratio < 1:
         return "the draft is larger than its target: swap them"
     if ratio < SMALL_RATIO:

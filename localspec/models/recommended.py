@@ -1,4 +1,4 @@
-"""How a model's maker recommends to sample it, in its file or, of SmolLM2, in its card.
+"""The sampling that a model's maker recommends: in its file or, for SmolLM2, in its model card.
 
 The keys are those that llama.cpp reads (b11312, `common_init_sampler_from_model`).
 """
@@ -29,12 +29,12 @@ _FIELDS = {
     "penalty_repeat": "repetition_penalty",
     "penalty_last_n": "penalty_window",
 }
-_MOST_TOLD = 20  # a file may hold thousands of keys
+_MOST_TOLD = 20  # a file may have thousands of keys
 _LONGEST_VALUE = 60  # characters
 
 
 def recommended(header: Header) -> Recommendation:
-    """Return what is recommended for a model; values that make no sense are left out, and told."""
+    """Return the recommendation for a model; invalid values are skipped with a warning."""
     if smollm2.is_target(header.path):
         return smollm2.RECOMMENDED
     found: dict[str, Any] = {}
@@ -61,16 +61,16 @@ def recommended(header: Header) -> Recommendation:
 
 
 def recommended_for(path: Path) -> Recommendation:
-    """Return what is recommended for the model in a file; nothing for a file that cannot be read."""
+    """Return the recommendation in a file; none if it cannot be read."""
     if smollm2.is_target(path):
         return smollm2.RECOMMENDED
-    with suppress(ModelFileError):  # whoever opens it has more to say
+    with suppress(ModelFileError):  # opening it reports the error
         return recommended(read_header(path))
     return Recommendation()
 
 
 def said_by(profile: Profile, recommendation: Recommendation) -> dict[str, Any]:
-    """Return the fields of the sampling that a profile settles for a model, by name."""
+    """Return the names of the sampling fields that a profile sets for a model."""
     gives_way = () if profile.own_sampling else recommendation.firm
     return {name: getattr(profile.sampling, name) for name in profile.settles if name not in gives_way}
 

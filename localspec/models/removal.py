@@ -1,7 +1,7 @@
-"""Delete models from the caches, and nothing that anybody else uses.
+"""Delete models from the caches, and nothing that other programs use.
 
-What counts is where a path really leads: nothing is deleted through a link to a folder, and nothing that lies
-outside the real folder of its cache.
+Real paths count: nothing is deleted through a link to a folder, and nothing outside the real folder of its
+cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LARGEST_NOTE = 64  # bytes: the name of a commit
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is to be deleted: links and files, and the bytes that this frees. `kept` says why files stay."""
+    """A deletion: links and files, and the bytes that this frees. `kept` says why files stay."""
 
     model: LocalModel
     paths: tuple[Path, ...]
@@ -34,7 +34,7 @@ class Removal:
 
 
 def plan_removal(model: LocalModel) -> Removal:
-    """Return what deleting a model would delete; raises UserError where that is nothing of a cache."""
+    """Plan the deletion of a model; raises UserError if it is not in a cache."""
     if model.source == "ollama":
         raise UserError(
             f"{model.name} is in Ollama's store: it is never deleted from here",
@@ -88,7 +88,7 @@ def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[Place]) 
 
 
 def _place_of(file: Path, caches: Sequence[Place]) -> str:
-    """Tell where a file lies that stays."""
+    """Return why a file stays."""
     is_in_cache = any(file.is_relative_to(_real(place.path)) for place in caches)
     return "it belongs to another folder of the cache" if is_in_cache else "it lies outside the cache"
 
@@ -104,9 +104,9 @@ def _plan_loose(model: LocalModel) -> Removal:
 
 
 def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) -> Removal:
-    """Plan for the hub's layout: a file's links in all commits, and its blob if no other link needs it.
+    """Plan for the Hub's layout: a file's links in all commits, and its blob if no other link needs it.
 
-    A blob may be a link to another one, in the store that all repositories of the cache share.
+    A blob may be a link into a store that all repositories of the cache share.
     """
     names = {_inside_commit(file, repository) for file in model.files}
     files = {_real(file) for file in model.files}
@@ -142,7 +142,7 @@ def _linked_folder(file: Path, caches: Iterable[Place]) -> Path | None:
 
 
 def _is_own(path: Path, caches: Iterable[Place]) -> bool:
-    """Tell whether a path really lies in a cache, with no link to a folder on the way."""
+    """Return whether a path really is in a cache, with no link to a folder on the way."""
     return any(
         path.is_relative_to(place.path) and not any(map(_is_link, _below(place.path, path)[:-1]))
         for place in caches
@@ -155,12 +155,12 @@ def _below(root: Path, path: Path) -> list[Path]:
 
 
 def _is_link(path: Path) -> bool:
-    """Tell whether a path leads elsewhere than where it stands: a link, or a junction of Windows."""
+    """Return whether a path is a link, or a junction of Windows."""
     return os.path.normcase(_real(path)) != os.path.normcase(_real_entry(path))
 
 
 def _real_entry(path: Path) -> Path:
-    """Return where a path itself stands; what it links to, if it is a link, is not followed."""
+    """Return the real path of an entry, without following it if it is a link itself."""
     return _real(path.parent) / path.name
 
 
@@ -171,7 +171,7 @@ def _files_below(root: Path) -> Iterator[Path]:
 
 
 def _linked_elsewhere(own: Sequence[Path], *more: Path) -> set[Path]:
-    """Return what links to files lead to that lie where models may lie, or in `more`; but for one's own."""
+    """Return the targets of links to files in all model folders and in `more`, except the deletion's own."""
     ours = {_real_entry(path) for path in own}
     return {
         path
@@ -193,7 +193,7 @@ def _led_to(link: Path) -> Iterator[Path]:
 
 
 def _repository(path: Path, root: Path) -> Path | None:
-    """Return the folder of the hub's layout that a file lies in."""
+    """Return the Hub cache folder of a file."""
     return next(
         (
             parent
@@ -210,7 +210,7 @@ def _inside_commit(path: Path, repository: Path) -> str:
 
 
 def _holds_notes_alone(repository: Path) -> bool:
-    """Tell whether a repository's folder holds only names of commits, and which files do not exist."""
+    """Return whether a repository's folder has only names of commits and of missing files."""
     for folder, folders, names in os.walk(repository):
         is_of_notes = Path(folder).relative_to(repository).parts[:1] in (("refs",), (".no_exist",))
         for path in (Path(folder, name) for name in (*folders, *names)):
@@ -222,7 +222,7 @@ def _holds_notes_alone(repository: Path) -> bool:
 
 
 def _own_bytes(path: Path) -> int:
-    """Return what deleting a file frees: nothing for a link, or while another name keeps it."""
+    """Return the bytes that deleting a file frees: 0 for a link, or if it has another hard link."""
     with suppress(OSError):
         status = path.lstat()
         if not path.is_symlink() and status.st_nlink == 1:
@@ -235,7 +235,7 @@ def _real(path: Path) -> Path:
 
 
 def _prune(folder: Path, caches: Sequence[Place]) -> None:
-    """Delete folders that are empty now, below a cache's own, and a repository that holds notes alone."""
+    """Delete empty folders below a cache's root, and repositories that have only notes."""
     roots = [place.path for place in known_places()]
     while folder not in roots and _is_own(folder / "any", caches):
         if repository_of(folder.name) and _holds_notes_alone(folder):

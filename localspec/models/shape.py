@@ -35,8 +35,8 @@ class LayerShape:
     read_bytes: int  # of the weights that one token reads: of a mixture of experts, the experts in use alone
     key_values: int  # numbers that a token leaves in the cache, 0 without a cache
     value_values: int
-    window: int | None = None  # so many tokens the cache keeps at most
-    state_bytes: int = 0  # what a recurrent layer keeps instead
+    window: int | None = None  # tokens that the cache keeps at most
+    state_bytes: int = 0  # of a recurrent layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +45,11 @@ class ModelShape:
 
     name: str
     architecture: str
-    quant: str  # of most weights, as people write it: Q4_K_M, Q8_0, BF16
+    quant: str  # of most weights: Q4_K_M, Q8_0, BF16
     parameters: int
     file_bytes: int
     layers: tuple[LayerShape, ...]
-    input_bytes: int  # of the embedding table, which stays with the processor and is read a row at a time
+    input_bytes: int  # of the embedding table, which stays with the CPU and is read a row at a time
     output_bytes: int  # of the weights after the last layer, with the table once more where it is tied
     width: int  # of the embedding
     feed_forward: int
@@ -57,13 +57,13 @@ class ModelShape:
     vocabulary: int
     training_context: int
     vocabulary_family: str  # two models of one family may be a pair: tokenizer's kind, size and a checksum
-    tied: bool = False  # the table is the output's too; the processor keeps it only once
+    tied: bool = False  # the output layer shares the embedding table; the CPU keeps it only once
     experts_used: int = 0  # by a token, of a mixture of experts
     expert_feed_forward: int = 0
     attention_width: int = 0  # of all heads together, where it is not the embedding's
-    acceptance: float | None = None  # share of its guesses that the target it was made for accepts
+    acceptance: float | None = None  # share of its drafts that the target it was made for accepts
     recommended: Recommendation = field(default_factory=Recommendation)
-    is_head: bool = False  # it drafts from the hidden states of its target, and sits where that does
+    is_head: bool = False  # it drafts from the hidden states of its target, on the same device
 
     @property
     def weight_bytes(self) -> int:
@@ -76,7 +76,7 @@ class ModelShape:
         return sum(layer.state_bytes for layer in self.layers)
 
     def branches(self, wanted: int) -> int:
-        """Return how many branches it gets as a draft model: states take 3/4 of its weights at most."""
+        """Return the number of branches as a draft model: states take at most 3/4 of its weights."""
         if not self.state_bytes:
             return wanted
         _, marks = kept_states(self.architecture, 1 + wanted)
@@ -84,7 +84,7 @@ class ModelShape:
 
     @property
     def doubt(self) -> str:
-        """Return what the file lacks of the layers that its header claims; empty where it has them all."""
+        """Return the layers of the header that are missing in the file; empty if none are."""
         there, claimed = sum(layer.weight_bytes > 0 for layer in self.layers), len(self.layers)
         if there == claimed:
             return ""
@@ -120,7 +120,7 @@ def _bits(name: str) -> int:
 MOST_LAYERS = 1024
 _EXPERTS_USED = "{arch}.expert_used_count"
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
-_FLOAT = 4  # recurrent state is kept in f32
+_FLOAT = 4  # recurrent state is f32
 
 
 def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tuple[LayerShape, ...]:
@@ -143,7 +143,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
         is_recurrent = any(name.startswith(("ssm_", "shortconv.", "time_mix_")) for name in parts)
-        # of recurrent layers only some have attention beside
+        # some recurrent layers also have attention
         has_attention = any(name.startswith("attn_k" if is_recurrent else "attn_") for name in parts)
         is_cached = has_attention and number < caches
         read = sum(
@@ -181,7 +181,7 @@ def _by_layer(tensors: Sequence[Tensor]) -> tuple[dict[int, dict[str, Tensor]], 
 
 
 def _windows(header: Header, count: int) -> tuple[int | None, ...]:
-    """Return how far back each layer looks; None without a limit."""
+    """Return the window of each layer; None without a limit."""
     windows = facts()["windows"]
     pattern, first, default = windows.get(header.architecture, (1, False, 0))
     size = header.integer("{arch}.attention.sliding_window", default)
@@ -243,7 +243,7 @@ def read_shape(path: Path) -> ModelShape:
 
 
 def read_draft_shape(target: Path, draft: Path) -> ModelShape:
-    """Read the shape of what drafts for a target: of a head what it has itself, and what it reads."""
+    """Read the shape of a drafter: for a head, its own tensors and those that it reads."""
     kind, shape = kind_of_draft(target, draft), read_shape(draft)
     if kind is None:
         return shape
@@ -258,7 +258,7 @@ def read_draft_shape(target: Path, draft: Path) -> ModelShape:
 
 
 def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShape:
-    """Return what the MTP head in a file adds to its target, with all else of the file unless that is it."""
+    """Return the shape of the MTP head in a file, with the rest of the file if that is not the target's."""
     part, groups = head_part(header), _most(header, "{arch}.attention.head_count_kv")
     width = shape.width // max(1, shape.heads)
     keys, values = (header.integer(f"{{arch}}.attention.{kind}_length", width) for kind in ("key", "value"))
@@ -273,7 +273,7 @@ def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShap
 
 
 def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShape:
-    """Read the shape of a split model, whose files come in order."""
+    """Read the shape of a split model from its files in order."""
     headers = [header_of(read, file_bytes, Path(place)) for read, file_bytes in parts]
     count = max(1, headers[0].integer("split.count"))
     if count != len(headers):
@@ -335,7 +335,7 @@ def _most(header: Header, key: str) -> int:
 
 
 def _family(header: Header) -> str:
-    """Return what two models that share a vocabulary have in common."""
+    """Return the properties that models with one vocabulary share."""
     kind = header.text("tokenizer.ggml.model") or "none"
     pre = header.text("tokenizer.ggml.pre")
     size = header.counts.get(TOKENS, 0)

@@ -1,4 +1,4 @@
-"""Whether files in the hub's layout are what their names say: read through once, and remembered."""
+"""Verifies files in the Hub's layout against the checksums in their names, once for each file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ = 4 << 20
 
 
 def is_checksum(text: str) -> bool:
-    """Tell whether a text can be a checksum that the hub calls a blob after."""
+    """Return whether a text can be a blob's name, which is its checksum."""
     return _CHECKSUM.fullmatch(text) is not None
 
 
@@ -35,7 +35,7 @@ def checksum(blob: str, size: int) -> _Hash:
 
 
 def is_verified(path: Path, blob: str, on_read: Callable[[int], object]) -> bool:
-    """Tell whether a file has a checksum; once it had, only its size and time of change are looked at.
+    """Return whether a file has a checksum; once it had, only its size and time of change are looked at.
 
     `on_read` hears how many bytes were read. Raises OSError.
     """
@@ -62,9 +62,9 @@ def remember(path: Path, blob: str, stamp: str = "") -> None:
 
 
 def verify(files: Iterable[Path], on_progress: Callable[[float], object] = float) -> None:
-    """Check those files of a model that the hub's layout calls after checksums; raises UserError for damage.
+    """Check the files of a model whose names in the Hub's layout are checksums; raises UserError for damage.
 
-    Where one cannot be read, whoever opens it has more to say.
+    Where one cannot be read, opening it reports the error.
     """
     there = [path for path in files if path.is_file()]
     total, done = sum(path.stat().st_size for path in there), 0

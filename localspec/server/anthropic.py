@@ -49,13 +49,13 @@ async def _count(service: Service, request: Request) -> Response:
 
 
 async def _counted(service: Service, chat: Chat) -> int:
-    """Return the tokens of the prompt, which clients of a stream are told before anything else."""
+    """Return the number of prompt tokens, which a stream sends first."""
     count = service.queue.models.count_tokens
     return await asyncio.to_thread(count, chat.messages, chat.asked.wishes.answer.tools)
 
 
 def _in_openai_words(body: Json) -> Json:
-    """Return a request as one to a chat of OpenAI's, whose reader judges it."""
+    """Return a request in the form of OpenAI's chat, whose reader validates it."""
     system = text_of(body.get("system"), "system")
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
     for at, turn in enumerate(objects(body.get("messages"), "messages")):
@@ -104,7 +104,7 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
 
 
 class _Reply(ProtocolReply):
-    """One message of the assistant; `tokens` are those of the prompt, as far as they are known before."""
+    """One message of the assistant; `tokens` are those of the prompt, if known before."""
 
     waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
 
@@ -172,7 +172,7 @@ def _block(block: ContentBlock) -> Json:
 
 
 def _object(arguments: str) -> object:
-    """Return the arguments of a call; those of one that was cut or is no JSON are the text that there is."""
+    """Return the arguments of a call; if they were cut or are not JSON, as text."""
     with suppress(ValueError):
         value = json.loads(arguments or "{}")
         if isinstance(value, dict):

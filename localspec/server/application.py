@@ -1,4 +1,4 @@
-"""The HTTP server: its paths, whom it lets in, its limits and its patience with clients that are slow."""
+"""The HTTP server: its paths, access policy, limits, and timeouts for slow clients."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from localspec.server.exchange import GONE, error, refusal, without_content
 from localspec.server.service import Handler, Service
 
 LARGEST_HEADER = 64 * 2**10  # bytes
-MOST_CONNECTIONS = 512  # under the 1,024 descriptors that a process usually has
+MOST_CONNECTIONS = 512  # below the 1,024 descriptors that a process has by default
 HEADER_S = 10.0  # for the head of a request to arrive
 KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
-DRAIN_S = 30  # for answers under way when the server is to end
+DRAIN_S = 30  # for answers in progress when the server is to end
 _PROTOCOLS = tuple(each.PROTOCOL for each in (service, openai, responses, anthropic, texts, engine))
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
@@ -42,14 +42,14 @@ _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """Whom a server lets in."""
+    """The access policy of a server."""
 
     api_key: str | None = None
     hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "::1"})  # empty where a key protects
     origins: frozenset[str] = frozenset()  # pages that may ask; `*` is any
 
     def check(self, request: Request) -> None:
-        """Raise HTTPException for whom is not let in."""
+        """Raise HTTPException (401 or 403) for a client without access."""
         headers = request.headers
         if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
@@ -64,7 +64,7 @@ class Doors:
 
 
 class LoggedApplication:
-    """Tells a line of every request that is refused or fails, without what its client has sent."""
+    """Logs a line for every request that is rejected or fails, without the client's data."""
 
     def __init__(self, application: ASGIApp, tell: Callable[[str], object]) -> None:
         """Remember what answers, and who hears."""
@@ -95,7 +95,7 @@ class LoggedApplication:
                 self.tell(f"{asked}  {status}")
 
     def tell(self, line: str) -> None:
-        """Tell a line, after the time."""
+        """Log a line, after the time."""
         self._tell(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
@@ -136,8 +136,8 @@ def _host(header: str) -> str:
 
 
 def http_server(application: LoggedApplication) -> Server:
-    """Return a server that logs nothing itself and, told to end, lets what is being answered end first."""
-    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would tell of clients that leave
+    """Return a server without its own log, which finishes running answers before it ends."""
+    logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would log clients that disconnect
     config = Config(
         application,
         http=_Impatient,
@@ -156,7 +156,7 @@ def http_server(application: LoggedApplication) -> Server:
 
 
 class _Impatient(H11Protocol):
-    """Closes a connection on which no request comes; uvicorn waits for ever for the rest of one's head."""
+    """Closes a connection without a request; uvicorn waits for ever for the rest of a request's head."""
 
     _closes: asyncio.TimerHandle | None = None
 

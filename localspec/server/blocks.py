@@ -26,7 +26,7 @@ from localspec.types.events import (
 
 @dataclass(slots=True)
 class ContentBlock:
-    """Thinking, text, or the JSON of a call's arguments, as far as it has come."""
+    """Thinking, text, or the JSON of a call's arguments, so far."""
 
     kind: Kind
     index: int
@@ -51,11 +51,11 @@ class Blocks:
         """Begin with nothing; without `parallel` all calls but the first are left out."""
         self._reader, self._parallel = reader, parallel
         self.all: list[ContentBlock] = []
-        self.scores: list[TokenScore] = []  # that nobody has told yet
+        self.scores: list[TokenScore] = []  # not sent yet
         self.finished: Finished | None = None
 
     def take(self, event: GenerationEvent) -> Iterator[Step]:
-        """Yield what an event of the answer brings."""
+        """Yield the steps of an event of the answer."""
         pieces: Iterator[Piece] = iter(())
         if isinstance(event, ThinkingOpened):
             self._reader.open(event)
@@ -73,7 +73,7 @@ class Blocks:
 
     @property
     def reason(self) -> Literal["stop", "length", "tool_calls"]:
-        """Return why the answer has ended, in OpenAI's words."""
+        """Return the reason of the answer's end, in OpenAI's words."""
         assert self.finished is not None  # events end with it, or with an error
         if self.finished.reason != "stop":
             return "length"
@@ -107,7 +107,7 @@ class ProtocolReply(ABC):
     """What a client gets to see of an answer, in the words of a protocol."""
 
     last_frame = ""  # of a stream that went well
-    waiting = WAITING  # what a stream says that has nothing to tell yet
+    waiting = WAITING  # sent by a stream without events yet
 
     def __init__(self, blocks: Blocks) -> None:
         """Begin with nothing."""
@@ -123,7 +123,7 @@ class ProtocolReply(ABC):
 
     async def _told(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
         begun = False
-        async with aclosing(events):  # an answer that nobody reads ends at once
+        async with aclosing(events):  # an answer without a reader ends at once
             async for event in events:
                 if not begun:  # not before: what is wrong with a request shows until then, in the status
                     begun = True
@@ -159,5 +159,5 @@ class ProtocolReply(ABC):
         """Return the complete answer."""
 
     def fails(self, refusal: Refusal) -> Json:
-        """Return the event that tells of an answer that failed on its way."""
+        """Return the event for an answer that failed after its start."""
         return error(refusal)

@@ -1,4 +1,4 @@
-"""What a screen asks that has attached to the server: the models' own verbs, in turn with other clients."""
+"""Requests of an attached screen: the models' own methods, interleaved with other clients."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _choose_settings(service: Service, body: bytes) -> Choice:
 
 
 async def _recall(service: Service, body: bytes) -> tuple[Choice, ...]:
-    """Return what is tuned for a task, if anything is."""
+    """Return the tuned settings for a task, if any."""
     task = from_json(body, str)
     if task not in get_args(TaskType):
         raise UserError(f"there is no kind of work `{task[:40]}`")
@@ -86,7 +86,7 @@ async def _generate(service: Service, request: Request) -> Response:
 
 
 async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
-    """Return what the models say when it is this question's turn."""
+    """Return the models' answer when it is this request's turn."""
     found = list[T]()
 
     def work(models: SharedModels) -> Iterator[GenerationEvent]:

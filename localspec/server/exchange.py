@@ -30,13 +30,13 @@ from localspec.errors import (
 )
 from localspec.server.queue import QueueFullError
 
-LARGEST_BODY = 32 * 2**20  # bytes: more than any context holds
+LARGEST_BODY = 32 * 2**20  # bytes: more than any context
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
 SILENCE_S = 5.0  # after which a stream says that it waits
 WAITING = ": waiting\n"
-"""A comment, which readers of server-sent events pass over; some take a blank line behind it for an event."""
-GONE = 499  # nginx's status for a client that has left; nobody reads it
+"""A comment, which readers of server-sent events skip; some take a blank line after it for an event."""
+GONE = 499  # nginx's status for a client that has disconnected
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def error(refusal: Refusal) -> Json:
 
 
 def refusal(error: Exception) -> Refusal:
-    """Return an error as a client is told of it."""
+    """Convert an error to the one sent to the client."""
     if isinstance(error, HTTPException):
         return Refusal(error.status_code, _kind(error.status_code), error.detail)
     if isinstance(error, ContextFullError):
@@ -79,7 +79,7 @@ def refusal(error: Exception) -> Refusal:
 
 
 def without_content(error: Exception) -> str:
-    """Return what a log may say of an error: its kind, and its message where that repeats nothing sent."""
+    """Return a log line for an error: its kind, and its message if that has no client data."""
     refused = refusal(error)
     if isinstance(error, UserError) and not isinstance(error, ContextFullError | BodyError):
         return refused.kind
@@ -94,7 +94,7 @@ def _kind(status: int) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return what a client sends; raises HTTPException for too much or too slow."""
+    """Read the body of a request; raises HTTPException if it is too large or too slow."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -113,7 +113,7 @@ async def read_json(request: Request) -> object:
     try:
         text = data.decode("utf-8")
         value: object = json.loads(text, parse_constant=_no_number)
-        if _SURROGATE.search(text):  # half of a pair is no text
+        if _SURROGATE.search(text):  # half of a pair is not text
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
     except RecursionError:
@@ -127,7 +127,7 @@ def _no_number(name: str) -> object:
 
 
 def read(kind: type[T], value: object) -> T:
-    """Return the JSON of a request as a dataclass; raises BodyError that says what stands where."""
+    """Return the JSON of a request as a dataclass; raises BodyError with the place of the problem."""
     try:
         return values.read(kind, value, "request")
     except values.InvalidValueError as error:
@@ -141,11 +141,11 @@ async def streamed(
     last: str = "",
     waiting: str = WAITING,
 ) -> Response:
-    """Return a reply of server-sent events that begins with the first of them; `last` follows them all.
+    """Return a reply of server-sent events, beginning with the first; `last` follows them all.
 
-    What is wrong with a request shows until then, in the status; what fails later is an event by `failed`.
-    Where nothing comes for `SILENCE_S`, the reply begins all the same, and `waiting` is sent again and again:
-    clients, and what stands between, give up on a connection that is silent.
+    An error before the first event sets the status; a later one becomes an event by `failed`. If there is no
+    event for `SILENCE_S`, the reply begins anyway and `waiting` is sent repeatedly: clients and proxies drop
+    a silent connection.
     """
     first = asyncio.ensure_future(anext(events))
     try:
@@ -161,7 +161,7 @@ async def streamed(
 
 
 async def _looked_for(event: asyncio.Future[Json]) -> None:
-    """Wait for an event for as long as a stream may be silent; it may still be on its way then."""
+    """Wait for an event as long as a stream may be silent; it may still be pending then."""
     await asyncio.wait((event,), timeout=SILENCE_S)
 
 
@@ -179,7 +179,7 @@ async def _frames(
     last: str,
     waiting: str,
 ) -> AsyncGenerator[str]:
-    """Yield the frames of a stream whose first event is on its way."""
+    """Yield the frames of a stream whose first event is pending."""
     try:
         while True:
             await _looked_for(event)
@@ -205,7 +205,7 @@ def _frame(event: Json) -> str:
 
 
 class _EventStream(StreamingResponse):
-    """Ends what writes a stream as soon as nobody reads it, and gives up on a client that stalls."""
+    """Ends a stream as soon as its client disconnects or stalls."""
 
     async def stream_response(self, send: Send) -> None:
         """Send the events one by one."""

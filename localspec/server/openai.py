@@ -75,7 +75,7 @@ async def _answered(
 
 
 async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerator[GenerationEvent]:
-    """Yield the events of so many answers, one after the other: each finds the prompt in the caches."""
+    """Yield the events of several answers, one after the other; each finds the prompt in the KV cache."""
     answer = asked.wishes.answer
     for index in range(number):
         another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
@@ -87,7 +87,7 @@ async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerato
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a client wants to be told at the end of a stream."""
+    """The client's options for the end of a stream."""
 
     include_usage: bool | None = None
 
@@ -103,7 +103,7 @@ class ResponseFormat:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One message as clients send it; its content is a text, or parts of which the texts count."""
+    """One message as clients send it; its content is a text, or parts, of which the texts are used."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: object = None
@@ -140,7 +140,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What both kinds of completion have in common."""
+    """Fields that both kinds of completion share."""
 
     model: str | None = None
     stream: bool | None = None
@@ -174,7 +174,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """What a chat asks for, and how its answer is read."""
+    """The request of a chat, and how its answer is parsed."""
 
     body: Body
     asked: Asked
@@ -182,13 +182,13 @@ class Chat:
     form: ToolFormat | None
 
     def blocks(self) -> Blocks:
-        """Return what reads an answer."""
+        """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.wishes.answer.tools)
         return Blocks(reader, parallel=self.body.parallel_tool_calls is not False)
 
 
 async def asked_in_chat(service: Service, body: Body) -> Chat:
-    """Return what a chat asks for; raises UserError for what makes no sense."""
+    """Read the request of a chat; raises UserError if it is invalid."""
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
@@ -236,7 +236,7 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def conversation(body: Body) -> tuple[Message, ...]:
-    """Return the messages of a chat; raises UserError for what is no text."""
+    """Return the messages of a chat; raises UserError for what is not text."""
     if not body.messages:
         raise UserError("messages is missing or empty")
     return tuple(_message(said, f"messages[{at}]") for at, said in enumerate(body.messages))
@@ -259,14 +259,14 @@ def _json_text(arguments: object) -> str:
 
 
 def an_object(value: object, where: str) -> Json:
-    """Return what has to be a JSON object; raises UserError."""
+    """Read a JSON object; raises UserError."""
     if not isinstance(value, dict):
         raise UserError(f"{where} is not an object")
     return value
 
 
 def objects(value: object, where: str) -> list[Json]:
-    """Return what has to be a list of JSON objects, or nothing; raises UserError."""
+    """Read a list of JSON objects, or nothing; raises UserError."""
     if not isinstance(value, list | None):
         raise UserError(f"{where} is not a list")
     return [an_object(item, f"{where}[{at}]") for at, item in enumerate(value or ())]
@@ -286,7 +286,7 @@ def text_of(content: object, where: str) -> str:
 
 
 def bare_blocks() -> Blocks:
-    """Return what reads an answer that is nothing but text."""
+    """Return the parser of an answer that is only text."""
     return Blocks(AnswerReader(is_bare=True))
 
 
@@ -436,7 +436,7 @@ class _Reply(ProtocolReply):
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def _new_scores(self) -> list[TokenScore]:
-        """Return the scores that no chunk has told."""
+        """Return the scores that were not sent yet."""
         new, self.blocks.scores = self.blocks.scores, []
         self._scores += new
         return new
@@ -447,7 +447,7 @@ class _Reply(ProtocolReply):
         return {**self._head, "choices": [{"index": len(self._choices), **said}]}
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
-        """Return what the target thought of some tokens."""
+        """Return the target's log-probabilities of some tokens."""
         if not scores:
             return None
         if self._is_chat:
@@ -468,7 +468,7 @@ class _Reply(ProtocolReply):
 
 
 def _delta(step: Step, blocks: Blocks) -> Json | None:
-    """Return what a chunk says of a step."""
+    """Return the chunk of a step."""
     block = step.block
     if block.kind != "call":
         name = "content" if block.kind == "text" else "reasoning_content"

@@ -1,4 +1,4 @@
-"""Open models behind a queue: answers in turn, for clients that may leave, with models that may die."""
+"""Models behind a queue: interleaved answers, for clients that disconnect and models that die."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from localspec.types.request import TemplateVariables
 
 MOST_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live
-TURN_S = 1.0  # for which an answer goes on before another one has its turn
+TURN_S = 1.0  # for which an answer continues before another one has its turn
 _FORMATS_KEPT = 16  # of templates with other variables
 _READING = 1 / 16  # of what writing a token counts for
 
 
 class QueueFullError(EngineError):
-    """So many requests wait that another would wait too long."""
+    """The queue is full."""
 
 
 Work = Callable[[SharedModels], Iterator[GenerationEvent]]
@@ -34,22 +34,22 @@ Work = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One answer that somebody wants: of which profile, and what is asked for over it."""
+    """A queued request: its profile, and the settings that override it."""
 
     profile: Profile
     wishes: SessionRequest
-    work: Work | None = None  # instead of an answer: what an attached screen has settled itself
+    work: Work | None = None  # instead of an answer: a request of an attached screen
     name: str = ""  # by which it can be cancelled
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """An answer on its way to whoever waits for it in the thread of `loop`."""
+    """A queued answer; its events go to a client that runs in `loop`."""
 
     number: int
     asked: Asked
     loop: asyncio.AbstractEventLoop
-    share: float  # what it and all before it have had, in tokens: who has had least is next
+    share: float  # tokens that it has had; the one with the least is next
     since: float = field(default_factory=time.monotonic)
     events: asyncio.Queue[GenerationEvent | LocalSpecError | None] = field(default_factory=asyncio.Queue)
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -61,11 +61,11 @@ class Job:
 
     def tell(self, event: GenerationEvent | LocalSpecError | None) -> None:
         """Pass an event on; None after the last one."""
-        with suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+        with suppress(RuntimeError):  # the loop has ended, and its clients with it
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
     def count(self, event: GenerationEvent) -> None:
-        """Count what an event stands for."""
+        """Count the tokens of an event."""
         if isinstance(event, RoundDone):
             self.tokens += event.tokens
             self.share += event.tokens
@@ -77,8 +77,8 @@ class Job:
 class EngineQueue:
     """The one thread that works with the models.
 
-    Up to `parallel` answers take turns: next is who has had the fewest tokens, and its turn ends between two
-    rounds. The others wait in the order of their arrival. Models that died are opened again at once.
+    Up to `parallel` answers are interleaved: the one with the fewest tokens is next, and its turn ends
+    between two rounds. The others wait in the order of their arrival. Dead models are reopened at once.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EngineQueue:
         parallel: int = 4,
         tell: Callable[[str], object] = lambda _line: None,
     ) -> None:
-        """Open the models in this thread; what goes wrong is raised here. `tell` hears of every death."""
+        """Open the models in this thread and raise the error of that. `tell` is called at every death."""
         self._open, self.experience, self._parallel, self._tell = open_models, experience, parallel, tell
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
@@ -102,11 +102,11 @@ class EngineQueue:
         self._thread.start()
 
     def tool_format(self, variables: TemplateVariables = ()) -> ToolFormat:
-        """Return how the target writes calls of tools; raises UserError where its template refuses to."""
+        """Return the target's form of tool calls; raises UserError if its template refuses them."""
         return self._formats(variables)
 
     def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return what is being written, and what waits for a turn or for its first one."""
+        """Return the number of running answers, and of those that wait for a turn."""
         with self._changed:
             return self._current, tuple(self._jobs)
 
@@ -125,7 +125,7 @@ class EngineQueue:
             self._give_up(job)
 
     def cancel(self, name: str) -> bool:
-        """End the answer of a name soon, with its last event; tell whether there is one."""
+        """End the answer of a name soon, with its last event; return whether there is one."""
         with self._changed:
             job = self._named(name)
             if job is not None:
@@ -150,13 +150,13 @@ class EngineQueue:
 
     def _queued(self, asked: Asked) -> Job:
         with self._changed:
-            if self._named(asked.name) is not None:  # whoever cancelled one would end another's, too
+            if self._named(asked.name) is not None:  # cancelling one would also end the other
                 raise UserError("another answer of this name is under way", "give each a name of its own")
             if len(self._jobs) >= MOST_WAITING:
                 raise QueueFullError(f"{MOST_WAITING} requests are waiting already")
             self._numbers += 1
             others = [*self._jobs, self._current] if self._current else self._jobs
-            share = min((job.share for job in others), default=0.0)  # no more than those that are here
+            share = min((job.share for job in others), default=0.0)  # not more than the others
             job = Job(self._numbers, asked, asyncio.get_running_loop(), share)
             self._jobs.append(job)
             self._changed.notify()
@@ -191,7 +191,7 @@ class EngineQueue:
                 job.tell(error)
 
     def _next(self) -> Job | None:
-        """Return whose turn it is, None at the end."""
+        """Return the next job, None at the end."""
         while True:
             with self._changed:
                 if self._changed.wait_for(lambda: bool(self._jobs) or self._ends, IDLE_S):
@@ -203,14 +203,14 @@ class EngineQueue:
             self._look()
 
     def _look(self) -> None:
-        """Open models again that died while nobody asked."""
+        """Reopen models that died while idle."""
         try:
             if not self.trouble:
                 self.models.saved()
         except EngineDied as died:
             self._bury(died)
         except LocalSpecError:
-            pass  # whoever asks next is told
+            pass  # the next request reports it
 
     def _candidates(self) -> list[Job]:
         begun = [job for job in self._jobs if job.paused is not None]
@@ -250,7 +250,7 @@ class EngineQueue:
         return self.models.generate(self._chooser.options(asked.profile, asked.wishes).request)
 
     def _is_due(self, job: Job, *, is_over: bool) -> bool:
-        """Tell whether another is next, who has had less: at a turn's end, or at once for a first token."""
+        """Return whether another job is next: at the end of a turn, or at once for a first token."""
         with self._changed:
             waiting = [other for other in self._candidates() if other.share < job.share]
             return any(is_over or (job.tokens and not other.tokens) for other in waiting)

@@ -1,6 +1,6 @@
 """OpenAI's `/v1/responses`, as the same request to a chat, and replies of items.
 
-Nothing is kept between two requests: whoever asks sends the whole conversation.
+Nothing is stored between two requests: each contains the whole conversation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def _answer(service: Service, request: Request) -> Response:
 
 
 def _as_chat(body: Json) -> Json:
-    """Return a request as one to a chat, whose reader judges it."""
+    """Return a request in the form of a chat, whose reader validates it."""
     said = body.get("instructions")
     messages: list[Json] = [{"role": "system", "content": said}] if said else []
     if not (items := body.get("input")):
@@ -55,7 +55,7 @@ def _as_chat(body: Json) -> Json:
 
 
 def _nested(tool: object) -> object:
-    """Return a function, or the choice of one, as a chat has it: around what this protocol has beside it."""
+    """Convert a function, or the choice of one, to the nested form of a chat."""
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") != "function":

@@ -1,4 +1,4 @@
-"""What a server offers: profiles as models, answers to what protocols ask, and what it tells of itself."""
+"""The service of a server: profiles as models, answers for the protocols, and its metrics."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "ac
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The models behind the queue, and what whoever started the server settled."""
+    """The models behind the queue, and the settings of the server's start."""
 
     queue: EngineQueue
     profiles: Mapping[str, Profile]
     usual: str  # the profile of requests that name none
-    asked: SessionRequest  # what flags settle, where requests leave it open
+    asked: SessionRequest  # settings by flags, for what requests leave open
     tell: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
 
     def profile(self, model: str | None) -> Profile:
-        """Return the profile that a request names; a name that is none means the usual one.
+        """Return the profile that a request names; the default one for an unknown name.
 
-        Clients often send the name of some model that they know.
+        Clients often send the name of another model.
         """
         return self.profiles.get(model or "") or self.profiles[self.usual]
 
     def conversation(
         self, profile: Profile, messages: tuple[Message, ...]
     ) -> tuple[Profile, tuple[Message, ...]]:
-        """Return which profile a chat follows, and its messages with a system prompt in front."""
+        """Return the profile of a chat, and its messages with a system prompt first."""
         system = profile.system_prompt if self.asked.system is None else self.asked.system
         questions = [(said.content, ()) for said in messages if said.role == "user"]
         if system and messages[0].role != "system":
@@ -88,7 +88,7 @@ Handler = Callable[[Service, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Paths, how they are asked, and how what fails there is worded."""
+    """Paths, their handlers, and the wording of errors there."""
 
     handlers: Mapping[str, Handler]
     error: Callable[[Refusal], Json] = error
@@ -161,7 +161,7 @@ def _slot(service: Service, job: Job, state: str) -> Json:
 
 
 async def _metrics(service: Service, _request: Request) -> Response:
-    """Tell what was counted since the start, by the names of `Summary`, as Prometheus reads it."""
+    """Return the counters since the start, by the names of `Summary`, in Prometheus' format."""
     current, waiting = service.queue.jobs()
     counted = {**service.totals, "restarts": service.queue.restarts}
     figures = [(f"{name}_total", "counter", value) for name, value in counted.items()]

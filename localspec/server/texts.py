@@ -42,7 +42,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class InfillBody:
-    """What `/infill` takes beside what a completion does; `prompt` goes on behind the prefix."""
+    """The fields of `/infill`, in addition to a completion's; `prompt` continues the prefix."""
 
     input_prefix: str
     input_suffix: str

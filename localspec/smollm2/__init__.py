@@ -14,12 +14,12 @@ RECOMMENDED = Recommendation(
     source="from the card of SmolLM2",
     firm=("temperature", "top_k", "top_p", "min_p"),  # shipped profiles were made for larger models
 )
-"""What the target's model card recommends, and a penalty without which long answers run in circles.
+"""The recommendation of the target's model card, with a penalty against endless repetition.
 
 Profiles for code and sums switch the penalty off: there the right token is often one that was there before.
 """
 SAMPLING = RECOMMENDED.sampling.over(Sampling())
-"""The target's sampling where nobody settles anything."""
+"""The target's default sampling."""
 
 
 def draft() -> Path:
@@ -36,13 +36,13 @@ def target() -> Path | None:
 
 
 def is_target(path: Path) -> bool:
-    """Tell whether a path leads to the target's file; a path in a configuration may be another to it."""
+    """Return whether a path leads to the target's file; a path in a configuration may be another to it."""
     known = target()
     if known is None:
         return False
     try:
         return path == known or path.samefile(known)
-    except OSError:  # whoever opens it has more to say
+    except OSError:  # opening it reports the error
         return False
 
 

@@ -1,1 +1,1 @@
-"""Files that people and LocalSpec write: settings, profiles, and what was measured."""
+"""Files that the user and LocalSpec write: settings, profiles and measurements."""

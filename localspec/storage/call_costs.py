@@ -1,7 +1,7 @@
-"""What the calls of a pair were measured to cost, kept for a day: opening it again need not wait for that.
+"""Measured costs of a pair's calls, saved for a day, so reopening it does not wait for them.
 
-One small file for each pair, way of opening it and way of working, written whole: of two programs that
-write at once, one wins.
+One small file for each pair, its options and its parallelism, written whole: if two programs write at
+once, one wins.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
 from localspec.types.models import ModelOptions
 
-SCHEMA = 2  # 1 held times of calls that compiled something
+SCHEMA = 2  # 1 had times of calls that compiled something
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
 LARGEST_FILE = 64 * 1024
 
@@ -40,7 +40,7 @@ class _Costs:
 
 
 def costs_file(identity: Identity, opened: str) -> Path:
-    """Return where the costs are kept that hold for this; `opened` is the `opening_key` of the pair.
+    """Return the path of the costs for this pair; `opened` is its `opening_key`.
 
     Raises UserError.
     """
@@ -49,9 +49,9 @@ def costs_file(identity: Identity, opened: str) -> Path:
 
 
 def opening_key(target: ModelOptions, draft: ModelOptions | None, max_fan_out: int, *, together: bool) -> str:
-    """Write out what costs depend on and an `Identity` leaves open: all options, and who works at a time.
+    """Write out what costs depend on beyond an `Identity`: all options, and whether both models work at once.
 
-    Files that are kept are found by this text, so that no name in it may change.
+    Saved files are found by this text, so no name in it may change.
     """
     sides = f"{_side(target, keeps_costs=True)}, {_side(draft, keeps_costs=False)}"
     return f"([{sides}], {max_fan_out}, {together})"
@@ -83,7 +83,7 @@ def _side(options: ModelOptions | None, *, keeps_costs: bool) -> str:
 
 
 def recall_costs(path: Path, now: float) -> tuple[Points, Points] | None:
-    """Return what calls of the target and of the draft model cost; None where no file may still hold."""
+    """Return the saved costs of the target and the draft model; None without a valid file."""
     kept = _file(path).read()
     if kept is None or not 0 <= now - kept.measured_at < HOLDS_S:
         return None
@@ -92,7 +92,7 @@ def recall_costs(path: Path, now: float) -> tuple[Points, Points] | None:
 
 
 def keep_costs(path: Path, now: float, verify: Points, step: Points) -> None:
-    """Keep costs, and drop all that no longer hold; trouble with that is for the log alone."""
+    """Save costs, and remove outdated ones; errors only go to the log."""
     calls = [tuple(_Call(*point) for point in points.items()) for points in (verify, step)]
     try:
         for old in path.parent.glob("*.json"):

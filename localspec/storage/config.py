@@ -32,20 +32,18 @@ _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What a user settled once and for all."""
+    """The user's configuration."""
 
     theme: str = ""  # empty follows the default
     keys: tuple[tuple[str, str], ...] = ()  # a binding's id and its keys, with commas between them
-    backend: Path | None = None  # of a card, loaded beside those that llama.cpp was built with
+    backend: Path | None = None  # of a GPU, loaded beside those that llama.cpp was built with
     target: Path | None = None
     draft: Path | None = None
     context: int = 0
-    templates: tuple[
-        tuple[str, Path | None], ...
-    ] = ()  # by what model files are called; None: the file's own
-    rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices are used here
+    templates: tuple[tuple[str, Path | None], ...] = ()  # by the name of a model file; None: the file's own
+    rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices this machine uses
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
-    remote_program: str = "localspec"  # what LocalSpec is called there
+    remote_program: str = "localspec"  # the name of the program there
     profile: Line = "auto"
     sidebar: bool = True
     footer: bool = True
@@ -112,7 +110,7 @@ def read_config(path: Path) -> Config:
 def check_models(path: Path, config: Config) -> None:
     """Raise the UserError that names the line of config.toml with a model that is not there."""
     for key, model in (("target", config.target), ("draft", config.draft)):
-        with suppress(OSError):  # in a closed folder: whoever opens it says so
+        with suppress(OSError):  # in a closed folder; opening the file reports it
             if model is not None and not model.exists():
                 hint = "correct the path; `localspec setup` chooses what opens without -m"
                 read_table(path).table("models").complain(key, f"`{key}` names no file: {model}", hint)
@@ -127,7 +125,7 @@ def _templates(table: TomlTable, folder: Path) -> Iterator[tuple[str, Path | Non
 
 
 def _is_called(model: Path, pattern: str) -> bool:
-    """Tell whether a pattern means a model: by its whole path, or its file's name with or without .gguf."""
+    """Return whether a pattern means a model: by its whole path, or its file's name with or without .gguf."""
     wanted = expanded(pattern).as_posix().lower()
     part = part_name(model.name)
     names = (model.name, model.stem, *([part.prefix, f"{part.prefix}.gguf"] if part else []))
@@ -176,7 +174,7 @@ def _chords(table: TomlTable, key: str, name: str, known: Collection[str]) -> st
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of a configuration file that has not been written; `old` is None where there is no file."""
+    """A change of a configuration file that has not been written; `old` is None without a file."""
 
     path: Path
     old: str | None
@@ -184,7 +182,7 @@ class Edit:
 
     @property
     def changes(self) -> bool:
-        """Tell whether there is anything to write."""
+        """Return whether there is anything to write."""
         return self.old != self.new
 
     def diff(self) -> Iterable[str]:
@@ -200,7 +198,7 @@ class Edit:
 
 
 def models_table(target: Path | None, draft: Path | None, context: int | None = None) -> Changes:
-    """Return what [models] is to say; no target is the default pair, a context of None stays as it is."""
+    """Return the new [models] table; no target means the default pair, context None leaves it unchanged."""
     table: dict[str, str | int | None] = {}
     for key, path in (("models.target", target), ("models.draft", draft)):
         table[key] = text = None if path is None else str(path)
@@ -218,7 +216,7 @@ def keep(changes: Changes) -> None:
 
 
 def prepare(path: Path, wanted: Changes) -> Edit:
-    """Return how a file, or the example where there is none, would be changed; raises UserError."""
+    """Return the change of a file, or of the example if there is none; raises UserError."""
     if not path.exists():
         return Edit(path, None, edited(example(), wanted))
     config = read_config(path)  # complains with the line, while nothing has been touched

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def warn(message: str, *values: object) -> None:
-    """Tell the log of a file that is of no use."""
+    """Log that a file is unusable."""
     import logging  # 5 ms that a mistake in the arguments does without
 
     logging.getLogger("localspec.storage").warning(message, *values)
@@ -25,16 +25,16 @@ def warn(message: str, *values: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JsonFile(Generic[T]):
-    """A file that holds one dataclass; it is written whole: of two programs that write at once, one wins."""
+    """A file that holds one dataclass; it is written whole: if two programs write at once, one wins."""
 
     path: Path
     kind: type[T]
-    schema: int = 0  # stands in the file beside the fields, 0 in none
+    schema: int = 0  # is in the file next to the fields, unless 0
     largest: int = 4 * 2**20
-    is_sound: Callable[[T], bool] | None = None  # tells whether the figures make sense together
+    is_sound: Callable[[T], bool] | None = None  # returns whether the values are consistent
 
     def load(self) -> T:
-        """Return what it holds; raises OSError, ValueError or RecursionError."""
+        """Return its value; raises OSError, ValueError or RecursionError."""
         value = json.loads(read_plain(self.path, self.largest).decode("utf-8"))
         if self.schema and isinstance(value, dict) and (schema := value.get("schema")) != self.schema:
             raise InvalidValueError(f"its schema is {schema}, and this program knows {self.schema}")
@@ -44,7 +44,7 @@ class JsonFile(Generic[T]):
         return found
 
     def read(self) -> T | None:
-        """Return what it holds; None where there is none, or none of use, and the log tells why."""
+        """Return its value; None if it is missing or unusable, with the reason in the log."""
         try:
             return self.load()
         except FileNotFoundError:
@@ -61,7 +61,7 @@ class JsonFile(Generic[T]):
 
     @contextmanager
     def locked(self, patience_s: float) -> Iterator[None]:
-        """Keep other programs from changing it meanwhile; raises StoreError where one does for too long."""
+        """Lock it against other programs; raises StoreError if another one holds it for too long."""
         from filelock import FileLock, Timeout  # 20 ms
 
         self._make_folder()

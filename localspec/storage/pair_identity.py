@@ -1,4 +1,4 @@
-"""What tuned settings hold for: this machine, these model files, opened like this."""
+"""What tuned settings are valid for: this machine, these model files and options."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class MachineFacts:
 
     processor: str
     cores: int
-    devices: tuple[str, ...] = ()  # cards with their names ("CUDA0: ...")
-    driver: str = ""  # of NVIDIA's cards; empty where there are none or nobody knows
+    devices: tuple[str, ...] = ()  # GPUs with their names ("CUDA0: ...")
+    driver: str = ""  # of NVIDIA's GPUs; empty if there are none or it is unknown
     llama_cpp: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model's file, and in words where it sits and how much of the processor it gets."""
+    """A model's file, and its placement and CPU share in words."""
 
     path: str
     fingerprint: str
@@ -37,7 +37,7 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tuned settings hold for; `context` is the size up to which they do, 0 for the model's own."""
+    """What tuned settings are valid for; `context` is the largest size, 0 for the model's own."""
 
     machine: MachineFacts
     target: ModelFacts
@@ -52,9 +52,9 @@ class Identity:
 
 
 def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineFacts) -> Identity:
-    """Return what settings hold for that are tuned or used with models opened like this.
+    """Return what settings tuned for models opened like this are valid for.
 
-    The options are those of the plan, before a tuned `LoadOptions` changes them. Raises `ModelFileError`.
+    The options are the plan's, before a tuned `LoadOptions` changes them. Raises `ModelFileError`.
     """
     return Identity(
         machine,
@@ -65,7 +65,7 @@ def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineF
 
 
 def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
-    """Return in plain words what has changed since settings were tuned; nothing if they still hold."""
+    """Return what has changed since settings were tuned, in words; empty if they are still valid."""
     before, after = kept.machine, now.machine
     found = []
     if (before.processor, before.cores) != (after.processor, after.cores):
@@ -136,9 +136,9 @@ BLOCKS, BLOCK_BYTES = 64, 16 * 1024
 
 
 def fingerprint(path: Path) -> str:
-    """Return what tells a model's files from all others: their sizes, and 1.3 MB from all over each.
+    """Return a fingerprint of a model's files: their sizes, and a hash of 1.3 MB from all over each.
 
-    Of a model in several files, `path` is the first. Raises `ModelFileError`.
+    For a model in several files, `path` is the first. Raises `ModelFileError`.
     """
     split = part_name(path.name)
     with in_words(f"{path} cannot be read", ModelFileError):

@@ -1,4 +1,4 @@
-"""Where LocalSpec keeps its files, and how a file is written so that a crash leaves the old one whole."""
+"""The paths of LocalSpec's files, and atomic writing: a crash leaves the old file intact."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def state_dir() -> Path:
 
 
 def chats_file() -> Path:
-    """Return where the conversations are kept; the file itself may be missing."""
+    """Return the path of the conversations; the file may be missing."""
     return data_dir() / "chats.db"
 
 
 def expanded(text: str | Path) -> Path:
-    """Return a path whose `~` is the home folder; where there is none of that name it stays as written.
+    """Expand `~` to the home folder; an unknown user's name stays as written.
 
-    It may be an address of a local file, as file managers write them: `file:///home/me/a%20model.gguf`.
+    A `file:` address of a local file is also accepted, as file managers write them:
+    `file:///home/me/a%20model.gguf`.
     """
     found = _FILE_ADDRESS.fullmatch(str(text))
     if found is not None:
@@ -63,9 +64,9 @@ def make_private_folder(path: Path) -> None:
 
 
 def read_plain(path: Path, most: int) -> bytes:
-    """Return what a regular file of at most so many bytes holds, at once; raises OSError.
+    """Read a regular file of at most `limit` bytes; raises OSError.
 
-    A pipe or a device may never answer, or never end.
+    Reading a pipe or a device might never end.
     """
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - a descriptor
@@ -77,7 +78,7 @@ def read_plain(path: Path, most: int) -> bytes:
 
 
 def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) -> None:
-    """Write a file in one step: whoever reads it, or loses power, finds the old text or the new one.
+    """Write a file atomically: readers, also after a power cut, find the old text or the new one.
 
     A symbolic link is followed, and a missing folder made. Raises StoreError and leaves the old file alone if
     anything fails.

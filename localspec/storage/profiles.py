@@ -1,8 +1,8 @@
-"""Profiles: what the assistant is told and how it picks its words, for one kind of work each.
+"""Profiles: the system prompt and the sampling for one task each.
 
 A profile is a TOML file; its name is that of the file without `.toml`. `general.toml` documents every field.
-Files of the user's own go before shipped ones of the same name. Owns reading and checking; who decodes
-applies them.
+The user's files override shipped ones of the same name. This module reads and checks them; decoding applies
+them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from localspec.types.request import (
 )
 
 DEFAULT_PROFILE = "general"
-RESERVED = ("auto",)  # is no profile but the choice among them
+RESERVED = ("auto",)  # not a profile, but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
 LEAST_PROMPTS = 8  # fewer say too little about a kind of work
 LEAST_HELD_OUT = 4  # fewer make an interval that means nothing
@@ -43,7 +43,7 @@ _LONGEST_TITLE = 40  # it has to fit a status line
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """What a profile settles of `EngineSettings`; None leaves it to what was tuned or measured."""
+    """A profile's part of `EngineSettings`; None leaves a field to tuned or measured values."""
 
     mode: Mode | None = None
     draft_length: DraftLength | None = None
@@ -61,13 +61,13 @@ class Speculation:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def apply(self, settings: EngineSettings) -> EngineSettings:
-        """Return the settings with what the profile settles in its place."""
+        """Return the settings with the profile's values."""
         return replace(settings, **self.settled)
 
 
 @dataclass(frozen=True, slots=True)
 class TuningPrompts:
-    """What the tuner asks the models: to find settings, and to confirm them on what it has not seen."""
+    """The tuner's prompts: some to find settings, others to confirm them."""
 
     prompts: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -75,10 +75,10 @@ class TuningPrompts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to be assisted.
+    """A profile.
 
-    `sampling` is complete; `settles` names the fields of it that the profile itself says. `own_sampling`: its
-    user settled them, not LocalSpec.
+    `sampling` is complete; `settles` names its fields that the profile sets itself. `own_sampling`: the
+    user set them, not LocalSpec.
     """
 
     name: str
@@ -118,14 +118,14 @@ class Profiles:
         return found[name]
 
     def for_task(self, task: TaskType) -> Profile:
-        """Return the profile that stands for a kind of work: rather one under a shipped name."""
+        """Return the profile for a task, preferably one with a shipped name."""
         shipped = shipped_files()
         fitting = [known for known in self.good if known.task == task]
         return min(fitting, key=lambda known: known.name not in shipped, default=None) or _shipped(task)
 
 
 def profiles(user_folder: Path) -> Profiles:
-    """Read the shipped profiles and those in a user's folder: the usual one first, then by name."""
+    """Read the shipped profiles and those in a user's folder: the default one first, then by name."""
     good: list[Profile] = []
     problems: list[UserError] = []
     shipped, own = shipped_files(), {}
@@ -168,7 +168,7 @@ def files_in(folder: Path) -> dict[str, Path]:
     """Return the files of profiles in a folder, which may be missing, by name; raises UserError."""
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".toml")
-    except FileNotFoundError:  # most users have no folder of their own
+    except FileNotFoundError:  # most users have no folder
         return {}
     except OSError as error:
         raise UserError(f"cannot read the folder of profiles {folder}: {error.strerror}") from None

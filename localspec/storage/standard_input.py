@@ -1,4 +1,4 @@
-"""Standard input as data, read to its end while other work goes on."""
+"""Standard input as data, read to its end while other work continues."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TextIO
 
 from localspec.errors import UserError
 
-MOST_BYTES = 64 * 2**20  # far more than any context holds
+MOST_BYTES = 64 * 2**20  # far more than any context
 _CHUNK = 2**16
 _NAME = "standard input"
 
 
 class StandardInput:
-    """Reads standard input in a thread of its own; `wait` returns it all."""
+    """Reads standard input in its own thread; `wait` returns all of it."""
 
     def __init__(
         self, most: int = MOST_BYTES, *, silence_s: float = 0, on_silence: Callable[[], None] | None = None
@@ -32,7 +32,7 @@ class StandardInput:
             self._start(lambda: self._began.wait(silence_s) or on_silence())
 
     def ends_within(self, seconds: float) -> bool:
-        """Tell whether all of it comes within some seconds."""
+        """Return whether all of it comes within some seconds."""
         return self._ended.wait(seconds)
 
     def wait(self) -> bytes:
@@ -45,7 +45,7 @@ class StandardInput:
         return bytes(self._data)
 
     def obstacle(self) -> str:
-        """Return why it could not be read to its end, as under `nohup`; empty if it was."""
+        """Return the error of reading it to its end, as under `nohup`; empty if there was none."""
         self._ended.wait()
         return "" if self._obstacle is None else str(self._obstacle.strerror or self._obstacle)
 
@@ -67,16 +67,16 @@ class StandardInput:
 
 
 def _chunks(stream: TextIO) -> Iterator[bytes]:
-    """Yield what comes; without the stream's own lock, which a thread that reads would keep at the exit."""
+    """Yield data as it comes, without the stream's lock, which a reading thread would hold at exit."""
     try:
         descriptor = stream.fileno()
-    except OSError:  # it is no file
+    except OSError:  # not a file
         yield stream.buffer.read()
         return
     while True:
         try:
             chunk = os.read(descriptor, _CHUNK)
-        except BlockingIOError:  # whoever shares it does not wait
+        except BlockingIOError:  # another program that shares it made it non-blocking
             select.select([descriptor], [], [])
             continue
         if not chunk:

@@ -1,4 +1,4 @@
-"""Text that people and other programs wrote: decoded by its byte order mark, else as UTF-8."""
+"""Text from users and other programs: decoded by its byte order mark, else as UTF-8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from localspec.storage.paths import expanded
 from localspec.storage.standard_input import StandardInput
 
 STANDARD_INPUT = "-"
-"""What names standard input where a file is expected."""
+"""The name of standard input where a file is expected."""
 _MARKS = (  # UTF-32's begins like UTF-16's
     (codecs.BOM_UTF8, "UTF-8", "utf-8"),
     (codecs.BOM_UTF32_LE, "UTF-32", "utf-32-le"),
@@ -18,14 +18,14 @@ _MARKS = (  # UTF-32's begins like UTF-16's
     (codecs.BOM_UTF16_BE, "UTF-16", "utf-16-be"),
 )
 _CONVERT = "save it as UTF-8, or convert it: `iconv -f {} -t utf-8`"
-_LATIN = "LATIN1"  # what a text in no other encoding mostly is
+_LATIN = "LATIN1"  # the most likely encoding if no other fits
 _SAMPLE = 1024  # bytes
 
 
 def read_text(file: str, what: str) -> str:
     """Return the text of a file, or of standard input for `-`; raises UserError.
 
-    `what` says what it holds, for complaints.
+    `what` describes its content in errors.
     """
     if file == STANDARD_INPUT:
         return decode_text(StandardInput().wait(), "standard input")
@@ -38,9 +38,9 @@ def read_text(file: str, what: str) -> str:
 
 
 def decode_text(data: bytes, name: str, *, offset: int = 0) -> str:
-    """Return bytes that stand at an offset of a text, without a byte order mark at its beginning.
+    """Decode bytes at an offset of a text, without a byte order mark at its beginning.
 
-    Raises UserError that names the text and the first bad byte.
+    Raises UserError with the text's name and the first bad byte.
     """
     mark, encoding, codec = _encoding(data) if offset == 0 else (b"", "UTF-8", "utf-8")
     try:
@@ -61,7 +61,7 @@ def decode_text(data: bytes, name: str, *, offset: int = 0) -> str:
 
 
 def is_wide(data: bytes) -> bool:
-    """Tell whether a text begins with a byte order mark of an encoding in which no byte ends a line."""
+    """Return whether a text begins with a byte order mark of an encoding in which no byte ends a line."""
     return _encoding(data)[1] != "UTF-8"
 
 

@@ -1,6 +1,6 @@
-"""TOML files that people write: every field checked, every complaint with file and line.
+"""TOML files that users write: every field is checked, every error has file and line.
 
-Knows nothing of what the fields mean.
+Independent of the meaning of the fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from localspec.storage.paths import read_plain
 from localspec.values import ONE_LINE, TEXT, InvalidValueError, Line, read, read_fields, shown
 
 T = TypeVar("T")
-LARGEST_FILE = 2**18  # a text that people write
+LARGEST_FILE = 2**18  # bytes; users write these by hand
 Changes = Mapping[str, str | int | float | bool | None]
 """New values by dotted keys, of the file or of one of its tables; None takes a key away."""
 _MARK = "\ufeff"
@@ -47,7 +47,7 @@ _MISTAKES = (  # of a line that is not valid TOML, the most certain first
 
 
 class TomlTable:
-    """One table of a TOML file; it hands out checked values and knows where they stand."""
+    """One table of a TOML file; returns checked values and knows their lines."""
 
     def __init__(self, file: Path, text: str, path: tuple[str, ...], values: Mapping[str, object]) -> None:
         self._file, self._text, self._path, self._values = file, text, path, values
@@ -64,7 +64,7 @@ class TomlTable:
             self.expect(key, key, keys, "key")
 
     def expect(self, key: str, name: str, known: Collection[str], what: str) -> None:
-        """Raise UserError unless the name that stands under a key is a known one."""
+        """Raise UserError unless the name under a key is known."""
         if name not in known:
             close = get_close_matches(name, known, n=1)
             meant = f"did you mean `{close[0]}`?" if close else f"known: {', '.join(sorted(known))}"
@@ -73,7 +73,7 @@ class TomlTable:
             self.complain(key, f"there is no {what} `{name}`", meant)
 
     def leaves(self) -> Iterator[tuple[str, TomlTable, str]]:
-        """Yield every value that is no table, however deep: its dotted name, the table it is in, its key."""
+        """Yield every value that is not a table, at any depth: its dotted name, its table, its key."""
         for key, value in self._values.items():
             if isinstance(value, dict):
                 for name, table, own in self.table(key).leaves():
@@ -85,7 +85,7 @@ class TomlTable:
         """Raise the UserError that says what is wrong with a key, or one item of its list, and where."""
         path: _Path = (*self._path, key) if item is None else (*self._path, key, item)
         lines = (line_of(self._text, path[:length]) for length in range(len(path), 0, -1))
-        line = next(filter(None, lines), 0)  # of what is around it if it has none
+        line = next(filter(None, lines), 0)  # of its surroundings if it has none
         raise UserError(f"{self._file}, line {line}: {what}" if line else f"{self._file}: {what}", hint)
 
     def require(self, key: str) -> None:
@@ -102,7 +102,7 @@ class TomlTable:
         return TomlTable(self._file, self._text, (*self._path, key), cast("dict[str, object]", value))
 
     def value(self, key: str, kind: object, default: T) -> T:
-        """Return what stands under a key, as a type's annotations want it; `default` where nothing does."""
+        """Return the value of a key, checked by the type's annotations; `default` if it is missing."""
         if key not in self:
             return default
         with self._complaining(key):
@@ -122,9 +122,9 @@ class TomlTable:
         return tuple(item.strip() for item in (found.split(",") if isinstance(found, str) else found))
 
     def fields_of(self, kind: type, names: Collection[str] | None = None) -> dict[str, Any]:
-        """Return what the table says of a dataclass's fields, or those of `names`.
+        """Return the values of a dataclass's fields, or of `names`.
 
-        Of the fields without a default every one has to be there.
+        Fields without a default are required.
         """
         known = {field.name: field for field in fields(kind) if names is None or field.name in names}
         self.allow(known)
@@ -153,13 +153,13 @@ def read_table(path: Path) -> TomlTable:
 
 
 def read_written(path: Path) -> bytes:
-    """Return what somebody wrote into a file; raises UserError."""
+    """Parse the text of a file; raises UserError."""
     with in_words(f"cannot read {path}"):
         return read_plain(path, LARGEST_FILE)
 
 
 def parse_table(path: Path, data: bytes) -> TomlTable:
-    """Return what is in a TOML file, or would be; raises UserError with the line that is wrong."""
+    """Parse a TOML file, or a text that would become one; raises UserError with the line."""
     import tomllib  # 3 ms
 
     text = _decoded(path, data)
@@ -211,9 +211,9 @@ def edited(text: str, changes: Changes) -> str:
 
 
 def _below_heading(text: str, table: str, line: str) -> str:
-    """Return the text with a line below the heading of a table of comments, where it has one.
+    """Return the text with a line added below the heading of a commented-out table, if it has one.
 
-    At the table's end it would stand below the comment on what follows.
+    At the table's end it would be below the comment of the next table.
     """
     return re.sub(
         rf"^\[{re.escape(table)}\][^\n]*\n", lambda found: found[0] + line, text, count=1, flags=re.MULTILINE
@@ -240,9 +240,9 @@ def _check_edit(old: str, new: str, changes: Changes) -> None:
 
 
 def line_of(text: str, path: _Path) -> int:
-    """Return the line of a valid TOML text on which a table, a value or an item of a list begins.
+    """Return the line number at which a table, a value or an item of a list begins.
 
-    Lines count from 1; 0 if there is no such thing.
+    Lines count from 1; 0 if it does not exist.
     """
     lines = text.split("\n")
     counts = range(len(lines) + 1)
@@ -251,7 +251,7 @@ def line_of(text: str, path: _Path) -> int:
 
 
 def _values(lines: Sequence[str], count: int) -> object:
-    """Return what the first lines say, with as many more as end what they begin; a list may be cut short."""
+    """Parse the first lines, with as many more as complete them; a list may be cut short."""
     import tomllib  # 3 ms
 
     for end in range(count, len(lines) + 1):
@@ -261,7 +261,7 @@ def _values(lines: Sequence[str], count: int) -> object:
     return {}
 
 
-def _holds(values: Any, path: _Path) -> bool:  # noqa: ANN401 - whatever stands in the file
+def _holds(values: Any, path: _Path) -> bool:  # noqa: ANN401 - whatever is in the file
     try:
         for step in path:
             values = values[step]

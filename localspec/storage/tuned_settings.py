@@ -21,7 +21,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TunedTask:
-    """What the tuner settled on for a task; the gain is over plain decoding, with its 95% interval."""
+    """The tuner's result for a task; the gain is over plain decoding, with its 95% interval."""
 
     task: TaskType
     settings: EngineSettings
@@ -48,7 +48,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Settings, and what they hold for."""
+    """Settings, and what they are valid for."""
 
     identity: Identity
     tuned: TunedTask
@@ -56,14 +56,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What is kept for a task; `stale` says what has changed since, and the settings may no longer fit."""
+    """The saved settings of a task; `stale` says what has changed since then."""
 
     tuned: TunedTask | None = None
     stale: tuple[str, ...] = ()
 
     @property
     def settings(self) -> EngineSettings | None:
-        """Return settings that still hold."""
+        """Return the settings if they are still valid."""
         return None if self.tuned is None or self.stale else self.tuned.settings
 
 
@@ -80,7 +80,7 @@ class _Contents:
 
 
 def keep(identity: Identity, tuned: TunedTask) -> None:
-    """Keep settings in the place of those that held for the same; raises StoreError or UserError."""
+    """Save settings, replacing those for the same; raises StoreError or UserError."""
     with _rewriting() as contents:
         others = [
             kept
@@ -91,7 +91,7 @@ def keep(identity: Identity, tuned: TunedTask) -> None:
 
 
 def recall(identity: Identity, task: TaskType) -> Recalled:
-    """Return what was tuned for a task: what holds, else what comes closest, with what has changed."""
+    """Return the tuned settings of a task: valid ones, else the closest, with the changes."""
     found = [
         (changes(kept.identity, identity), kept.tuned)
         for kept in _read()[0].tasks
@@ -103,22 +103,22 @@ def recall(identity: Identity, task: TaskType) -> Recalled:
 
 
 def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:
-    """Keep how a pair is best opened; raises StoreError or UserError."""
+    """Save the best load options of a pair; raises StoreError or UserError."""
     with _rewriting() as contents:
         others = [kept for kept in contents.workplaces if not _replaces(identity, kept.identity)]
         contents.workplaces = (*others, _KeptLoadOptions(identity, workplace))
 
 
 def recall_workplace(identity: Identity) -> LoadOptions | None:
-    """Return how a pair is best opened, None if that is not known or no longer holds."""
+    """Return the best load options of a pair, None if unknown or no longer valid."""
     found = (kept for kept in _read()[0].workplaces if same_pair(kept.identity, identity))
     return next((kept.workplace for kept in found if not changes(kept.identity, identity)), None)
 
 
 def forget(identity: Identity, task: TaskType | None = None) -> int:
-    """Drop what was tuned for a pair, on whatever machine: one task, or all; return how many tasks.
+    """Delete the tuned settings of a pair, for any machine: one task, or all; return the number of tasks.
 
-    What its calls were measured to cost goes as well. Raises StoreError or UserError.
+    Its measured costs are deleted as well. Raises StoreError or UserError.
     """
     with _rewriting() as contents:
         before = contents.tasks
@@ -141,7 +141,7 @@ def everything() -> tuple[tuple[Kept, ...], str]:
 
 
 def same_pair(kept: Identity, now: Identity) -> bool:
-    """Tell whether these are the same models, moved or changed on the spot."""
+    """Return whether these are the same models, moved or changed on the spot."""
     return _same_model(kept.target, now.target) and _same_model(kept.draft, now.draft)
 
 
@@ -152,9 +152,9 @@ def _same_model(kept: ModelFacts | None, now: ModelFacts | None) -> bool:
 
 
 def _replaces(new: Identity, old: Identity) -> bool:
-    """Tell whether what holds for `new` makes what held for `old` useless.
+    """Return whether settings for `new` replace those for `old`.
 
-    Other placements of the same pair are kept side by side.
+    Other placements of the same pair are saved separately.
     """
     return _place(new) == _place(old) and same_pair(old, new)
 
@@ -185,7 +185,7 @@ def _read() -> tuple[_Contents, str]:
 
 @contextmanager
 def _rewriting() -> Iterator[_Contents]:
-    """Let the contents be changed while no other program does, and write them.
+    """Lock the file, let the caller change its contents, and write them.
 
     A file that cannot be read, perhaps a newer program's, is set aside.
     """

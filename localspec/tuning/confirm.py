@@ -1,11 +1,10 @@
-"""Really run the best candidates against plain decoding, and choose the way of decoding that is kept.
+"""Measure the best candidates against plain decoding, and choose the settings to save.
 
-Contenders take turns on prompts that nobody has traced, each time on another prompt than the one before: a
-draft model that had just read the same prompt for another contender would begin faster than it does in
-everyday use.
+Contenders answer untraced prompts alternately, each time another prompt than the one before: a draft model
+that had just processed the same prompt for another contender would start faster than in everyday use.
 
 Answers to one prompt are compared with each other, prompts are what chance picks from (the bootstrap draws
-them anew), and few prompts widen the intervals (Student's t). Where several contenders try to beat plain
+them again), and few prompts widen the intervals (Student's t). Where several contenders try to beat plain
 decoding, each interval is widened so that in at most one of twenty confirmations any wins by chance.
 """
 
@@ -41,14 +40,14 @@ PLAIN = "plain"
 ANCHOR = "anchor"  # plain decoding of one answer, again and again: does the machine stay as fast?
 ANCHOR_RUNS = 2  # of which the faster counts: what disturbs only ever makes slower
 LAP = 4  # prompts, after which the anchor is measured and the outcome looked at
-FEWEST_LAPS = 2  # so that there are a beginning, a middle and an end
+FEWEST_LAPS = 2  # for a beginning, a middle and an end
 MOST_TURNS = 8  # of every prompt
 FEWEST_TOKENS = 32  # of an answer: shorter ones are mostly their beginning
 USUAL_TOKENS = 160
-SHARE = 0.8  # of the time, for what has to be run; the rest makes the intervals narrower
+SHARE = 0.8  # share of the time for the required runs; the rest narrows the intervals
 SHORTEST = 8  # tokens: an answer of fewer says little about speed
-NARROW = 0.04  # half of an interval, in its middle: narrower is not worth more time
-ALIKE = 0.02  # where a contender is so little behind the best, and that by chance, the simpler one wins
+NARROW = 0.04  # target half-width of the interval; a narrower one is not worth more runs
+ALIKE = 0.02  # a contender this close to the best, perhaps by chance, wins if it is simpler
 DRIFT = 0.1  # of plain decoding: beyond it the intervals are widened, and it is said
 FALSE_ALARM = 0.05
 _SIMPLICITY: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
@@ -56,9 +55,9 @@ _SIMPLICITY: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 
 @dataclass(frozen=True, slots=True)
 class Entrant:
-    """A way of decoding that wants to be confirmed, with its simulated tokens per second.
+    """A candidate to confirm, with its simulated tokens per second.
 
-    How it is written out is a part of the key under which runs are kept on disk.
+    Its `repr` is part of the key of saved runs.
     """
 
     name: str
@@ -68,9 +67,9 @@ class Entrant:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How long a confirmation may take, and where its runs are kept, to go on after the program has ended.
+    """The time limit of a confirmation, and the file of its runs, to resume after the program has ended.
 
-    `key` says what they belong to: models, placement, task. The time is of the models' work.
+    `key` identifies models, placement and task. Only the models' work counts as time.
     """
 
     task: TaskType
@@ -81,7 +80,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class ConfirmProgress:
-    """So many of the answers are there; `steps` grows while the intervals are too wide.
+    """The progress in answers; `steps` grows while the intervals are too wide.
 
     `leader` is the fastest contender so far, from the end of the first lap on.
     """
@@ -92,9 +91,9 @@ class ConfirmProgress:
 
 
 def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
-    """Return who takes part: the best candidates, the first being the best, and llama.cpp's defaults.
+    """Return the contenders: the best candidates, best first, and llama.cpp's defaults.
 
-    `llama_cpp` are the tokens per second that are predicted for the latter.
+    `llama_cpp` are the predicted tokens per second of the latter.
     """
     named = zip(NAMES, candidates, strict=False)
     found = [Entrant(name, each.settings, each.estimate) for name, each in named]
@@ -105,7 +104,7 @@ def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tup
 def confirm(
     models: ReopenedModels, requests: Sequence[Request], contenders: Sequence[Entrant], terms: Terms
 ) -> Iterator[ConfirmProgress | TaskResult]:
-    """Time all contenders and plain decoding in turns; the last value is the outcome.
+    """Time all contenders and plain decoding alternately; the last value is the outcome.
 
     A contender that raises `UserError` is dropped, and one that raises `EngineError` too, if models can be
     opened again. Everything else ends the confirmation, which another call with the same arguments takes up
@@ -132,7 +131,7 @@ class _Course:
         self._dropped: list[Dropped] = []
 
     def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
-        """Go round and round until the intervals are narrow or the time is over."""
+        """Run laps until the intervals are narrow or the time is over."""
         if self._record.tokens is None:
             self._record.set_tokens(self._affordable(budget_s))
         laps, leader = _laps(len(self._harness.questions)), None
@@ -173,7 +172,7 @@ class _Course:
 
     @property
     def _spent_s(self) -> float:
-        """Return what all answers took, those before a restart included."""
+        """Return the time of all answers, including those before a restart."""
         return sum(run.summary.seconds for run in self._record.runs.values())
 
     @property
@@ -183,7 +182,7 @@ class _Course:
         return min(anchors[:ANCHOR_RUNS]) / min(anchors[-ANCHOR_RUNS:]) if anchors else 1.0
 
     def _is_clear(self, measured: Sequence[ConfirmedContender]) -> bool:
-        """Tell whether more answers would hardly change the outcome."""
+        """Return whether more answers would hardly change the outcome."""
         calm = abs(self._drift - 1.0) <= DRIFT
         return calm and len(measured) == len(self._field) and _settled(measured)
 
@@ -206,7 +205,7 @@ class _Course:
         except UserError as error:
             self._drop(name, error)
         except EngineError as error:
-            self._models.again()  # which raises where somebody has closed them to stop
+            self._models.again()  # raises if they were closed to stop
             self._harness.cool()
             self._drop(name, error)
 
@@ -217,7 +216,7 @@ class _Course:
         self._dropped.append(Dropped(name, str(error)))
 
     def _affordable(self, budget_s: float) -> int:
-        """Return how long answers may be, so that the laps that must be run fit into the time."""
+        """Return the length of answers at which the required laps fit into the time."""
         plain = self._contenders()[0]
         self._harness.warm_up(plain, -1)
         summary = self._harness.warm_up(plain, -1, seed=1)
@@ -239,10 +238,10 @@ def _laps(prompts: int) -> list[range]:
 def compare(
     field: Sequence[Entrant], runs: Iterable[Run], drift: float = 1.0
 ) -> tuple[tuple[ConfirmedContender, ...], tuple[Dropped, ...]]:
-    """Measure entrants against the first of them, plain decoding; also return those that cannot be measured.
+    """Measure contenders against the first, plain decoding; also return those that cannot be measured.
 
-    Pairs are made within a prompt and the order rotates, so that drift hits all alike: a gain is off by no
-    more than the drift from one prompt to the next.
+    Answers are paired within a prompt and the order rotates, so drift affects all equally: a gain is off by
+    at most the drift between two prompts.
     """
     plain, by_name = field[0], {each.name: _paces(runs, each.name) for each in field}
     one_sided = min(0.025, FALSE_ALARM / max(len(field) - 1, 1))
@@ -265,12 +264,12 @@ def compare(
 
 
 def _paces(runs: Iterable[Run], name: str) -> Paces:
-    """Return the seconds per token of a contender's answers that are long enough to tell."""
+    """Return the seconds per token of a contender's answers that are long enough."""
     return paces((run for run in runs if run.contender == name), SHORTEST)
 
 
 def _settled(contenders: Sequence[ConfirmedContender]) -> bool:
-    """Tell whether more answers would hardly change anything: all that may be the best are known well."""
+    """Return whether more answers would hardly change anything: all that may be the best are known well."""
     reached = max(contender.gain.low for contender in contenders)
     return all(
         contender.gain.high - contender.gain.low <= 2 * NARROW * contender.gain.value
@@ -280,9 +279,9 @@ def _settled(contenders: Sequence[ConfirmedContender]) -> bool:
 
 
 def _choose(contenders: Sequence[ConfirmedContender], runs: Iterable[Run]) -> tuple[ConfirmedContender, str]:
-    """Return the contender to keep and why: the best whose whole interval beats plain decoding, else plain.
+    """Return the contender to save and why: the best whose whole interval beats plain decoding, else plain.
 
-    Of those that are no more than 2 % behind the best, and that perhaps by chance, it is the simplest:
+    Among those within 2 % of the best, perhaps by chance, it is the simplest:
     n-grams before sd before ssd.
     """
     plain, *others = contenders

@@ -1,6 +1,6 @@
-"""What a pair costs on this machine: calls are timed, rounds fitted, and both kept until something changes.
+"""The costs of a pair on this machine: timed calls and fitted rounds, saved until something changes.
 
-Rounds take more than their calls: short real answers in every mode tell how much.
+Rounds take more than their calls; short real answers in every mode show how much.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 DEPTHS = (64, 1536)
 CALLS_S = 16.0
 ROUNDS_S = 12.0
-READING_SHARE = 0.25  # of the time, for a long text to measure behind
+READING_SHARE = 0.25  # share of the time, to process a long text first
 MOST_DRIFT = 1.1  # beyond it something else was at work on the machine
-CALLS_SHARE = 0.6  # of the time; the rest is for whole rounds
+CALLS_SHARE = 0.6  # share of the time; the rest is for whole rounds
 TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
 UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
 FEWEST_WAITS = 4
 _T = TypeVar("_T")
 
-# Different lengths tell what a token costs, few branches leave something to ask for. Without a confidence
+# Different lengths show the cost of a token, few branches leave misses. Without a confidence
 # that stops them, drafts are as long as they may be, and say what a step costs.
 _WAYS = (
     EngineSettings(draft_length=2, fan_out_budget=2, min_confidence=0.0),
@@ -51,14 +51,14 @@ _WAYS = (
 
 
 def steps_of(models: TunableModels) -> int:
-    """Return how many steps there are at most: calls alone and together at every depth, and rounds."""
+    """Return the largest number of steps: calls alone and together at every depth, and rounds."""
     return len(DEPTHS) * (1 if models.draft is None else 2) + 1
 
 
 def costs_of(
     models: ReopenedModels, requests: Sequence[Request], budget_s: float
 ) -> Iterator[tuple[str, int] | Costs]:
-    """Yield what was just done and how many steps there are; the last value is the costs of a pair.
+    """Yield the finished step and the number of steps; the last value is the costs of a pair.
 
     Modes that crash are left out.
     """
@@ -80,7 +80,7 @@ def measure(
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
     Where the speed of the machine drifts, a measurement is repeated once, and the steadier one counts.
-    A slow model is spared the reading of long texts. Models that crash while both are at work go on alone.
+    A slow model is spared the reading of long texts. Models that crash while both are at work continue alone.
     """
     ways = (False,) if models.now.draft is None else (False, True)
     share_s = budget_s / len(ways) / len(depths)
@@ -125,11 +125,11 @@ def _unsteadiness(calls: CallCosts) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RealRound:
-    """A round of an answer, with so many tokens in the caches.
+    """A round of an answer, with `depth` tokens in the caches.
 
-    `python_s` includes the round's share of making text of tokens. `first_call` is how many tokens the draft
-    model's first call held: the bonus token, after a draft that was accepted in full its last token too;
-    0 where it read more.
+    `python_s` includes the round's share of detokenisation. `first_call` is the number of tokens in the draft
+    model's first call: the bonus token, and after a fully accepted draft its last token; 0 if there were
+    more.
     """
 
     settings: EngineSettings
@@ -142,11 +142,11 @@ class RealRound:
 def real_rounds(
     models: ReopenedModels, requests: Sequence[Request], budget_s: float = ROUNDS_S
 ) -> tuple[RealRound, ...]:
-    """Decode the beginnings of answers, in turn in every mode, and return the rounds after each's first.
+    """Decode the beginnings of answers in alternating modes, and return the rounds after each first one.
 
-    Every mode gets at least one answer. On a card another one makes programs before the clock runs, and so
-    does the first round of each kind, which is left out. A mode that crashes is left out, and so are those
-    that did before. Raises `Cancelled` after `cancel`.
+    Every mode gets at least one answer. On a GPU, another answer compiles kernels first, and so does the
+    first round of each kind, which is skipped. Modes that crash, now or before, are skipped. Raises
+    `Cancelled` after `cancel`.
     """
     modes: tuple[Mode, ...] = ("off", "ngram", *(() if models.now.draft is None else ("sd", "ssd")))
     rounds, known = list[RealRound](), set[tuple[object, ...]]()
@@ -214,17 +214,17 @@ def _overhead(calls: Sequence[CallCosts], mode: Mode, rounds: Sequence[RealRound
 
 
 def _is_forced(each: RealRound) -> bool:
-    """Tell whether every token that was drafted was sent, so that it is known which steps there were."""
+    """Return whether every drafted token was sent, so the steps are known."""
     return each.settings.min_confidence is not None and each.stats.drafted > 0 and each.first_call > 0
 
 
 def _steps_s(step: Callable[[int], float], each: RealRound) -> float:
-    """Return what the calls of the draft model should take that wrote a round's draft."""
+    """Return the expected time of the draft model's calls for a round's draft."""
     return step(each.first_call) + step(1) * (each.stats.drafted - 1)
 
 
 def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:
-    """Return the time of one of the two messages around a draft that was asked for.
+    """Return the time of one of the two messages around a requested draft.
 
     Most waits also contain the rest of a call that was running; the shortest ones hardly do.
     """
@@ -237,7 +237,7 @@ def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:
 
 
 def _factor(pairs: Sequence[tuple[float, float]]) -> float:
-    """Return what real calls took in the times that were expected, without the strangest of them."""
+    """Return the ratio of real to expected call times, without outliers."""
     usable = sorted((pair for pair in pairs if pair[1] > 0), key=lambda pair: pair[0] / pair[1])
     kept = _trimmed(usable)
     return sum(real for real, _ in kept) / sum(expected for _, expected in kept) if kept else 1.0

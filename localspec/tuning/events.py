@@ -1,4 +1,4 @@
-"""What the tuner says, finds and keeps: frozen values, and how far a run is by them."""
+"""The tuner's events and results as frozen values, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the tuner settled on for a task, and why."""
+    """The tuner's result for a task, with its reason."""
 
     task: TaskType
     settings: EngineSettings  # mode "off" where nothing beats plain decoding
@@ -74,7 +74,7 @@ class StageBegan:
 
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """So many steps of the stage are done; `left_s` estimates the rest of the whole run."""
+    """The progress of a stage in steps; `left_s` estimates the rest of the whole run."""
 
     stage: Stage
     task: TaskType | None
@@ -104,7 +104,7 @@ class LoadOptionsChosen:
 
 
 TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskResult
-"""A result says that its task is tuned, and its settings are kept."""
+"""A result means that its task is tuned and its settings are saved."""
 
 
 @dataclass(slots=True)
@@ -121,13 +121,13 @@ class StageStatus:
 
     @property
     def fraction(self) -> float:
-        """Return how much of it is done, from 0 to 1."""
+        """Return its progress, from 0 to 1."""
         return min(1.0, self.done / self.steps) if self.steps > 0 else float(self.took_s is not None)
 
 
 @dataclass(slots=True)
 class TaskStatus:
-    """What is known of a task; `history` holds the best value after every step of its study."""
+    """The state of a task; `history` has the best value after every step of its study."""
 
     task: TaskType
     best: BestSoFar | None = None
@@ -156,7 +156,7 @@ class TuneProgress:
         return tuple(each.result for each in self.tasks if each.result is not None)
 
     def of(self, task: TaskType) -> TaskStatus:
-        """Return what is known of a task; one that was not announced is added."""
+        """Return the state of a task; add an unknown one."""
         for state in self.tasks:
             if state.task == task:
                 return state
@@ -164,11 +164,11 @@ class TuneProgress:
         return self.tasks[-1]
 
     def took_s(self, now_s: float) -> float:
-        """Return how long the run has lasted."""
+        """Return the duration of the run so far."""
         return now_s - self._began_s
 
     def left_s(self, now_s: float) -> float | None:
-        """Return about how long the run will go on, None where nobody knows."""
+        """Return the estimated rest of the run, None if unknown."""
         if self._left is None:
             return None
         left_s, said_s = self._left

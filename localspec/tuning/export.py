@@ -1,6 +1,6 @@
 """Tuned settings for other programs: as flags of llama.cpp's server, and as part of a profile.
 
-The flags are those of the llama.cpp that this program is built with. What they cannot say stands in comments.
+The flags are those of the llama.cpp that this program is built with. Settings without a flag are in comments.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def export(form: ExportForm, exported: Exported) -> str:
 
 
 def _check(form: ExportForm, value: str) -> None:
-    """Raise UserError if a form cannot hold a flag's value."""
+    """Raise UserError if a form cannot represent a flag's value."""
     if not value.isprintable():
         raise UserError(f"the path {value!r} cannot be written to a file", "rename the file or its folder")
     if form == "preset.ini" and (value != value.strip() or any(mark in value for mark in ";#")):

@@ -1,6 +1,6 @@
-"""Real short runs, for what cannot be simulated: threads, caches, where the draft model sits.
+"""Short real runs for options that cannot be simulated: threads, caches, the draft model's placement.
 
-Every attempt opens the models anew, in a process of their own. One that fails has a reason and no figure.
+Every attempt reopens the models in a child process. A failed one has a reason and no figure.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from localspec.tuning.events import Attempt
 from localspec.types.events import Summary
 from localspec.types.request import EngineSettings, Mode, Request
 
-ANCHOR_EVERY = 3  # attempts after which the usual load options are measured again, against drift
+ANCHOR_EVERY = 3  # attempts after which the default load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it
-CLEAR = 0.05  # faster than the usual load options, twice: less is not worth leaving it for
+CLEAR = 0.05  # faster than the default load options, twice; less is not worth a change
 MICRO_BATCHES = (256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What a machine offers and where the runtime puts the models by itself; `cores` are physical ones.
+    """The choices of a machine, and the runtime's own placement of the models; `cores` are physical ones.
 
-    `fixed` names which load options a person has settled.
+    `fixed` names the load options that the user has set.
     """
 
     cores: int
@@ -39,12 +39,12 @@ class MachineLimits:
 
     @property
     def shares_cores(self) -> bool:
-        """Tell whether both models compute on the processor."""
+        """Return whether both models compute on the CPU."""
         return self.has_draft and not self.target_on_card and not self.draft_on_card
 
 
 def possible(limits: MachineLimits) -> tuple[LoadOptions, ...]:
-    """Return the usual load options and others that each change one thing, the most promising first."""
+    """Return the default load options and others that each change one thing, the most promising first."""
     usual = LoadOptions()
     others = [
         options
@@ -77,7 +77,7 @@ def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
 
 
 def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:
-    """Tell whether both models get threads, and together no more than there are cores."""
+    """Return whether both models get threads, and together no more than there are cores."""
     threads = options.threads or limits.cores
     if threads > limits.cores:
         return False
@@ -93,8 +93,8 @@ def try_load_options(
 ) -> Iterator[Attempt]:
     """Yield attempts: each change on top of the best so far, then the winner once more.
 
-    Every request is answered in every mode, by the automatic rules. The last part of the budget is kept for
-    the winner. Passes on `Cancelled`.
+    Every request is answered in every mode, by the automatic rules. The last part of the budget is reserved
+    for the winner. Passes on `Cancelled`.
     """
     modes: tuple[Mode, ...] = ("off", "sd", "ssd") if limits.has_draft else ("off", "ngram")
     began_s, made = time.perf_counter(), 0
@@ -110,7 +110,7 @@ def try_load_options(
     best, gain, since = usual, 1.0, 0
     for change in changes:
         candidate, spent_s = _on_top(best, change), time.perf_counter() - began_s
-        is_late = spent_s + 3 * spent_s / made > budget_s  # the winner and the usual ones run again
+        is_late = spent_s + 3 * spent_s / made > budget_s  # the winner and the default run again
         if anchor.tokens_per_s is None or is_late:
             break
         if not is_sensible(candidate, limits):
@@ -138,9 +138,9 @@ def _on_top(options: LoadOptions, change: LoadOptions) -> LoadOptions:
 
 
 def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
-    """Return the load options to use, and why: the usual ones unless others are clearly faster.
+    """Return the load options to use, and why: the default ones unless others are clearly faster.
 
-    Clearly is twice, and by more than the usual ones' own runs differ.
+    Clearly means twice, and by more than the default's own runs differ.
     """
     usual = LoadOptions()
     anchors = [each.tokens_per_s for each in attempts if each.workplace == usual and each.tokens_per_s]
@@ -159,7 +159,7 @@ def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
 
 
 def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
-    """Return how fast other load options were, in the usual ones measured just before."""
+    """Return the speed of other load options, relative to the default measured just before."""
     found: dict[LoadOptions, list[float]] = {}
     anchor: float | None = None
     for each in attempts:
@@ -175,7 +175,7 @@ def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:
 def _attempt(
     open_models: OpenWith, options: LoadOptions, modes: Sequence[Mode], requests: Sequence[Request]
 ) -> Attempt:
-    """Open the models so and let them answer; what they fail of is the attempt's failure."""
+    """Open the models with these options and answer; their error is the attempt's."""
     try:
         with open_models(options) as models:
             rates = _race(models, modes, requests)

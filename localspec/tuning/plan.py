@@ -23,17 +23,17 @@ from localspec.types.request import EngineSettings, Message, Mode, Request
 LONGEST_DRAFT = 16
 FIRST_S = 45.0  # for what serves all tasks
 TASK_S = 85.0  # for each task
-QUICK = 0.4  # of these, where somebody is in a hurry
+QUICK = 0.4  # of these, for a quick run
 TRIALS = 150
 QUICK_TRIALS = 60
 ANSWER_TOKENS = 96
 TRACE_TOKENS = 2400  # of one task: more hardly changes what the simulation says
 FEWEST_TRACE_TOKENS = 400  # before time may end a trace
-# What a run does at least, in the time of plain decoding: measuring costs takes that of so many tokens,
+# The least that a run does, in plain decoding's time: measuring costs takes that of this many tokens,
 LEAST_COST_TOKENS = 500
-LEAST_TASK_TOKENS = 1900  # confirming a task that of so many,
-LEAST_TASK_ANSWERS = 50  # in so many answers.
-PROBE_TOKENS = 16  # of an answer that tells how fast these models are
+LEAST_TASK_TOKENS = 1900  # confirming a task that of this many,
+LEAST_TASK_ANSWERS = 50  # in this many answers.
+PROBE_TOKENS = 16  # of an answer that measures the models' speed
 
 _FIRST_STAGES: tuple[Stage, ...] = ("machine", "costs")
 _TASK_STAGES: tuple[Stage, ...] = ("traces", "study", "confirm")
@@ -44,27 +44,27 @@ Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
 
 @dataclass(frozen=True, slots=True)
 class TunePlan:
-    """What to tune: a pair of models as they would be opened, and one profile for each task."""
+    """What to tune: a pair with its plan, and one profile for each task."""
 
     pair: OpenPlan
     profiles: tuple[Profile, ...]
-    fixed: tuple[str, ...] = ()  # fields of `LoadOptions` that a person has settled
+    fixed: tuple[str, ...] = ()  # fields of `LoadOptions` that the user has set
     budget_s: float | None = None  # of the whole run
     trials: int = TRIALS  # simulated, of each task
     quick: bool = False  # without trying other ways to open the models, and with less of everything
-    resume: bool = False  # go on with the last run if it was stopped
+    resume: bool = False  # continue with the last run if it was stopped
 
     @property
     def longest_draft(self) -> int:
-        """Return how many tokens a draft may have; of a running state only so many steps are kept."""
+        """Return the largest draft length; recurrent states have a limited number of snapshots."""
         for each in (self.pair.target, self.pair.draft):
-            with suppress(ModelFileError):  # whoever opens it says why
+            with suppress(ModelFileError):  # opening it reports the error
                 if each is not None and read_shape(each.path).state_bytes:
                     return STATE_DRAFT
         return LONGEST_DRAFT
 
     def space(self, profile: Profile, costs: Costs) -> Space:
-        """Return what the study of a profile's task may search, by what calls cost."""
+        """Return the search space of a profile's task, from the call costs."""
         return space_of(
             profile.sampling,
             costs,
@@ -90,15 +90,15 @@ def seconds_of(stage: Stage, plan: TunePlan) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PlainPace:
-    """How fast plain decoding is here: seconds of a token, and until the first one."""
+    """The speed of plain decoding here: seconds per token, and until the first one."""
 
     token_s: float
     first_token_s: float
 
     def least_s(self, stage: Stage) -> float:
-        """Estimate the least that a stage takes, of one task where it serves one.
+        """Estimate the shortest useful time of a stage, for one task if it is a task's.
 
-        In less time nothing that it measures would tell anything.
+        In less time its measurements would be worthless.
         """
         match stage:
             case "costs":
@@ -155,7 +155,7 @@ def requests(
 
 
 def nothing_fits(profile: Profile) -> UserError:
-    """Return what is wrong where a profile has no prompt for a context as small as this."""
+    """Return the error for a profile without a prompt that fits this context."""
     return UserError(
         f"no tuning prompt of the profile {profile.name} fits the context", "open the models with a larger -c"
     )
@@ -179,11 +179,11 @@ class ReopenedModels:
         self._stack.close()
 
     def again(self) -> None:
-        """Open the models anew; raises what opening raises."""
+        """Open the models again; raises what opening raises."""
         self._stack.close()
         self.now = self._stack.enter_context(self._open())
 
     def leave_out(self, mode: Mode, error: EngineError) -> None:
-        """Leave out a mode that made an error, and open models to go on with."""
+        """Leave out a mode that made an error, and open models to continue with."""
         self.left_out[mode] = str(error)
         self.again()

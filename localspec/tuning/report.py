@@ -1,6 +1,6 @@
-"""A page about the last run of the tuner, drawn by plotly (the extra `report`); it fetches nothing.
+"""A page about the last run of the tuner, drawn by plotly (the extra `report`); it loads nothing.
 
-A run does not keep its simulated trials: they are made again of its costs and traces, with the same outcome.
+A run does not save its simulated trials: they are repeated from its costs and traces, with the same outcome.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
 
 BUDGETS = (1, 2, 4, 8, 16, 24)  # of outcomes to prepare, and
-LENGTHS = (1, 2, 4, 8, 16)  # of drafts, whose rates are drawn
-POSITIONS = 8  # of a draft, whose acceptance is drawn
+LENGTHS = (1, 2, 4, 8, 16)  # of the drafts in the figure
+POSITIONS = 8  # of a draft in the figure
 FEWEST = 12  # trials before it is said what mattered
 SAYS = {
     "verify": "The target's time T_v: how long one call of the large model takes that checks several guessed "
@@ -66,9 +66,9 @@ content="default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inlin
 
 
 def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callable[[str], None]) -> str:
-    """Return the page as HTML; tells of each task before it is simulated again, for seconds.
+    """Return the page as HTML; reports each task before its simulation, which takes seconds.
 
-    The tasks are those of the plan's profiles, and have results; `traces` is the folder of traced answers.
+    The tasks are those of the plan's profiles with results; `traces` is the folder of traced answers.
     """
     costs = state.costs or Costs(())  # a run has them before it has results
     parts = ["<h2>What calls cost on this machine</h2>", *_drawn("costs", _costs(costs))]
@@ -93,7 +93,7 @@ def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callab
 
 
 def _drawn(section: str, figures: Iterable[tuple[str, go.Figure]]) -> Iterator[str]:
-    """Yield figures as parts of the page, each below its title and the sentence that tells how to read it."""
+    """Yield figures as parts of the page, each below its title and an explanation."""
     for name, drawn in figures:
         title, says = SAYS[name].split(": ", 1)
         yield f"<h3>{title}</h3><p>{says[0].upper()}{says[1:]}</p>"
@@ -117,7 +117,7 @@ def _costs(costs: Costs) -> Iterator[tuple[str, go.Figure]]:
 
 
 def _simulated(simulator: Simulator, space: Space, result: TaskResult) -> Iterator[tuple[str, go.Figure]]:
-    """Simulate a task's trials again, and draw what they and its traces tell."""
+    """Simulate a task's trials again, and draw the figures of these and its traces."""
     drafting = (each.settings for each in result.contenders if each.settings.mode in ("sd", "ssd"))
     chosen = result.settings if result.settings.mode in ("sd", "ssd") else next(drafting, EngineSettings())
     if "sd" in space.modes:
@@ -184,7 +184,7 @@ def _study(tried: Iterable[Tried], space: Space) -> optuna.Study:
 
 
 def _agreement(result: TaskResult) -> go.Figure:
-    """Draw what was simulated of the contenders beside what was measured of them."""
+    """Draw the simulated and the measured speeds of the contenders."""
     drawn, highest = go.Figure(), 0.0
     for each in result.contenders:
         if each.predicted is not None:

@@ -1,7 +1,7 @@
 """The whole run: choose how to open the models, measure costs, then trace, search and confirm each task.
 
-What the models are asked is on disk before it is told of, and not asked again: a run that was stopped or
-killed goes on where it was. Simulations are made again, with the same outcome.
+Answers of the models are on disk before they are reported, and not repeated: a stopped or killed run
+resumes where it was. Simulations are repeated, with the same outcome.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ COST_PROMPTS = 6
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
-    """Tune every task of the plan; closing the iterator stops it, and everything found so far is kept.
+    """Tune every task of the plan; closing the iterator stops it, and all results so far are saved.
 
     Raises `UserError` for models that cannot be tuned, `EngineDied`, `StoreError` and `Cancelled`.
     """
@@ -91,7 +91,7 @@ class TuningRun:
     def __init__(
         self, plan: TunePlan, open_models: Opener, identity: Identity, limits: MachineLimits
     ) -> None:
-        """Take what the results will hold for, and what other ways to open the models there are."""
+        """Take the identity that results are for, and the other ways to open the models."""
         self._open, self._identity, self._limits = open_models, identity, limits
         self._place = digest(identity)
         self._began_s = time.monotonic()
@@ -123,7 +123,7 @@ class TuningRun:
     def progress(
         self, stage: Stage, done: int, steps: int, note: str = "", task: TaskType | None = None
     ) -> StageProgress:
-        """Return how far a stage is, with the time that it and everything behind it should take."""
+        """Return the progress of a stage, with the expected time of it and all later ones."""
         tasks = [profile.task for profile in self.plan.profiles]
         later = tasks if task is None else tasks[tasks.index(task) + 1 :]
         to_do = sum(self.state.of(each).result is None for each in later)
@@ -148,7 +148,7 @@ class TuningRun:
         self.keep(replace(self.state, complete=all(state.result for state in self.state.tasks)))
 
     def _measured_pace(self, models: TunableModels) -> PlainPace | None:
-        """Return how fast plain decoding is, None where an answer is too short to tell."""
+        """Return the speed of plain decoding, None if an answer is too short."""
         if not self._to_do:
             return None
         request = self._prompts(models, 1, PROBE_TOKENS)[0]
@@ -158,7 +158,7 @@ class TuningRun:
         return None if pace is None else PlainPace(pace, summary.first_token_s)
 
     def _check_budget(self) -> None:
-        """Raise `UserError` with the time that is needed, where that is more than a person gives."""
+        """Raise `UserError` with the time that is needed, where that is more than the user gives."""
         budget_s = self.plan.budget_s
         needed_s = 0.0 if self._pace is None else self._pace.least_run_s(self._to_do)
         if budget_s is not None and needed_s > budget_s:
@@ -170,7 +170,7 @@ class TuningRun:
 
     @property
     def _to_do(self) -> int:
-        """Return how many tasks have no result yet."""
+        """Return the number of tasks without a result."""
         return sum(self.state.of(profile.task).result is None for profile in self.plan.profiles)
 
     def confirm_s(self) -> float:
@@ -210,7 +210,7 @@ class TuningRun:
         self, models: ReopenedModels, load_options: LoadOptions
     ) -> Generator[TuneEvent, None, Costs]:
         key, steps = digest(self._place, load_options), steps_of(models.now)
-        # A run goes on by the costs that it began with: its trials are simulated by them.
+        # A run continues by the costs that it began with: its trials are simulated by them.
         yield StageBegan("costs", None, steps)
         if self.state.costs is not None and self.state.costs_key == key:
             return self.state.costs
@@ -225,7 +225,7 @@ class TuningRun:
         raise AssertionError("measuring ends with costs")
 
     def _prompts(self, models: TunableModels, count: int, tokens: int = ANSWER_TOKENS) -> tuple[Request, ...]:
-        """Return the first requests of all profiles, in turn."""
+        """Return the first requests of all profiles, alternating."""
         each = -(-count // len(self.plan.profiles))
         found: list[Request] = []
         for profile in self.plan.profiles:
@@ -236,9 +236,9 @@ class TuningRun:
 
 
 def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
-    """Return where a run begins: where the last one was stopped, if that is wanted.
+    """Return the start of a run: with `resume`, where the last one was stopped.
 
-    What was done for another placement, or under another profile of a task, is done again.
+    Work for another placement, or for another profile of a task, is repeated.
     """
     if last is not None and plan.resume and not last.complete:
         state = replace(last, place=place, quick=plan.quick or last.quick)
@@ -254,7 +254,7 @@ def _begun(plan: TunePlan, last: RunState | None, place: str) -> RunState:
 
 
 def _summary(result: TaskResult) -> tuned_settings.TunedTask:
-    """Return what of a result is needed to decode by it."""
+    """Return the part of a result that decoding needs."""
     gain = result.winner.gain
     return tuned_settings.TunedTask(
         task=result.task,
@@ -280,7 +280,7 @@ class _TaskRun:
         self._began_s = time.monotonic() - self._state.seconds
 
     def events(self) -> Generator[TuneEvent, None, TaskResult]:
-        """Go through the stages that are not done yet, and return what came of them."""
+        """Run the remaining stages, and return their results."""
         try:
             result = yield from (self._plain() if self._only_plain else self._stages())
         finally:

@@ -1,6 +1,6 @@
-"""What a tuner's run keeps on disk for a pair of models, to go on after it was stopped or killed.
+"""The files of a tuner's run for a pair of models, to resume after it was stopped or killed.
 
-How far it is stands in a file, and each traced answer in one of its own, in NumPy's compressed format.
+One file has its progress, and each traced answer has its own, in NumPy's compressed format.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RunState:
     complete: bool = False
 
     def of(self, task: TaskType) -> TaskState:
-        """Return how far a task is."""
+        """Return the progress of a task."""
         return next((state for state in self.tasks if state.task == task), TaskState(task))
 
     def having(self, state: TaskState) -> RunState:
@@ -81,7 +81,7 @@ class RunFolder:
 
     @property
     def state(self) -> JsonFile[RunState]:
-        """Return how far the last run is."""
+        """Return the progress of the last run."""
         return JsonFile(self.path / "run.json", RunState)
 
 
@@ -91,10 +91,11 @@ def digest(*of: object, length: int = 16) -> str:
 
 
 def record(models: ReopenedModels, asked: Iterable[Request], folder: Path) -> Iterator[TraceSegment]:
-    """Yield a trace of each answer, that in the folder if there is one; without tokens where there is none.
+    """Yield a trace of each answer, from the folder if it is there; empty if there is none.
 
-    That happens to a prompt that the context cannot hold, and to one at which the models failed; they are
-    opened again then. A second failure in a row raises its `EngineError`. Raises `StoreError` and `OSError`.
+    Empty are those of prompts that do not fit the context, and of prompts at which the models failed; those
+    are reopened then. A second failure in a row raises its `EngineError`. Raises `StoreError` and
+    `OSError`.
     """
     from localspec.tuning.trace import trace  # numpy: 0.1 s that `--help` should not cost
 

@@ -1,7 +1,7 @@
-"""What the study may search: the settings that differ in what they do, as Optuna parameters; pure.
+"""The search space of the study: settings with different effects, as Optuna parameters; pure.
 
-A parameter is asked for only where it matters; elsewhere it keeps its default, so that settings that behave
-alike are equal. Fractions have two digits.
+A parameter is only suggested where it matters; elsewhere it has its default, so settings with the same
+behaviour are equal. Fractions have two digits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONFIDENCES = (0.0, 0.9)
 LLAMA_CPP = EngineSettings(
     mode="sd", draft_length=3, acceptance="match", min_confidence=0.0, draft_temperature=1.0
 )
-"""What llama.cpp does with a draft model when nobody tells it otherwise."""
+"""llama.cpp's defaults for a draft model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Space:
 def space_of(
     sampling: Sampling, costs: Costs, *, has_draft: bool, max_draft_length: int = 16, max_fan_out: int = 16
 ) -> Space:
-    """Return what can be searched: a mode that failed when costs were measured cannot run."""
+    """Return the modes to search: one that failed when costs were measured cannot run."""
     failed = {mode for mode, _ in costs.left_out}
     if not has_draft:
         failed |= {"sd", "ssd"}
@@ -50,7 +50,7 @@ def space_of(
 
 
 def starting_points(space: Space) -> tuple[EngineSettings, ...]:
-    """Return what should be tried first: plain decoding, llama.cpp's default, and usual values."""
+    """Return the settings to try first: plain decoding, llama.cpp's default, and common values."""
     usual = [
         replace(base, mode=mode, acceptance=rule)
         for base in (
@@ -65,7 +65,7 @@ def starting_points(space: Space) -> tuple[EngineSettings, ...]:
 
 
 def fitting(wanted: Iterable[EngineSettings], space: Space) -> tuple[EngineSettings, ...]:
-    """Return the settings whose mode is allowed, as they can be searched, each once."""
+    """Return the settings with an allowed mode, normalised for the search, each once."""
     return tuple(dict.fromkeys(canonical(each, space) for each in wanted if each.mode in space.modes))
 
 
@@ -91,7 +91,7 @@ def suggest(trial: BaseTrial | _Known, space: Space) -> EngineSettings:
     if mode == "ssd":
         found["fan_out_budget"] = trial.suggest_int("fan_out_budget", 1, space.max_fan_out, log=True)
         found["fan_out_shape"] = trial.suggest_categorical("fan_out_shape", get_args(FanOutShape))
-    if found.get("acceptance") == "rejection":  # drafts are drawn, so that tempering matters
+    if found.get("acceptance") == "rejection":  # drafts are sampled, so their temperature matters
         found["draft_temperature"] = _fraction(trial, "draft_temperature", TEMPERATURES)
         if mode == "ssd":
             found["saguaro_c"] = _fraction(trial, "saguaro_c", SAGUARO)

@@ -1,6 +1,6 @@
 """The study of a task's settings: Optuna's random sampler over the simulator, and neighbours of the best.
 
-Every choice follows from the seed and the trials before it: a run that goes on makes the same trials again,
+Every choice follows from the seed and the trials before it: a run that continues makes the same trials again,
 in the seconds that simulating takes. Chance, with every other trial a neighbour of the best, came within 0.6%
 of Optuna's multivariate TPE on paced devices in a quarter of its time (`tests/benchmarks/search.py`).
 """
@@ -17,10 +17,10 @@ from localspec.errors import Cancelled, LocalSpecError
 from localspec.tuning.space import Space, canonical, neighbours, starting_points, suggest
 from localspec.types.request import EngineSettings, Mode
 
-NOTICEABLE = 1.001  # times the best: less is no reason to go on searching
-PATIENCE = 60  # trials without a noticeable gain: the last tenth of a percent is below what a run can tell
+NOTICEABLE = 1.001  # times the best; less is not a reason to continue
+PATIENCE = 60  # trials without a noticeable gain: a run cannot measure the last tenth of a percent
 ATTEMPTS = 40  # to get settings by chance that were not tried
-CLOSE = 0.1  # behind the best: the simulator may err by nearly that between modes, and less within one
+CLOSE = 0.1  # behind the best: the simulator's error is nearly that between modes, and less within one
 
 Simulate = Callable[[EngineSettings], float]
 """Returns tokens per second over the trace."""
@@ -104,7 +104,7 @@ def _try(simulate: Simulate, settings: EngineSettings, number: int, best: Tried 
             raise ValueError(f"the simulation gave {value} tokens per second")
     except Cancelled:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study goes on
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study continues
         return Tried(number, settings, None, _reason(error))
     return Tried(number, settings, value, is_best=best is None or value > best.estimate)
 
@@ -138,7 +138,7 @@ def best(tried: Iterable[Tried], count: int = 3) -> tuple[Tried, ...]:
 
 
 def _alike(one: Tried, other: Tried) -> bool:
-    """Tell whether two trials did the same, or nearly: a real run could not tell them apart."""
+    """Return whether two trials behave so similarly that a real run could not distinguish them."""
     a, b = one.settings, other.settings
     if a.mode != b.mode or a.acceptance != b.acceptance:
         return False

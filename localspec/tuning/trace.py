@@ -31,7 +31,7 @@ from localspec.types.request import EngineSettings, Request
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
-READ_TOGETHER = 64  # tokens whose rows of draft logits are held at once
+READ_TOGETHER = 64  # tokens whose rows of draft logits are in memory at once
 MOST_WAITING = 2_000_000  # probabilities of the target that wait for the draft model to read as far
 
 _Number = TypeVar("_Number", bound=np.generic)
@@ -50,7 +50,7 @@ def trace(runtime: Runtime, request: Request) -> TraceSegment:
 class Tracer:
     """A target and at most one draft model with empty caches, for one trace."""
 
-    _row: NDArray[np.float32]  # what the last token was chosen from, until decoding goes on
+    _row: NDArray[np.float32]  # the logits of the last token, until decoding continues
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
         """Take the models, and how many of each one's candidates to write down."""
@@ -126,10 +126,10 @@ class Tracer:
     def _read_along(
         self, draft: LanguageModel, text: Sequence[int], drawn_from: Sequence[Distribution]
     ) -> Iterator[tuple[Ids, Rows, Floats]]:
-        """Yield the draft model's candidates, their logits and the target's probabilities, some rows at once.
+        """Yield the draft's candidates with logits, and the target's probabilities, several rows at a time.
 
-        They are for the last tokens of the text, which the target drew from its distributions; the draft
-        model's cache holds a beginning of the text.
+        They are for the last tokens of the text, which the target sampled from its distributions; the draft
+        model's cache contains a prefix of the text.
         """
         known = draft.vocabulary_size - 1  # a target may have a few ids more, to fill up its matrices
         for first in range(0, len(drawn_from), READ_TOGETHER):
@@ -156,7 +156,7 @@ def _no_policy() -> SpeculationPolicy:
 
 
 def _widened(values: NDArray[_Number], width: int, filler: float) -> NDArray[_Number]:
-    """Return an array whose last axis is filled up to a width."""
+    """Pad the last axis of an array to a width."""
     missing = width - values.shape[-1]
     if not missing:
         return values

@@ -37,7 +37,7 @@ DONE, RUNNING = "✓", "▸"
 
 
 def bar(fraction: float, width: int) -> str:
-    """Return a bar of so many characters."""
+    """Return a bar of `width` characters."""
     full = round(min(1.0, max(0.0, fraction)) * width)
     return FULL * full + EMPTY * (width - full)
 
@@ -60,23 +60,23 @@ def figure(value: float) -> str:
 
 
 def interval(estimate: Interval) -> str:
-    """Return where a rate lies with 95% confidence."""
+    """Return the 95% interval of a rate, in words."""
     return f"{figure(estimate.low)}-{figure(estimate.high)}"
 
 
 def gain_interval(estimate: Interval) -> str:
-    """Return where a ratio lies with 95% confidence."""
+    """Return the 95% interval of a ratio, in words."""
     return f"{estimate.low:.2f}-{estimate.high:.2f}"
 
 
 def mode_words(settings: EngineSettings) -> str:
-    """Return who drafts: a model, repetitions of the text, or both."""
+    """Return the source of drafts: a model, n-grams, or both."""
     both = settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}
     return MODE_NAMES[settings.mode] + "+ngram" * both
 
 
 def settings_words(settings: EngineSettings) -> str:
-    """Return what tells these settings from others, in a few words."""
+    """Describe these settings in a few words."""
     mode = mode_words(settings)
     if settings.mode == "off":
         return f"{mode} decoding"
@@ -96,7 +96,7 @@ def settings_words(settings: EngineSettings) -> str:
 
 
 def best_words(best: BestSoFar) -> str:
-    """Return how fast the best so far is: measured with its interval, or simulated."""
+    """Return the speed of the best so far: measured with its interval, or simulated."""
     if best.rate is not None:
         return f"{figure(best.rate.value)} tok/s ({interval(best.rate)})"
     if best.predicted is not None:
@@ -105,12 +105,12 @@ def best_words(best: BestSoFar) -> str:
 
 
 def counts(state: StageStatus) -> str:
-    """Return how much of a stage is done."""
+    """Return the progress of a stage."""
     return f"{state.done} of {state.steps} {UNITS[state.stage]}"
 
 
 def load_options_words(options: LoadOptions) -> str:
-    """Return how the models are opened, as far as it differs from the usual way."""
+    """Return the load options that differ from the default, in words."""
     parts = []
     if options.threads:
         parts.append(f"{options.threads} thread{'s' * (options.threads > 1)}")
@@ -128,7 +128,7 @@ def load_options_words(options: LoadOptions) -> str:
 
 
 def attempts_words(chosen: LoadOptionsChosen) -> str:
-    """Return what came of the ways that were tried."""
+    """Return the results of the attempts."""
     failed = [attempt for attempt in chosen.attempts if attempt.failure]
     parts = [f"{len(chosen.attempts)} tried"]
     if failed:
@@ -138,7 +138,7 @@ def attempts_words(chosen: LoadOptionsChosen) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Return how long something has lasted: 0:42, 12:05, 1:02:03."""
+    """Return a duration: 0:42, 12:05, 1:02:03."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
@@ -153,9 +153,9 @@ _SIMULATED = "simulated: foretold before the run, and how far from that was meas
 
 
 def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:
-    """Return each result on a line under common headings, or in a few lines where it is narrow.
+    """Return each result on a line under common headings, or in a few lines if space is narrow.
 
-    Why a task is better off without speculation follows, and what could not be measured.
+    The reasons for plain decoding follow, and failed measurements.
     """
     if not results:
         return []
@@ -180,7 +180,7 @@ def dropped_words(result: TaskResult) -> Iterator[str]:
 
 
 def verdict_words(settings: EngineSettings, gain: Interval, reason: str) -> str:
-    """Return in a sentence what is fastest, and how sure that is."""
+    """Return a sentence about the fastest settings, with their interval."""
     if settings.mode == "off":
         return f"plain decoding is fastest: {reason}"
     sure = f"; with 95% certainty between {gain.low:.2f} and {gain.high:.2f} times"
@@ -188,7 +188,7 @@ def verdict_words(settings: EngineSettings, gain: Interval, reason: str) -> str:
 
 
 def llama_ratio(result: TaskResult) -> float | None:
-    """Return how fast the settings are in what llama.cpp's defaults reach, None if those were not run."""
+    """Return the speed of the settings relative to llama.cpp's defaults, None if those were not run."""
     other = next((each for each in result.contenders if each.name == "llama.cpp"), None)
     return None if other is None or not other.rate.value else result.winner.rate.value / other.rate.value
 
@@ -213,7 +213,7 @@ def _row(result: TaskResult) -> tuple[str, ...]:
 
 
 def _predicted(winner: ConfirmedContender) -> str:
-    """Return what was simulated, and how far what was measured lies from it."""
+    """Return the simulated speeds, and their distance from the measured ones."""
     assert winner.predicted is not None
     off = f" {winner.rate.value / winner.predicted - 1:+.0%}" if winner.predicted else ""
     return f"{figure(winner.predicted)}{off}"
@@ -233,7 +233,7 @@ def _narrow(result: TaskResult, width: int) -> Iterator[str]:
 
 
 def _wrapped(parts: Sequence[str], width: int, indent: str) -> Iterator[str]:
-    """Put parts side by side as far as they fit; one that is too long itself is broken between words."""
+    """Join parts on lines as they fit; a part that is too long is broken between words."""
     rows: list[str] = []
     for part in parts:
         if rows and len(indent) + len(rows[-1]) + 2 + len(part) <= width:

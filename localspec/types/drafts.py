@@ -11,13 +11,13 @@ if TYPE_CHECKING:  # numpy costs 0.1 s at start-up, and this module is imported 
     from numpy.typing import NDArray
 
 Token = tuple[int, bytes]
-"""A token and the bytes that it stands for."""
+"""A token and its bytes."""
 
 
 class DraftOrigin(Enum):
     """Who wrote a draft; also of one that was not worth sending and left empty."""
 
-    NONE = "none"  # nobody: plain decoding
+    NONE = "none"  # plain decoding
     FRESH = "fresh"  # the draft model, while the target waited
     AHEAD = "ahead"  # the draft model, while the target verified the round before
     NGRAM = "ngram"  # a repetition in the text; in mode ngram also what a grammar leaves no choice about
@@ -56,7 +56,7 @@ class Draft:
     # the very distribution that each token was drawn from; None says that none was (q is one-hot)
     q: tuple[Distribution, ...] | None = field(default=None, compare=False, repr=False)
     origin: DraftOrigin = DraftOrigin.NONE
-    copied: int = 0  # tokens at the end that repeat the text, behind those of the draft model
+    copied: int = 0  # n-gram tokens at the end, after those of the draft model
 
 
 @dataclass(frozen=True, slots=True)

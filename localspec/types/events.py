@@ -1,4 +1,4 @@
-"""What an answer tells while it is generated, and its figures. Times are in seconds (`_s`)."""
+"""Events of an answer while it is generated, and its figures. Times are in seconds (`_s`)."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class RoundStats:
     verify_s: float  # native time of the target
     draft_s: float  # native time of the draft model while the target waited
     wait_s: float  # other time that the target waited for the drafter
-    python_s: float  # the rest
+    python_s: float  # everything else
     ahead_s: float = 0.0  # native time of the draft model while the target verified
     copied: int = field(default=0, kw_only=True)  # of the drafted tokens: see Draft
 
     @property
     def seconds(self) -> float:
-        """Return all of its time; drafting ahead ran beside it."""
+        """Return the total time; drafting ahead overlapped with it."""
         return self.verify_s + self.draft_s + self.wait_s + self.python_s
 
 
@@ -51,7 +51,7 @@ class Summary:
     model_drafted_at: tuple[int, ...] = ()
     hits: int = 0  # rounds whose draft was prepared
     misses: int = 0  # rounds that wanted a prepared draft and had none; those that repeat the text want none
-    prompt_s: float = 0.0  # native time of reading the rest
+    prompt_s: float = 0.0  # native time of the prefill of the others
     first_token_s: float = 0.0  # from the request to the first token
     decode_s: float = 0.0
     verify_s: float = 0.0
@@ -121,7 +121,7 @@ def _ratio(part: float, whole: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """So many of the prompt's new tokens have been read."""
+    """The progress of the prefill, in new tokens of the prompt."""
 
     done: int
     total: int
@@ -149,7 +149,7 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class RoundDone:
-    """One round ended, having emitted so many tokens."""
+    """A round has ended and emitted `tokens` tokens."""
 
     stats: RoundStats
     tokens: int
@@ -157,9 +157,9 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """Decoding goes on in another mode, because the one before was losing or may pay again.
+    """Decoding continues in another mode, because the previous one was slower, or may be faster again.
 
-    Or because the draft model failed, which then rests until the models are opened again.
+    Or because the draft model failed, which is not used again until the models are reopened.
     """
 
     mode: Mode
@@ -169,7 +169,7 @@ class ModeChanged:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The answer is complete: why, and what it cost; `stop_string` is that which ended it, if one did."""
+    """The answer is complete, with reason and figures; `stop_string` is the one that ended it, if one did."""
 
     reason: FinishReason
     summary: Summary
@@ -195,7 +195,7 @@ class TokenScore:
 class TokensScored:
     """The scores of a round's tokens, right before its text, if there is any yet.
 
-    An end token has none, nor has anything behind a stop string.
+    An end token has none, nor do tokens after a stop string.
     """
 
     scores: tuple[TokenScore, ...]
@@ -203,7 +203,7 @@ class TokensScored:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The answer stands still between two rounds, until it is resumed or dropped by this number."""
+    """The answer is paused between two rounds, until it is resumed or dropped by this number."""
 
     number: int
 
@@ -212,7 +212,7 @@ class Paused:
 class ThinkingOpened:
     """The prompt ends inside the model's thinking: the answer begins there, and its text lacks the tag.
 
-    Told before the text. `opening` is the tag with the white space behind it, as the prompt has them.
+    Comes before the text. `opening` is the tag with the white space after it, as in the prompt.
     """
 
     opening: str

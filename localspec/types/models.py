@@ -1,4 +1,4 @@
-"""What an open model is, and how it is to be opened. Sizes are in bytes."""
+"""Open models and the options that open them. Sizes are in bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PlainRate:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What is taken of a device's memory, by anybody; of the processor's, by this program. In bytes."""
+    """The used memory of a device, by all programs; for the CPU, by this program. In bytes."""
 
     device: str
     used: int
@@ -31,9 +31,9 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class SavedConversations:
-    """What is kept of conversations whose caches made room for others, so as not to read them again.
+    """Saved KV caches of conversations that gave way to others.
 
-    `tokens` are those of the target; of the `bytes` at most `limit` are taken.
+    `tokens` are those of the target; `bytes` are at most `limit`.
     """
 
     count: int = 0
@@ -44,17 +44,17 @@ class SavedConversations:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What an open model is."""
+    """An open model."""
 
     path: Path
     name: str
     architecture: str
     parameters: int
     file_bytes: int
-    context: int  # tokens that one conversation can hold
+    context: int  # size for one conversation, in tokens
     training_context: int
     vocabulary: int
-    devices: tuple[str, ...]  # where the weights sit, in words
+    devices: tuple[str, ...]  # the devices of the weights, in words
     recommended: Recommendation = field(default_factory=Recommendation)  # of a target
 
     @property
@@ -65,12 +65,12 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """Which GGUF to open, where, and with which context.
+    """The options that open a GGUF file.
 
-    `context` 0: the model's own training length; `threads` 0: all physical cores; `gpu_layers` None: all that
-    there are devices for. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
-    llama.cpp choose. `output_at_home` keeps the weights after the last layer with the processor: from another
-    machine then come rows as wide as the model.
+    `context` 0: the trained length; `threads` 0: all physical cores; `gpu_layers` None: all if there is a
+    GPU. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
+    llama.cpp choose. `output_at_home` keeps the output layer on this machine's CPU: another
+    machine then sends rows as wide as the model, not as its vocabulary.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
 

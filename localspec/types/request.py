@@ -13,7 +13,7 @@ Acceptance = Literal["match", "rejection"]
 FanOutShape = Literal["uniform", "geometric", "best-first"]
 Fallback = Literal["just-in-time", "ngram"]
 GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
-_COLDEST = 1e-30  # by less, differences of logits leave what 32 bits hold
+_COLDEST = 1e-30  # below this, logit differences overflow 32 bits
 SEEDS = (-(2**63), 2**63 - 1)
 """The least and the largest seed: 64 bits with a sign, as other programs have it."""
 Seed = Annotated[int, Range(*SEEDS)]
@@ -35,7 +35,7 @@ MinConfidence = Annotated[float, Range(0, 1)]
 
 
 def seed_after(seed: int, count: int) -> int:
-    """Return the seed that comes so many after another; the least one follows the largest."""
+    """Return the seed `steps` after another; wraps around at the largest."""
     low, high = SEEDS
     return low + (seed - low + count) % (high - low + 1)
 
@@ -60,7 +60,7 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
-        """Tell whether the best token is always taken; a temperature that numbers cannot bear means that."""
+        """Return whether the best token is always chosen, also because the temperature is too small."""
         return self.temperature < _COLDEST
 
 
@@ -70,7 +70,7 @@ SAMPLING = tuple(field.name for field in fields(Sampling))
 
 @dataclass(frozen=True, slots=True)
 class SamplingChoice:
-    """The fields of `Sampling` that somebody settles; None leaves one open."""
+    """Overrides of `Sampling`; None leaves a field open."""
 
     temperature: Temperature | None = None
     top_k: TopK | None = None
@@ -87,7 +87,7 @@ class SamplingChoice:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
     def over(self, sampling: Sampling) -> Sampling:
-        """Return a sampling with the settled fields in its place."""
+        """Return a sampling with these overrides."""
         return replace(sampling, **self.settled)
 
 
@@ -110,8 +110,8 @@ class Recommendation:
 class EngineSettings:
     """How to speculate: exactly the search space of the tuner.
 
-    `min_confidence` None lets measured costs decide when a draft ends;
-    a number ends it where the draft model's confidence falls below it.
+    With `min_confidence` None, measured costs decide when a draft ends; a number ends it where the draft
+    model's confidence falls below it.
     """
 
     mode: Mode = "ssd"
@@ -151,14 +151,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Infill:
-    """What stands behind a gap that the model is to fill, and other files, by name, that it may look at."""
+    """The text after a gap that the model fills, and other files by name as its background."""
 
     suffix: str
     files: tuple[tuple[str, str], ...] = ()
 
 
 TemplateVariables = tuple[tuple[str, bool | int | float | str], ...]
-"""What a chat template is given beside the conversation."""
+"""Variables of a chat template, in addition to the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,29 +173,26 @@ class Grammar:
 class Request:
     """One answer to generate: from a conversation, or from a bare text that the model continues.
 
-    A conversation that ends with an assistant's message has that message continued.
-    `steps_down` leaves a mode that turns out slower than plain decoding, and tries it again later.
-    `measures_first` waits until costs are measured, for answers that are compared; others never wait.
-    `max_tokens` None goes on until the model ends its turn, goes in circles (unless it `ignores_circles`)
-    or has filled the context; thinking that goes in circles is closed, and the answer follows. So is thinking
-    in which the model would end its turn, if there is a grammar.
-    In a conversation `stop` counts from the end of the thinking on.
-    `seed` None draws one. With the same seed plain decoding, mode ngram and acceptance `match` write the same
-    text, whatever is drafted and wherever the answer pauses, but for tokens that are all but equally likely.
-    With `rejection` that holds while the same places are drafted, as in mode sd with a `min_confidence`; else
-    measured times decide that, and the distribution alone stays the same.
-    `template_variables` are passed to the model's chat template (`enable_thinking`, ...).
-    `infill` of a bare text ends the answer where what follows begins.
-    `tools` are those that the model may call, each OpenAI's JSON of one; calls are often written in control
-    tokens, whose text `shows_control` leaves in the answer. The tags of thinking are always shown in a
-    conversation.
-    `reuses_cache` False reads the whole prompt, as if it were the first.
-    `grammar` masks what the target may write, exactly: sampling goes on among the tokens that are left. Where
-    the prompt has opened the model's thinking, it holds from the end of that. What it leaves no choice about
-    is drafted without a model, and counts as drafted and accepted. Each of `logit_bias` adds a
-    number to the logit of a token, and -100 or less bans it, unless the grammar leaves nothing else. The
-    order is: logit bias, grammar, penalties and the rest of `Sampling`.
-    `top_logprobs` asks for `TokensScored`: with so many of the best tokens beside each (0: itself alone).
+    A conversation that ends with an assistant's message has that message continued. `steps_down` leaves a
+    mode that turns out slower than plain decoding, and tries it again later. `measures_first` waits until
+    costs are measured, for compared answers; others never wait. `max_tokens` None: until the model ends its
+    turn, repeats itself endlessly (unless `ignores_circles`) or has filled the context. Thinking that
+    repeats itself endlessly is closed, and the answer follows. With a grammar, so is thinking in which the
+    model would end its turn. In a conversation, `stop` applies after the thinking. `seed` None draws one.
+    With the same seed plain decoding, mode ngram and acceptance `match` write the same text, whatever is
+    drafted and wherever the answer pauses, except where two tokens are almost equally likely. With
+    `rejection` that holds while the same places are drafted, as in mode sd with a `min_confidence`; else
+    measured times decide that, and the distribution alone stays the same. `template_variables` are passed
+    to the model's chat template (`enable_thinking`, ...). `infill` of a bare text ends the answer where the
+    text after the gap begins. `tools` are those that the model may call, each OpenAI's JSON of one; calls
+    are often written in control tokens, whose text `shows_control` leaves in the answer. The tags of
+    thinking are always shown in a conversation. `reuses_cache` False processes the whole prompt, as if it
+    were the first. `grammar` masks what the target may write, exactly: sampling continues among the tokens
+    that are left. Where the prompt has opened the model's thinking, it holds from the end of that. Where it
+    allows only one token, that is drafted without a model, and counts as drafted and accepted. Each of
+    `logit_bias` adds a number to the logit of a token, and -100 or less bans it, unless the grammar leaves
+    nothing else. The order is: logit bias, grammar, penalties and the rest of `Sampling`. `top_logprobs`
+    asks for `TokensScored`: with that many of the best tokens for each (0: only itself).
     """
 
     prompt: tuple[Message, ...] | str

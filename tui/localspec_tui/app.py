@@ -47,13 +47,13 @@ from localspec_tui.widgets.log_panel import KEPT
 
 DEFAULT_THEME = "localspec-dark"
 SIGNALLED = 128  # and the number of a signal: what it makes of the exit code
-ROOM_FOR_KEYS = 20  # rows from which one tells of keys
+ROOM_FOR_KEYS = 20  # rows from which the footer with keys is shown
 
 
 def collect_rarely() -> None:
-    """Leave what a started program consists of out of collections, and make those rarer.
+    """Exclude the objects of the started program from garbage collection, and make it rarer.
 
-    A full collection looks at every widget, style and syntax tree, and holds the screen up for 60 to 100 ms.
+    A full collection looks at every widget, style and syntax tree, and blocks the screen for 60 to 100 ms.
     """
     gc.collect()
     gc.freeze()
@@ -61,7 +61,7 @@ def collect_rarely() -> None:
 
 
 class _NothingObeyed(LineFilter):
-    """Takes out of a row what a terminal would obey, whoever wrote it and whichever widget shows it."""
+    """Removes control sequences from every row, whichever widget shows it."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -101,13 +101,13 @@ class LocalSpecApp(App[int]):
         self.set_keymap(dict(config.keys))
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Return what every row passes on its way to the terminal."""
+        """Return the filters of every row on its way to the terminal."""
         return [*super().get_line_filters(), _NOTHING_OBEYED]
 
     def get_driver_class(self) -> type[Driver]:
-        """Return what reads the terminal and draws on it."""
+        """Return the driver that reads the terminal and draws on it."""
         usual = super().get_driver_class()
-        if sys.platform == "win32" or usual.__name__ != "LinuxDriver":  # somebody chose another
+        if sys.platform == "win32" or usual.__name__ != "LinuxDriver":  # another driver was chosen
             return usual
         from localspec_tui.terminal import TerminalDriver  # not to be imported on Windows
 
@@ -115,9 +115,9 @@ class LocalSpecApp(App[int]):
 
     @contextmanager
     def suspend(self) -> Iterator[None]:
-        """Lend the terminal to another program; what is raised meanwhile comes once the screen is back.
+        """Lend the terminal to another program; an exception is raised once the screen is back.
 
-        Textual comes back only where nothing is raised. Raises `SuspendNotSupported`.
+        Textual itself only comes back without an exception. Raises `SuspendNotSupported`.
         """
         raised: BaseException | None = None
         with super().suspend():
@@ -144,7 +144,7 @@ class LocalSpecApp(App[int]):
         self.notify(copied if is_taken else sent, timeout=2, markup=False)
 
     def open_url(self, url: str, *, new_tab: bool = True) -> None:
-        """Open an address in a browser with a window of its own; where there is none, copy it."""
+        """Open an address in a browser with its own window; without one, copy the address."""
         self.run_worker(self._open(url), group="link", exit_on_error=False)
 
     async def _open(self, address: str) -> None:
@@ -154,7 +154,7 @@ class LocalSpecApp(App[int]):
     def exit(
         self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
     ) -> None:
-        """Leave, and let nobody wait for models that do not answer."""
+        """Leave without waiting for models that do not answer."""
         threading.Thread(target=self._loader.close, name="localspec-close", daemon=True).start()
         super().exit(result, return_code, message)
 
@@ -165,7 +165,7 @@ class LocalSpecApp(App[int]):
         self.push_screen(self.chat_screen)
 
     def _keep_theme(self, theme: Theme) -> None:
-        """Keep a theme for the next start, wherever it was chosen."""
+        """Save a theme for the next start, wherever it was chosen."""
         if theme.name != self._kept_theme:
             self._kept_theme = theme.name
             self.run_worker(self.chat_screen.pane.status.attempt(self._write_theme(theme.name)))
@@ -175,15 +175,15 @@ class LocalSpecApp(App[int]):
         self.chat_screen.say(f"theme {name}, kept in config.toml")
 
     def on_ready(self) -> None:
-        """Settle down: what has been loaded stays, and need not be looked through for garbage."""
+        """Freeze loaded objects, so the garbage collector skips them."""
         if not self.is_headless:  # tests start many of these in one process
             collect_rarely()
 
     async def on_event(self, event: events.Event) -> None:
-        """Take what is typed at the chat in its order.
+        """Handle what is typed at the chat in order.
 
-        Textual hands keys to the widget in focus first: by the time one has moved the focus, the next ones
-        would be on their way to the old place.
+        Textual gives keys to the focused widget first: by the time a key has moved the focus, the next ones
+        would already be on their way to the old widget.
         """
         chat = self.chat_screen
         is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
@@ -213,7 +213,7 @@ class LocalSpecApp(App[int]):
             if not command.argument.is_needed:
                 yield self._offer(f"/{command.name}", command.on_screen, command.name)
         pane = self.chat_screen.pane
-        pane.run_worker(pane.read_own_commands())  # what is new is there the next time
+        pane.run_worker(pane.read_own_commands())  # new ones are in the palette the next time
         for own in pane.own_commands.commands:
             yield SystemCommand(f"/{own.name}", own.on_screen, partial(pane.composer.begin_command, own.name))
         for profile in self.chat_screen.session.profiles:

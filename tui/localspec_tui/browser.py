@@ -1,4 +1,4 @@
-"""A browser for links: one with a window of its own, which cannot reach the terminal that the screen has."""
+"""A browser for links, with its own window and without access to the screen's terminal."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ANSWER_S = 5.0  # from which on a browser runs as long as its window is open
 
 
 def open_in_window(address: str) -> bool:
-    """Open an address, and tell whether a browser took it; may take five seconds.
+    """Open an address, and return whether a browser took it; may take five seconds.
 
-    The browser is a session of its own, so that whatever it is, no terminal is its.
+    The browser gets its own session, so even a text browser has no terminal.
     """
     try:
         name = getattr(webbrowser.get(), "name", "")

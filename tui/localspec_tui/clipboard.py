@@ -1,4 +1,4 @@
-"""Clipboards beside the terminal's, which never says whether it took a text."""
+"""Clipboards other than the terminal's, which never reports whether it took a text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class CopyAsked(Message):
 
 
 def put(text: str) -> bool:
-    """Put text on the clipboards of tmux and the desktop; tell whether one of them took it. For a thread."""
+    """Copy text to the clipboards of tmux and the desktop; return whether one took it. For a thread."""
     is_taken = "TMUX" in os.environ and (_load(text, "-w") or _load(text))  # -w: tmux 3.2 and later
-    with suppress(pyperclip.PyperclipException, OSError):  # there is no desktop
+    with suppress(pyperclip.PyperclipException, OSError):  # no desktop
         pyperclip.copy(text)
         is_taken = True
     return is_taken

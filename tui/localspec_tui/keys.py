@@ -25,18 +25,18 @@ _NAMED = {"backspace", "delete", "down", "enter", "left", "right", "space", "up"
 
 def bindings_of(node: DOMNode) -> Iterator[Binding]:
     """Return the bindings of one node, with the keys of the user's keymap."""
-    # In public Textual tells only what is bound on the way from the focus up, merged.
+    # Textual's public API only has the merged bindings from the focus upwards.
     bindings = node._bindings.copy()  # noqa: SLF001
     bindings.apply_keymap(node.app._keymap)  # noqa: SLF001
     return (binding for _, binding in bindings)
 
 
 async def take_key(event: events.Key, *nodes: DOMNode) -> None:
-    """Do what the first of these nodes binds to a key, at once.
+    """Run the action that the first of these nodes binds to a key, at once.
 
-    Textual runs bindings with priority before the characters that wait in the queue of a widget, and others
-    after: what is typed ahead of a busy screen would be sent without its end. Called from the handler of keys
-    of a widget, this keeps the order.
+    Textual runs bindings with priority before characters in a widget's queue, and others after them: text
+    typed ahead of a busy screen would be sent without its end. Called from a widget's key handler, this
+    keeps the order.
     """
     for node in nodes:
         for binding in bindings_of(node):
@@ -61,10 +61,9 @@ class HelpEntry:
 
 
 def collect(screen: Screen[Any]) -> tuple[HelpEntry, ...]:
-    """Return what is bound on the app, on a screen and on its widgets, with the keys of the user's keymap.
+    """Return the bindings of the app, a screen and its widgets, with the keys of the user's keymap.
 
-    Bindings without an id count only where the app or the screen makes them: a text area has dozens, the
-    same as any text area.
+    Bindings without an id only count on the app or the screen: a text area has dozens, like any text area.
     """
     one_of_each_kind: dict[type[DOMNode], DOMNode] = {}
     for node in (screen.app, screen, *screen.walk_children()):
@@ -81,7 +80,7 @@ def collect(screen: Screen[Any]) -> tuple[HelpEntry, ...]:
 
 
 def key_of(screen: Screen[Any], binding_id: str) -> str:
-    """Return the first key of a binding of this screen, as it is shown to people."""
+    """Return the first key of a binding of this screen, as it is shown."""
     keys = (written(b) for b in bindings_of(screen) if b.id == binding_id)
     return next(keys, "")
 
@@ -116,19 +115,19 @@ class KeyFooter(Widget):
     ALLOW_SELECT = False
 
     def __init__(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Take what tells whether Escape would stop something, which then comes first."""
+        """Take a function that says whether Escape would stop something; that entry then comes first."""
         super().__init__()
         self._is_stopping = is_stopping
 
     def on_mount(self) -> None:
-        """Look anew whenever other keys are bound."""
+        """Look again whenever other keys are bound."""
         self.screen.bindings_updated_signal.subscribe(self, self._bindings_changed)
 
     def _bindings_changed(self, _screen: Screen[object]) -> None:
         self.refresh()
 
     def _bound(self) -> dict[str, Binding]:
-        """Return what does something now, by its name, each under the plainest of its keys that does."""
+        """Return the active bindings by name, each with its simplest active key."""
         is_typing = isinstance(self.screen.focused, Input | TextArea)
         active = {
             key: found
@@ -158,7 +157,7 @@ class KeyFooter(Widget):
                 yield binding, binding.description
 
     def render(self) -> Content:
-        """Return as many whole entries as there is room for."""
+        """Return as many whole entries as fit."""
         row = Content("")
         for binding, words in self._shown():
             click = Style.from_meta({"@click": f"app.simulate_key({binding.key!r})"})

@@ -24,8 +24,8 @@ from textual.message import Message
 
 from localspec.safe_text import safe_text
 
-_REST_S = 0.1  # without a byte: what came is whole
-_WHOLE_S = 1.0  # for the rest of a sequence, over a slow line
+_REST_S = 0.1  # without a byte: the input is complete
+_WHOLE_S = 1.0  # for the rest of a sequence over a slow connection
 _LONGEST = 32  # characters of a sequence; Textual takes longer ones for keys
 _SEQUENCE = re.compile(
     r"\x1b(?:\[M[^\x1b]{3}|\[<[-0-9;]*[Mm]|\[\[[A-E]|\[(?![M<])[ -?]*[@-~]|O[0-9;]*[A-~]"  # mouse, keys
@@ -48,16 +48,17 @@ _GIVEN_BACK = f"\x1b\\{_OFF}\x1b[?7h\x1b[<u\x1b[?1049l\x1b[?25h".encode()
 
 
 def end_by(number: int) -> None:
-    """End the program by a signal: whoever started it sees which."""
+    """End the program by a signal, which its parent can see."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 
 
 class InputParser(XTermParser):
-    """Textual's parser for keys, but what is pasted is text, and a sequence that comes in pieces is one.
+    """Textual's parser for keys, except that pasted input is text, and a sequence in pieces is one.
 
-    Textual waits 0.1 s for the rest of any sequence, and takes what came for keys then. Here only what a
-    person may have typed goes by that clock: Escape, and Alt with a character but for the two brackets.
+    Textual waits 0.1 s for the rest of any sequence, and then takes it for keys. Here that limit only
+    applies to input that a user may have typed: Escape, and Alt with a character other than the two
+    brackets.
     """
 
     def __init__(self, debug: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -65,7 +66,7 @@ class InputParser(XTermParser):
         self._clock = clock
         self._pasted: list[str] = []  # from the start of a paste on
         self._lines = ""  # text with a return: typed, or the beginning of a paste without brackets
-        self._begun = ""  # of a sequence that nobody types
+        self._begun = ""  # of a sequence that is not typed
         self._typed_s = self._begun_s = 0.0
         self._maybe_typed = ""  # a sequence that Textual has, or has taken for keys
 
@@ -86,7 +87,7 @@ class InputParser(XTermParser):
         if self._begun and self._clock() - self._begun_s >= _WHOLE_S:
             self._begun = ""
         if self._pasted:
-            # the last end is the terminal's own: those before were pasted, and what follows them is not typed
+            # the last end is the terminal's: earlier ones were pasted, and text after them is not typed
             text, end, typed = "".join(self._pasted).rpartition(BRACKETED_PASTE_END)
             if end:
                 self._pasted.clear()
@@ -94,7 +95,7 @@ class InputParser(XTermParser):
                 yield from self.feed(typed)
 
     def _taken_up(self, data: str) -> str:
-        """Return the beginning of a sequence that `data` goes on with."""
+        """Return the beginning of a sequence that `data` continues with."""
         begun, self._begun = self._begun, ""
         maybe, self._maybe_typed = self._maybe_typed, ""
         if begun:
@@ -102,7 +103,7 @@ class InputParser(XTermParser):
         if maybe and self._timeout_time is not None:
             Parser.__init__(self)
             return maybe
-        # taken for keys already, but such a rest is not typed, and never comes at once
+        # already taken for keys, but such a rest is not typed, and never comes at once
         is_late = self._clock() - self._typed_s < _WHOLE_S and len(data) > 1
         return maybe if is_late and _NOT_TYPED.match(maybe + data) else ""
 
@@ -125,7 +126,7 @@ class InputParser(XTermParser):
             place = found.end() if found else len(data)
 
     def _sequence(self, sequence: str) -> Iterable[Message]:
-        """Yield what a whole sequence means; one that Textual does not know is no key either."""
+        """Yield the events of a whole sequence; one that Textual does not know is not a key."""
         if sequence[1] in "[O" and len(sequence) <= _LONGEST:
             yield from self._typed(sequence)
             if self._timeout_time is not None:  # it waits for more of it
@@ -141,7 +142,7 @@ class InputParser(XTermParser):
             yield from self._typed(text)
 
     def _decided(self) -> Iterable[Message]:
-        """Yield what stands behind text with a return: typed, unless text follows that."""
+        """Yield the events of a return after text: typed, unless text follows it."""
         lines, self._lines = self._lines, ""
         if _LINES.match(lines):
             yield _paste(lines)
@@ -152,7 +153,7 @@ class InputParser(XTermParser):
         try:
             yield from super().feed(text)
         except (ValueError, OverflowError):  # a sequence with a number that no key has
-            Parser.__init__(self)  # what it had begun to read is no key
+            Parser.__init__(self)  # the incomplete input is not a key
 
 
 def _paste(text: str) -> events.Paste:
@@ -160,9 +161,9 @@ def _paste(text: str) -> events.Paste:
 
 
 class TerminalDriver(LinuxDriver):
-    """Textual's driver, but it draws on standard output, and gives the terminal back before a signal ends it.
+    """Textual's driver, but it draws on standard output, and restores the terminal before a signal ends it.
 
-    Bytes that are no UTF-8 are characters that nobody knows, not the end.
+    Bytes that are not UTF-8 become unknown characters, and do not end the program.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class TerminalDriver(LinuxDriver):
                     signal.signal(number, signal.SIG_DFL)
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
-        """Let the program leave in order; where there is no terminal to give back, the signal ends it now."""
+        """End the program in order; without a terminal to restore, the signal ends it now."""
         if not self._has_terminal or not os.isatty(self.fileno):
             end_by(number)
         if not self._is_ending:
@@ -208,7 +209,7 @@ class TerminalDriver(LinuxDriver):
 
     def _give_up(self, number: int) -> None:
         """Give the terminal back in one go, as the screen does not leave, and end."""
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # should nobody read what is written now
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # if the output is not read
         signal.alarm(1)
         if self._has_terminal:
             with suppress(OSError, termios.error):
@@ -218,7 +219,7 @@ class TerminalDriver(LinuxDriver):
         end_by(number)
 
     def run_input_thread(self) -> None:
-        """Read until the terminal is left, or is no more: then the program is hung up, as a shell is."""
+        """Read until the terminal is closed; then the program gets a hangup, as a shell does."""
         parser = InputParser(self._debug)
         decode = getincrementaldecoder("utf-8")("replace").decode
         with selectors.SelectSelector() as selector:
@@ -227,7 +228,7 @@ class TerminalDriver(LinuxDriver):
                 came = self._read() if selector.select(_REST_S) else None
                 if came == b"":
                     os.kill(os.getpid(), signal.SIGHUP)
-                    os.kill(os.getpid(), signal.SIGTERM)  # under nohup: nobody can see this screen any more
+                    os.kill(os.getpid(), signal.SIGTERM)  # under nohup: this screen is no longer visible
                     return
                 text = decode(came or b"")
                 for event in parser.feed(text) if text else parser.tick():

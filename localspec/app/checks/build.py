@@ -23,13 +23,13 @@ BACKENDS = {
     "Vulkan": ("-DGGML_VULKAN=ON", "glslc", "Vulkan's headers and glslc"),
 }
 """By ggml's name of a backend: CMake's options that build it, the tool that must be there, who brings it."""
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # the likeliest to be a card first
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # the likeliest to be a GPU first
 USABLE_BY = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("ROCm", "Vulkan"), "Intel": ("SYCL", "Vulkan")}
-_INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the processor's own memory, and no faster
+_INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the CPU's own memory, and no faster
 
 
 def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return who made the cards of this machine, whether or not anything can use them."""
+    """Return who made the GPUs of this machine, whether or not anything can use them."""
     files = (root / "sys/class/drm").glob("card*/device/vendor")
     cards = (path for path in files if path.parent.resolve().name != _INTEL_INTEGRATED)
     found = {_VENDORS.get(text_of(path).strip()) for path in cards}

@@ -10,7 +10,7 @@ Verdict = Literal["pass", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing looked at: its verdict, what was seen, and the command that mends it."""
+    """One thing looked at: its verdict, what was seen, and the command that fixes it."""
 
     name: str
     verdict: Verdict

@@ -1,4 +1,4 @@
-"""Checks of the machine: llama.cpp's build, cards, drivers, threads and speed."""
+"""Checks of the machine: llama.cpp's build, GPUs, drivers, threads and speed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
 
 
 def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) -> Check:
-    """Compare what the processor can do with what the build uses."""
+    """Compare what the CPU can do with what the build uses."""
     name, built = "processor", set(sight.found.features.get("CPU", ()))
     if not built:
         return Check(name, "pass", "what the build uses is not known")
@@ -106,7 +106,7 @@ def _used(sight: Sight, vendor: str) -> bool:
 def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
     if not vendors:
         return Check("cards", "pass", "no NVIDIA, AMD or Intel card in this machine")
-    vendor = vendors[0]  # beside another card, AMD's is the small one within the processor
+    vendor = vendors[0]  # beside another GPU, AMD's is the small one within the CPU
     if vendor == "NVIDIA" and not sight.cards.cards:
         return _driver(sight.cards.trouble)
     if not sight.found.devices:
@@ -121,7 +121,7 @@ def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str])
 
 
 def _foreign_code(sight: Sight) -> Check | None:
-    """Find a card whose generation a build of CUDA holds no code for: it was made for another machine."""
+    """Find a GPU whose generation a build of CUDA holds no code for: it was made for another machine."""
     archs = next((each for each in sight.found.features.get("CUDA", ()) if each.startswith("ARCHS")), "")
     built = [int(number) for number in re.findall(r"\d+", archs)]  # 860 is 8.6, whose code 8.9 runs, too
     for card in sight.cards.cards if built else ():

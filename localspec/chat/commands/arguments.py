@@ -81,7 +81,7 @@ def _read_branch(argument: str) -> Literal["next", "previous"]:
 
 
 def _reads_code(argument: str) -> bool:
-    """Tell whether only the code is asked for; raises UserError."""
+    """Return whether only the code is asked for; raises UserError."""
     if argument and argument.lower() != "code":
         raise UserError(f"there is no part `{argument}` to copy", "use /copy or /copy code")
     return bool(argument)
@@ -90,7 +90,7 @@ def _reads_code(argument: str) -> bool:
 def _read_export(argument: str) -> tuple[ExportFormat, str]:
     """Return the format and the file that `[md|json] [FILE]` asks for; the file may be empty.
 
-    A file's ending tells the format where no word does.
+    Without a word, the file's suffix decides the format.
     """
     first, _, rest = argument.partition(" ")
     for written in get_args(ExportFormat):

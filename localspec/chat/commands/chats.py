@@ -1,4 +1,4 @@
-"""Commands that change the open chat as a whole, or bring others."""
+"""Commands that change the whole chat, or add others."""
 
 from __future__ import annotations
 

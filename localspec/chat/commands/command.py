@@ -1,4 +1,4 @@
-"""What a slash command is: its words, its argument, its key, and what it does."""
+"""A slash command: its names, its argument, its key and its function."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Kind = Literal["mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file"]
-"""What a word of an argument can be completed from."""
+"""The source of completions for a word of an argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Argument(Generic[T]):
-    """What follows the name of a command; `read` gets an empty text where nothing does.
+    """The argument of a command; `read` gets an empty text without one.
 
     `hint` is in brackets if the argument can be left out. `kinds` are those of its words; with `repeats`
-    the first kind goes on. `read` raises `UserError`.
+    the first kind continues. `read` raises `UserError`.
     """
 
     hint: str
@@ -39,7 +39,7 @@ class Argument(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What a command works on; `models` is None while none are open, file names start at `folder`."""
+    """What a command works on; `models` is None while none are open; file names are relative to `folder`."""
 
     session: ChatSession
     models: OpenModels | None
@@ -97,5 +97,5 @@ class CommandCall:
     typed: str = ""
 
     def effects(self, context: CommandContext) -> tuple[Effect, ...]:
-        """Run the command and return what is left to the face; raises `LocalSpecError`."""
+        """Run the command and return what the front end has to do; raises `LocalSpecError`."""
         return tuple(self.command.run(context, self.argument))

@@ -20,9 +20,9 @@ _TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names t
 def complete_input(
     text: str, choices: Choices, folder: Path, own: Iterable[Command[Any]] = ()
 ) -> tuple[Completion, ...]:
-    """Return how a text can go on at the cursor, where it ends; reads the folders that it names.
+    """Return completions of a text at its end; reads the folders that it names.
 
-    `own` are the commands that the person has made.
+    `own` are the user's own commands.
     """
     word = _word_at_end(text) if text.startswith("/") else None
     at = word[1] if word is not None and word[0] == "file" else None
@@ -33,9 +33,9 @@ def complete_input(
 
 
 def complete_command(text: str, choices: Choices, own: Iterable[Command[Any]] = ()) -> tuple[Completion, ...]:
-    """Return how a command up to the cursor can go on; nothing for a message, and for names of files.
+    """Return completions of a command; none for a message or a file name.
 
-    `own` are the commands that the person has made.
+    `own` are the user's own commands.
     """
     if not text.startswith("/") or "\n" in text:
         return ()
@@ -56,7 +56,7 @@ def complete_command(text: str, choices: Choices, own: Iterable[Command[Any]] = 
 
 
 def _word_at_end(text: str) -> tuple[Kind, int] | None:
-    """Return what the word that a command ends with is chosen from, None if nothing, and where it begins."""
+    """Return the kind of the last word of a command and its start, None if it cannot be completed."""
     name, gap, typed = text.removeprefix("/").partition(" ")
     command = SCREEN_NAMES.get(name.lower())
     if command is None or not gap or not command.argument.kinds or "\n" in text:

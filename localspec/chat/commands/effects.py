@@ -63,7 +63,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class ActOnMessage:
-    """Do something with a message of the open chat; `modes` are those to answer in, none the usual one."""
+    """Do something with a message of the open chat; without `modes` the usual one answers."""
 
     action: MessageAction
     message_id: int

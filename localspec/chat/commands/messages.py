@@ -32,7 +32,7 @@ def edit_question(context: CommandContext, _argument: None) -> Iterator[Effect]:
 
 
 def continue_answer(context: CommandContext, _argument: None) -> Iterator[Effect]:
-    """Go on with the last answer."""
+    """Continue with the last answer."""
     yield ActOnMessage("continue", context.session.chat.last("assistant").id)
 
 
@@ -62,7 +62,7 @@ def copy_answer(context: CommandContext, only_code: bool) -> Iterator[Effect]:
 
 
 def last_code_block(answer: str) -> str | None:
-    """Return what `/copy code` copies of an answer, None if it holds no code; fences may be quoted."""
+    """Return the last code block of an answer, None without one; fences may be inside quotations."""
     blocks = code_blocks(without_thinking(answer))
     return blocks[-1].code if blocks else None
 

@@ -1,8 +1,8 @@
-"""The commands that a person makes: `commands/NAME.md` beside config.toml is the command `/NAME`.
+"""The user's own commands: `commands/NAME.md` next to config.toml is the command `/NAME`.
 
-Its text is the prompt; `$ARGUMENTS` in it becomes what follows the command, which else stands at its end.
-A heading in the first line (`# ...`) describes the command and is not sent; nor is front matter, whose
-`description` and `argument-hint` count.
+Its text is the prompt. `$ARGUMENTS` is replaced by the argument, which is otherwise appended.
+A heading in the first line (`# ...`) is the description and is not sent. Front matter is not sent either;
+its `description` and `argument-hint` are used.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from localspec.errors import UserError
 from localspec.storage.paths import config_dir
 
 _ARGUMENTS = "$ARGUMENTS"
-_SHOWN = 60  # characters of a prompt that nobody described
+_SHOWN = 60  # characters of a prompt without a description
 _NAME = re.compile(r"/([^\s/]+)(?=\s|$)")
 _KEY = re.compile(r"([\w-]+)[ \t]*:(?:[ \t]+(.*)|$)")
 _FOLDED = re.compile(r"[>|][0-9+-]*(?:[ \t]+#.*)?")  # in YAML: the text is in the lines below
@@ -31,13 +31,13 @@ _OF_FRONT_MATTER = re.compile(rf"{_KEY.pattern}|[ \t-]|#|$")
 
 @dataclass(frozen=True, slots=True)
 class OwnCommands:
-    """The person's commands, and a line for each file that is none."""
+    """The user's commands, and a line for each file that is not one."""
 
     commands: tuple[Command[str], ...] = ()
     problems: tuple[str, ...] = ()
 
     def parse(self, text: str) -> CommandCall | None:
-        """Return the command of the person's own that a text is, None for anything else."""
+        """Parse a text as one of the user's own commands; None for anything else."""
         found = _NAME.match(text)
         name = _composed(found[1]) if found else ""
         command = next((each for each in self.commands if each.name == name), None)
@@ -45,13 +45,13 @@ class OwnCommands:
 
 
 def may_be_own(text: str) -> bool:
-    """Tell whether a text begins with a command that LocalSpec does not have."""
+    """Return whether a text begins with a command that LocalSpec does not have."""
     found = _NAME.match(text)
     return found is not None and found[1].lower() not in SCREEN_NAMES
 
 
 def own_commands() -> OwnCommands:
-    """Read the person's commands."""
+    """Read the user's commands."""
     folder = config_dir() / "commands"
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".md")
@@ -98,7 +98,7 @@ def _read(path: Path) -> Command[str]:
 
 
 def _asks(template: str) -> Callable[[CommandContext, str], Iterator[Effect]]:
-    """Return what a command with this template does with its argument."""
+    """Return the function of a command with this template."""
     with_place = template if _ARGUMENTS in template else f"{template}\n\n{_ARGUMENTS}"
 
     def ask(_context: CommandContext, argument: str) -> Iterator[Effect]:
@@ -108,9 +108,9 @@ def _asks(template: str) -> Callable[[CommandContext, str], Iterator[Effect]]:
 
 
 def _without_front_matter(text: str) -> tuple[dict[str, str], str]:
-    """Return the values between two lines `---` that a text begins with, by their keys, and the text below.
+    """Return the values of the front matter of a text by key, and the text below it.
 
-    Other programs read YAML there; of that, texts are understood, which may go on in indented lines.
+    Other programs read YAML there; only texts are understood, also over several indented lines.
     """
     lines = text.split("\n")
     end = next((at for at, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)

@@ -41,9 +41,9 @@ def parse(text: str, known: Mapping[str, Command[Any]] = SCREEN_NAMES) -> Comman
 
 
 def as_message(text: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
-    """Return a message without what alone keeps it from being a command: a space, or a second slash.
+    """Remove the space or second slash that keeps a message from being a command.
 
-    Two slashes before another word than the name of a command are a comment in a program.
+    Two slashes before any other word than the name of a command stay: they begin a comment in code.
     """
     found = _NAME.match(text, 1)
     if found is None or not text.startswith((" ", "/")):
@@ -52,7 +52,7 @@ def as_message(text: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
 
 
 def as_typed(message: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
-    """Return what a person would type so that a message is not taken for a command, as `as_message` reads."""
+    """Escape a message so that it is not taken for a command; the inverse of `as_message`."""
     found = _NAME.match(message)
     if found is None:
         return message

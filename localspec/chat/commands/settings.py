@@ -26,7 +26,7 @@ def check_possible(context: CommandContext, mode: AutoMode | None) -> None:
 
 
 def set_profile(context: CommandContext, name: str) -> Iterator[Effect]:
-    """Let the chat follow a profile; without a name it is chosen from a list."""
+    """Switch the chat to a profile; without a name, show the list."""
     if not name:
         yield Act("profile")
         return

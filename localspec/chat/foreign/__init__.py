@@ -1,4 +1,4 @@
-"""Chats that other programs have exported, with all their branches; what cannot be taken over is counted."""
+"""Chats exported by other programs, with all branches; everything that cannot be imported is counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def chats_of(value: object, left_out: Counter[LeftOut]) -> list[WholeChat] | Non
 
 
 def in_words(left_out: Counter[LeftOut]) -> str:
-    """Return what was left out, such as `3 pictures, 1 tool step`; nothing if all came."""
+    """Return what was left out as text, such as `3 pictures, 1 tool step`; empty if nothing was."""
     return ", ".join(units.counted(count, kind) for kind, count in sorted(left_out.items()) if count)
 
 

@@ -46,7 +46,7 @@ def read(conversation: Mapping[str, object], left_out: Counter[LeftOut]) -> Whol
 
 
 def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> Said | None:
-    """Return what a node says to the person, or the person says; None if that is nothing."""
+    """Return the message of a node, from the user or to the user; None without one."""
     metadata, content = fields(message.get("metadata")), fields(message.get("content"))
     author, kind = text(fields(message.get("author")).get("role")), text(content.get("content_type"))
     if not message or metadata.get("is_visually_hidden_from_conversation") is True or kind in _UNSEEN:
@@ -73,7 +73,7 @@ def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut
 
 
 def _part(part: object, left_out: Counter[LeftOut]) -> str:
-    """Return the text of a part of a message; what is neither that nor a picture is counted."""
+    """Return the text of a part of a message; count pictures and anything else."""
     if part is None or isinstance(part, str):
         return part or ""
     kind = text(fields(part).get("content_type"))

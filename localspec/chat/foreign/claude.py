@@ -21,7 +21,7 @@ _BLOCKS: dict[str, LeftOut] = {
     "image": "picture",
     "voice_note": "recording",
 }
-_OF_NO_USE = {"token_budget", "flag"}  # blocks that say nothing to the person
+_OF_NO_USE = {"token_budget", "flag"}  # blocks that say nothing to the user
 
 
 def read(conversation: Mapping[str, object], left_out: Counter[LeftOut]) -> WholeChat | None:
@@ -48,7 +48,7 @@ def read(conversation: Mapping[str, object], left_out: Counter[LeftOut]) -> Whol
 
 
 def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> Said | None:
-    """Return what a message says to the person, or the person says; None if that is nothing."""
+    """Return the text of a message, from the user or to the user; None without one."""
     role = _ROLES.get(text(message.get("sender")))
     if role is None:
         left_out["tool step"] += 1

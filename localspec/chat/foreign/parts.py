@@ -1,4 +1,4 @@
-"""What chats of other programs are made of, and how a tree of messages comes of it."""
+"""Parts of other programs' chats, and how to build a tree of messages from them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal
 from localspec.chat.messages import Attachment, ChatInfo, Role, State, StoredMessage, WholeChat
 
 LeftOut = Literal["picture", "recording", "file", "tool step", "thought", "unknown part", "empty chat"]
-"""What LocalSpec has no place for."""
-_YEAR_9999 = 253_370_764_800.0  # no calendar holds what is later
+"""Kinds of content that LocalSpec cannot import."""
+_YEAR_9999 = 253_370_764_800.0  # later times overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Node:
 
 
 def whole_chat(info: ChatInfo, nodes: Sequence[Node], shown: str | None) -> WholeChat | None:
-    """Return a chat that shows the branch to the node `shown`; None if nothing was said in it.
+    """Return a chat that shows the branch to the node `shown`; None if it has no message.
 
-    Where nothing was said at a node, its children hang below its parent. Siblings keep their order.
-    A title and times that the chat lacks (0) are taken from its messages.
+    Children of a node without a message move below its parent. Siblings keep their order.
+    A missing title and missing times (0) are taken from the messages.
     """
     from localspec.chat.store import title_of  # SQLite: 10 ms that a mistake in the arguments spares
 

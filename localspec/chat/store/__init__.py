@@ -1,7 +1,7 @@
-"""The kept conversations, in SQLite: chats, their trees of messages, and how answers came about.
+"""The saved conversations, in SQLite: chats, their trees of messages, and the records of answers.
 
-Safe to use from several threads, and by several programs at once. Texts are kept as they are, but for halves
-of characters, which no file can hold. What fails raises StoreError; a chat that is not there, UserError.
+Safe to use from several threads and several programs at once. Texts are saved unchanged, except for halves
+of surrogate pairs, which UTF-8 cannot represent. Failures raise StoreError, a missing chat UserError.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from localspec.errors import StoreError, UserError
 from localspec.safe_text import safe_line
 from localspec.values import read
 
-KEPT_S = 30 * 24 * 3600.0  # a deleted chat can be brought back so long, an empty one stays so long
+KEPT_S = 30 * 24 * 3600.0  # seconds for which a deleted chat can be restored, and an empty one stays
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
 MAX_TITLE = 200
-_MAX_GIVEN = 60  # a title that nobody chose fits the sidebar
+_MAX_GIVEN = 60  # length of a generated title, which fits the sidebar
 _OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
 _EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
 _LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
@@ -51,7 +51,7 @@ _CHAT_COLUMNS = (
 )
 _UNTAGGED = "CASE WHEN tagged THEN NULL ELSE content END"
 _RECORDS = "records JOIN messages ON messages.id = message"
-# Relevance is rounded, so that of texts which fit about equally well the newest comes first.
+# Relevance is rounded, so among about equally good texts the newest comes first.
 _TITLES = f"""
     SELECT title, NULL, {_CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
     WHERE title_index MATCH ? AND {_LISTED}
@@ -97,7 +97,7 @@ class Store:
     def close(self) -> None:
         """Close the file; a second call does nothing."""
         begun, self._begun = [(number,) for number in self._begun], set()
-        with suppress(StoreError):  # what is left over goes when it is old
+        with suppress(StoreError):  # leftovers are removed when they are old
             if begun:
                 with self._database.writing() as connection:
                     connection.executemany(f"DELETE FROM chats WHERE id = ? AND {_EMPTY}", begun)
@@ -112,15 +112,15 @@ class Store:
             return _read_chat(connection, number)
 
     def chats(self) -> tuple[ChatInfo, ...]:
-        """Return the chats that hold messages: pinned ones first, then the newest."""
+        """Return the chats with messages: pinned ones first, then the newest."""
         return self._list(f"{_LISTED} ORDER BY pinned DESC, updated DESC, id DESC")
 
     def unsent(self) -> tuple[ChatInfo, ...]:
-        """Return the chats that hold nothing but unsent text, the newest first."""
+        """Return the chats that have only unsent text, the newest first."""
         return self._list(f"deleted IS NULL AND draft <> '' AND NOT ({_LISTED}) ORDER BY id DESC")
 
     def deleted(self) -> tuple[ChatInfo, ...]:
-        """Return the chats that can be brought back, the last one deleted first."""
+        """Return the deleted chats, the last one first."""
         return self._list(f"deleted IS NOT NULL AND NOT ({_EMPTY}) ORDER BY deleted DESC, id DESC")
 
     def chat(self, chat_id: int) -> ChatInfo:
@@ -139,7 +139,7 @@ class Store:
         self._database.fill_file()
 
     def pin(self, chat_id: int, pinned: bool) -> None:
-        """Keep a chat at the top of the list, or not."""
+        """Pin a chat at the top of the list, or unpin it."""
         self._change(chat_id, "pinned = ?", pinned)
 
     def set_profile(self, chat_id: int, name: str) -> None:
@@ -147,15 +147,15 @@ class Store:
         self._change(chat_id, "profile = ?", name)
 
     def set_system(self, chat_id: int, text: str | None) -> None:
-        """Give a chat a system prompt of its own; None takes that of its profile."""
+        """Set a chat's own system prompt; None uses that of its profile."""
         self._change(chat_id, "system = ?", text)
 
     def set_settings(self, chat_id: int, settings: ChatSettings) -> None:
-        """Keep what a chat settles by itself."""
+        """Save a chat's own settings."""
         self._change(chat_id, "settings = ?", json.dumps(settings.settled))
 
     def set_draft(self, chat_id: int, text: str) -> None:
-        """Keep what is being written in a chat."""
+        """Save the unsent text of a chat."""
         self._change(chat_id, "draft = ?", text)
 
     def set_leaf(self, chat_id: int, leaf: int | None) -> None:
@@ -166,15 +166,15 @@ class Store:
             _change_chat(connection, chat_id, "leaf = ?", leaf)
 
     def delete(self, chat_id: int) -> None:
-        """Put a chat away; `restore` brings it back, until the store is opened 30 days later."""
+        """Move a chat to the bin; `restore` undoes that, until the store is opened 30 days later."""
         self._change(chat_id, "deleted = coalesce(deleted, ?)", self._now())
 
     def restore(self, chat_id: int) -> None:
-        """Bring a deleted chat back."""
+        """Restore a deleted chat."""
         self._change(chat_id, "deleted = ?", None)
 
     def messages(self, chat_id: int) -> tuple[StoredMessage, ...]:
-        """Return the messages of all branches, oldest first; answers whose program has died are `stopped`."""
+        """Return all messages, oldest first; unfinished answers of dead programs are `stopped`."""
         dead = self._bury()
         with self._database.reading() as connection:
             _read_chat(connection, chat_id)
@@ -209,7 +209,7 @@ class Store:
         return stored
 
     def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
-        """Save an answer as far as it has come; cheap enough for twice a second."""
+        """Save an answer in progress; cheap enough for twice a second."""
         now = self._now()
         with self._database.writing() as connection:
             record = record or _read_record(connection, message_id, "NOT tagged")
@@ -233,18 +233,18 @@ class Store:
             self._database.fill_file()
 
     def set_dropped(self, message_ids: Iterable[int], dropped: bool) -> None:
-        """Keep messages from being sent to the model, or send them again."""
+        """Leave messages out of the prompt, or include them again."""
         with self._database.writing() as connection:
             changes = [(dropped, number) for number in message_ids]
             connection.executemany("UPDATE messages SET dropped = ? WHERE id = ?", changes)
 
     def record(self, message_id: int) -> AnswerRecord | None:
-        """Return how an answer came about, None where that is not known."""
+        """Return the record of an answer, None if it has none."""
         with self._database.reading() as connection:
             return _read_record(connection, message_id)
 
     def outlines(self, chat_id: int) -> dict[int, AnswerRecord]:
-        """Return how the answers of a chat came about, by message and without their rounds."""
+        """Return the records of a chat's answers, by message and without their rounds."""
         with self._database.reading() as connection:
             found = connection.execute(
                 f"SELECT message, {_UNTAGGED}, outline FROM {_RECORDS} WHERE chat = ?", (chat_id,)
@@ -253,7 +253,7 @@ class Store:
         return {message: record for message, record in records if record is not None}
 
     def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
-        """Return where all the words are, best first, titles before messages, the newer of equally good ones.
+        """Search for all the words: best hits first, titles before messages, newer before older.
 
         The last word may be the beginning of one.
         """
@@ -305,10 +305,10 @@ class Store:
     def add_missing(
         self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
     ) -> AddedChat:
-        """Add a chat as `add_chat` does, or what it has more than one that is there.
+        """Add a chat as `add_chat` does, or only its new messages if it exists.
 
-        It is there if a chat began at the same time with the same message. That one goes on showing what it
-        shows, unless the new messages continue it.
+        It exists if a chat began at the same time with the same message. Its shown branch stays, unless the
+        new messages continue it.
         """
         with self._database.writing() as connection:
             there = _same_chat(connection, chat, messages)
@@ -318,9 +318,9 @@ class Store:
             return AddedChat(_read_chat(connection, there), False, count)
 
     def fill_file(self) -> bool:
-        """Bring all that was written into the one file, and tell whether it has all of it.
+        """Write everything into the one file, and return whether that succeeded.
 
-        SQLite keeps the latest changes in a file beside it, `chats.db-wal`, which a copy would lack.
+        SQLite keeps the latest changes in a second file, `chats.db-wal`, which a copy would lack.
         """
         return self._database.fill_file(patiently=True)
 
@@ -347,7 +347,7 @@ class Store:
                 connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
 
     def _bury(self, after_s: float = DEAD_AFTER_S) -> Collection[int]:
-        """Note that answers whose program has died were stopped; return them even where noting fails."""
+        """Mark unfinished answers of dead programs as stopped; return them even if saving that fails."""
         limits = (self._now(), after_s)
         with self._database.reading() as connection:
             found = connection.execute(f"SELECT id FROM messages WHERE {_DEAD}", limits).fetchall()
@@ -384,7 +384,7 @@ def _chat_of(row: Sequence[Any]) -> ChatInfo:
 
 
 def _settings_of(text: str) -> ChatSettings:
-    """Return what a chat settles; nothing where that makes no sense here."""
+    """Return a chat's own settings; none if they are invalid here."""
     with suppress(ValueError, RecursionError):
         return read(ChatSettings, json.loads(text))
     return ChatSettings()
@@ -416,7 +416,7 @@ def _read_record(connection: sqlite3.Connection, message_id: int, where: str = "
 
 
 def _unpacked(untagged: str | None, outline: bytes, rounds: bytes | None = None) -> AnswerRecord | None:
-    """Return a record as it is stored with a message, whose text is given where it may lack its tag."""
+    """Return a record as it is stored; `text` is the message if it may lack its thinking tag."""
     record = record_codec.unpack(outline, rounds)
     return record if record is None or untagged is None else record_with_opening_tag(record, untagged)
 
@@ -495,7 +495,7 @@ def _insert_missing(
     messages: Sequence[StoredMessage],
     records: Mapping[int, AnswerRecord],
 ) -> int:
-    """Add the messages that a chat lacks, each below the same parent as elsewhere; return how many."""
+    """Add the messages that a chat lacks below their parents; return how many."""
     there = {(each.parent, _said(each)): each.id for each in _read_messages(connection, "chat = ?", number)}
     new_ids: dict[int, int] = {}
     added: dict[int, int | None] = {}  # new messages, with the parent of each
@@ -517,7 +517,7 @@ def _insert_missing(
 def _show_continued(
     connection: sqlite3.Connection, number: int, leaf: int | None, added: Mapping[int, int | None]
 ) -> None:
-    """Let a chat show new messages up to `leaf`, if they follow what it shows."""
+    """Show the new messages up to `leaf` if they continue the shown branch."""
     above = leaf
     while above is not None and above in added:
         above = added[above]
@@ -526,7 +526,7 @@ def _show_continued(
 
 
 def _said(message: StoredMessage) -> tuple[object, ...]:
-    """Return what tells a message from others of its chat, wherever that is kept."""
+    """Return the identity of a message within its chat, the same in every store."""
     files = tuple((file.name, _storable(file.text)) for file in message.attachments)
     return message.role, message.created, _storable(message.content), files
 
@@ -554,7 +554,7 @@ def _keep_record(connection: sqlite3.Connection, message_id: int, record: Answer
 
 
 def _storable(text: str) -> str:
-    """Return a text without halves of surrogate pairs, which UTF-8 cannot hold."""
+    """Return a text without halves of surrogate pairs, which UTF-8 cannot represent."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""One SQLite file: opened with care, shared by threads, with errors that say what to do.
+"""One SQLite file: opened with care, shared by threads, with errors that have a hint.
 
-All threads share one connection behind one lock: statements take well under 0.1 s, so that waiting for each
-other costs less than a connection for every thread of a pool, and nobody can meet a half-written chat.
+All threads share one connection and one lock. Statements take well under 0.1 s, so waiting costs less than a
+connection for every thread, and no thread sees a half-written chat.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from localspec.errors import StoreError
 from localspec.storage.paths import NOT_WRITABLE, PRIVATE_FILE, elsewhere, make_private_folder
 
 MIGRATIONS = tuple(sorted(Path(__file__).parent.glob("*.sql")))
-"""Each brings a database one version further, in statements that a blank line ends."""
+"""Each step upgrades a database by one version; blank lines separate its statements."""
 BUSY_S = 5.0  # patience with another program that writes
 _REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 _PRIMARY = 0xFF  # SQLite keeps the kind of an error in the low byte, the details above
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return how many of the steps a database has behind it."""
+    """Return the version of a database: the number of steps applied."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     return int(version)
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[Path] = MIGRATIONS) -> None:
-    """Apply the steps that a database lacks, each in a transaction of its own.
+    """Apply the missing steps, each in its own transaction.
 
-    Foreign keys must be off: a step may have to build a table anew.
+    Foreign keys must be off: a step may have to rebuild a table.
     """
     while version_of(connection) < len(migrations):
         with connection:
@@ -74,13 +74,13 @@ class Database:
         return self._transaction("BEGIN")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Change the database: everything in the block is kept, or, after an error, nothing."""
+        """Change the database in one transaction: after an error, nothing in the block is saved."""
         return self._transaction("BEGIN IMMEDIATE")
 
     def fill_file(self, *, patiently: bool = False) -> bool:
-        """Move what was written from the log beside the file into it, and tell whether it has all.
+        """Move the write-ahead log into the file, and return whether all of it was moved.
 
-        Programs that read can hinder that; with patience they are waited for as long as those that write.
+        Readers can prevent that; with `patience` they are waited for as long as writers.
         """
         if self._is_copy:
             return not _size(f"{self.path}-wal")
@@ -103,7 +103,7 @@ class Database:
                 self._presence = None
 
     def _announce(self, folder: Path) -> bool:
-        """Share a lock that the system takes back when this program ends; tell whether nobody else has it."""
+        """Share a lock that ends with this program; return whether no other program has it."""
         if sys.platform == "win32":
             return False
         import fcntl
@@ -142,7 +142,7 @@ def _opened(path: Path | None) -> sqlite3.Connection:
 
 
 def _copied(path: Path) -> sqlite3.Connection:
-    """Return a copy, in memory, of a file that may not be written; an empty one if there is no file."""
+    """Return a copy in memory of a read-only file; an empty one without a file."""
     copy = _connect(":memory:")
     try:
         if path.exists():
@@ -155,7 +155,7 @@ def _copied(path: Path) -> sqlite3.Connection:
 
 
 def _copy(path: Path, into: sqlite3.Connection) -> None:
-    """Copy a database that may not be written; raises StoreError if the log beside it cannot be read."""
+    """Copy a read-only database; raises StoreError if its write-ahead log cannot be read."""
     address = f"{path.absolute().as_uri()}?mode=ro"
     try:
         with closing(_connect(address)) as connection:
@@ -192,14 +192,14 @@ def _may_not_write(error: OSError | sqlite3.Error) -> bool:
 
 
 def _create(path: Path) -> None:
-    """Make the file private before SQLite writes to it; the files beside it get its permissions."""
+    """Make the file private before SQLite writes to it; SQLite gives its other files the same permissions."""
     make_private_folder(path.parent)
     try:
         # Only a file that is new may be opened: closing it again would drop the locks of another connection.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
     except FileExistsError:
         if path.stat().st_mode & 0o077:
-            with suppress(OSError):  # somebody else's file may still be readable
+            with suppress(OSError):  # another user's file may still be readable
                 path.chmod(path.stat().st_mode & PRIVATE_FILE)
 
 

@@ -1,8 +1,8 @@
-"""How the record of an answer is stored: JSON with a schema number, squeezed by zlib.
+"""The stored form of an answer's record: JSON with a schema number, compressed by zlib.
 
-The rounds, which only a timeline needs, lie beside the rest. Both they and the spans are kept in columns, for
-these squeeze well. Times are kept to the microsecond. A new field needs nothing here but a default, unless it
-belongs to a round.
+The rounds, which only a timeline needs, are next to the rest. Both they and the spans are kept in columns,
+for these squeeze well. Times are kept to the microsecond. A new field needs nothing here but a default,
+unless it belongs to a round.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def unpack(outline: bytes, rounds: bytes | None = None) -> AnswerRecord | None:
         if isinstance(plain, dict) and rounds is not None:
             plain["rounds"] = _unsqueeze(rounds)
         return from_plain(plain, "record")
-    except (zlib.error, ValueError, RecursionError):  # also of bytes that are no text, and of wrong values
+    except (zlib.error, ValueError, RecursionError):  # also of bytes that are not text, and of wrong values
         return None
 
 

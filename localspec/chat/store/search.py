@@ -1,8 +1,8 @@
-"""Find chats by words: what is indexed, what a query asks for, and the excerpt that shows why.
+"""Search chats: the index, the query, and the excerpt of each hit.
 
-The index is FTS5 with the tokenizer unicode61, accents removed. It knows words by the spaces around them, so
-characters of scripts without spaces (and emoji) are indexed one by one and looked for as phrases. Trigrams
-would find parts of words too, but neither two Chinese characters nor words without their accents.
+The index is FTS5 with the tokenizer unicode61, accents removed. It splits words at spaces, so characters of
+scripts without spaces (and emoji) are indexed one by one and searched as phrases. Trigrams would also find
+parts of words, but neither two Chinese characters nor words without their accents.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ALONE = (
 _EACH_ALONE = re.compile(f"[{_ALONE}]")
 _TOKEN = re.compile(rf"[{_ALONE}]|[^\W_{_ALONE}]+")
 _ASKED = re.compile(r'"([^"]*)"|(\S+)')
-_MARKS = "[\u0300-\u036f]*"  # accents that were written as characters of their own
+_MARKS = "[\u0300-\u036f]*"  # accents written as separate characters
 _NOT_TEXT = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029), " ")
 
 
 class _Folding(dict[int, int]):
-    """Maps a character to its small letter without accents; always to one, so that places stay the same."""
+    """Maps a character to one lower-case letter without accents, so positions stay the same."""
 
     def __missing__(self, code: int) -> int:
         letter = chr(code)
@@ -50,7 +50,7 @@ def search_text(text: str) -> str:
 
 
 def parse(query: str) -> tuple[str, tuple[re.Pattern[str], ...]]:
-    """Return what a person's words ask for: an FTS5 expression, and a pattern for each, if any.
+    """Return a query as an FTS5 expression and a pattern for each word, None without words.
 
     All words must be found, the last one may be the beginning of a word, and quotes keep words together.
     """
@@ -72,7 +72,7 @@ def _pattern(tokens: Sequence[str], *, unfinished: bool) -> re.Pattern[str]:
 
 
 def excerpt(text: str, words: Sequence[re.Pattern[str]]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return the part of a text that shows most of the words, and where they are in it."""
+    """Return the excerpt of a text with most of the words, and their positions in it."""
     folded = text.translate(_FOLDING)
     place = _best_place(folded, words)
     start, end = max(0, place - EXCERPT_BEFORE), min(len(text), place + EXCERPT_AFTER)

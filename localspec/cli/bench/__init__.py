@@ -41,7 +41,7 @@ from localspec.storage.paths import write_atomically
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     prompts = prompts_of(args)
     asked_pair = with_config(replace(pair_request(args), draft_length=max(args.lengths, default=None)))

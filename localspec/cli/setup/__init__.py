@@ -40,7 +40,7 @@ def parser() -> Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().read(argv)
     given = _given(args.model, args.model_draft, bundled=args.bundled)
     if not args.yes and not is_terminal(sys.stdin):

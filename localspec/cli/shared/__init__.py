@@ -1,1 +1,1 @@
-"""What verbs share: flags, the terminal, errors, figures."""
+"""What commands share: flags, the terminal, errors, figures."""

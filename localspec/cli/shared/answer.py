@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from localspec.chat.answering import AnswerEvent
     from localspec.inference.interface import OpenModels
 
-STUCK_S = 2.0  # without a sign of stopping: the engine hears nothing any more
+STUCK_S = 2.0  # after `stop`, without an end: the engine does not respond
 LONG_PROMPT = 512  # tokens; reading fewer is not worth a progress line
 _POLL_S = 0.1  # on Windows a waiting main thread hears Ctrl+C only between waits
 _RESET = "\x1b[0m"
@@ -138,7 +138,7 @@ class StreamedAnswer:
 
     @property
     def is_thought_alone(self) -> bool:
-        """Tell whether the model thought, and said nothing."""
+        """Return whether the model thought, and said nothing."""
         return bool(self.thinking.strip()) and not self.text.strip()
 
 
@@ -189,7 +189,7 @@ class _Writer:
 
     @property
     def is_thinking(self) -> bool:
-        """Tell whether the text ends inside of thinking."""
+        """Return whether the text ends inside thinking."""
         return not self._is_bare and self._reader.is_thinking
 
     def open(self, event: ThinkingOpened) -> None:

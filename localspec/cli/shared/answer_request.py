@@ -60,7 +60,7 @@ def sampling_given(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def reads_standard_input(args: argparse.Namespace) -> bool:
-    """Tell whether a flag takes standard input for the file that it names; raises UserError where two do."""
+    """Return whether a flag reads standard input as its file; raises UserError if two do."""
     names = ("system_prompt_file", "json_schema", "json_schema_file", "grammar", "grammar_file")
     taken = [name for name in names if getattr(args, name, None) == STANDARD_INPUT]
     if len(taken) > 1:

@@ -1,4 +1,4 @@
-"""The flags that verbs share, in llama.cpp's spellings where it has them."""
+"""The flags that commands share, in llama.cpp's spellings where it has them."""
 
 from __future__ import annotations
 
@@ -145,13 +145,13 @@ class Parser(argparse.ArgumentParser):
     color: bool  # whether help has colours, from Python 3.14 on
 
     def with_output(self, form: str = "instead of text", told: str = "log and tracebacks") -> Self:
-        """Add the flags that verbs have last, --json and -v, and return the parser."""
+        """Add the flags that commands have last, --json and -v, and return the parser."""
         add_json_flag(self.add_argument, form)
         add_verbose_flag(self.add_argument, told)
         return self
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Return the arguments of a verb, and send its log where they say."""
+        """Return the arguments of a command, and send its log where they say."""
         args = self.parse_args(argv)
         set_up_logging(verbose=args.verbose)
         return args
@@ -245,7 +245,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
 
 
 def pair_request(args: argparse.Namespace) -> PairRequest:
-    """Return what the flags ask of a pair; verbs without flags of speculation leave that open."""
+    """Return what the flags ask of a pair; commands without flags of speculation leave that open."""
     mode = getattr(args, "mode", None)
     return PairRequest(
         target=ModelRequest(
@@ -447,7 +447,7 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
 
 
 def add_answer_flags(parser: Parser) -> None:
-    """Add every flag of a verb that writes answers."""
+    """Add every flag of a command that writes answers."""
     add_model_flags(parser)
     add_sampling_flags(parser)
     add_prompt_flags(parser)
@@ -474,12 +474,12 @@ def add_thinking_flags(parser: Parser) -> None:
 
 
 def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of text") -> None:
-    """Add what makes a verb print JSON."""
+    """Add what makes a command print JSON."""
     add("--json", action="store_true", help=f"print one JSON object {about}")
 
 
 def add_verbose_flag(add: Callable[..., argparse.Action], about: str = "log and tracebacks") -> None:
-    """Add what makes a verb tell more of what it does."""
+    """Add what makes a command tell more of what it does."""
     add("-v", "--verbose", action="store_true", help=f"print {about} to standard error")
 
 

@@ -1,4 +1,4 @@
-"""Terminals, streams, Ctrl+C, and what a verb ends with: one clear line and an exit code."""
+"""Terminals, streams, Ctrl+C, and what a command ends with: one clear line and an exit code."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ def nothing_obeyed() -> Iterator[None]:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Tell whether somebody looks at, or types into, a stream."""
+    """Return whether somebody looks at, or types into, a stream."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
 def colours_unwanted() -> bool:
-    """Tell whether NO_COLOR asks for plain text."""
+    """Return whether NO_COLOR asks for plain text."""
     return bool(os.environ.get("NO_COLOR"))
 
 
@@ -108,7 +108,7 @@ def at_fence(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
 
 
 def say(text: str) -> None:
-    """Print a line for the person at the keyboard: to standard error, never among the data.
+    """Print a line for the user at the keyboard: to standard error, never among the data.
 
     That nobody can read it stops no work, unless nobody reads the data either.
     """
@@ -121,7 +121,7 @@ def say(text: str) -> None:
 
 
 def write_aside(text: str) -> None:
-    """Write text for the person at the keyboard to standard error at once: faint on a terminal."""
+    """Write text for the user at the keyboard to standard error at once: faint on a terminal."""
     shown = Styled(f"\x1b[2m{safe_text(text)}\x1b[0m")
     try:
         sys.stderr.write(shown if is_terminal(sys.stderr) and not colours_unwanted() else text)
@@ -140,7 +140,7 @@ def ask(question: str) -> str:
 
 
 def agrees(question: str) -> bool:
-    """Ask for a yes, and tell whether it came."""
+    """Ask for a yes, and return whether it came."""
     return ask(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -156,7 +156,7 @@ def print_json(value: Mapping[str, object], *, escaped: bool = True) -> None:
 def print_result(
     value: Mapping[str, object], lines: Iterable[str], *, as_json: bool, escaped: bool = False
 ) -> None:
-    """Print what a verb found: one JSON object for programs, or lines for people, each of which stays one."""
+    """Print a command's result: one JSON object for programs, or single lines for users."""
     if as_json:
         print_json(value, escaped=escaped)
     else:
@@ -178,7 +178,7 @@ def _are_one(one: TextIO, other: TextIO) -> bool:
 
 def forget(stream: TextIO) -> None:
     """Send what is written to a stream nowhere, and what it still holds."""
-    with suppress(OSError):  # it is no file
+    with suppress(OSError):  # not a file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
         os.close(nowhere)
@@ -231,7 +231,7 @@ class ConsoleStatus:
             self._visible = True
 
     def share_of(self, what: str) -> Callable[[float], bool]:
-        """Return what shows how much of something is done, and lets it go on."""
+        """Return what shows how much of something is done, and lets it continue."""
 
         def on_progress(done: float) -> bool:
             self.update(f"{what}: {done:.0%}")
@@ -312,7 +312,7 @@ def tell(error: LocalSpecError) -> None:
 
 
 def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
-    """Run a verb and return its exit code; nothing but SystemExit gets through."""
+    """Run a command and return its exit code; nothing but SystemExit gets through."""
     try:
         return _flushed(action)
     except (Cancelled, KeyboardInterrupt):
@@ -329,7 +329,7 @@ def exit_code(action: Callable[[], int], argv: Sequence[str]) -> int:
 
 
 def _flushed(action: Callable[[], int]) -> int:
-    """Run a verb; a reader that has gone shows itself here, not at the interpreter's end."""
+    """Run a command; a reader that has gone shows itself here, not at the interpreter's end."""
     try:
         code = action()
     except SystemExit:  # argparse leaves this way after `--help`

@@ -27,7 +27,7 @@ _QUIET_S = 0.5  # a load that takes less needs no progress line
 
 
 class TerminalSource:
-    """Models from the hub, with progress on standard error."""
+    """Models from the Hub, with progress on standard error."""
 
     def download(self, reference: Reference) -> Path:
         """Download a model and return its file; raises UserError."""
@@ -42,7 +42,7 @@ TERMINAL = TerminalSource()
 
 
 def find_files(request: PairRequest) -> PairFiles:
-    """Return the files that a request means, fetched and checked in view of the person; raises UserError."""
+    """Return the files that a request means, fetched and checked in view of the user; raises UserError."""
     return opening.find_files(request, TERMINAL)
 
 
@@ -121,7 +121,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
 
 
 def check(files: Sequence[Path]) -> None:
-    """Check files that came from the hub before they are first used, with progress on standard error."""
+    """Check files that came from the Hub before they are first used, with progress on standard error."""
     from localspec.models.verified import verify
 
     with ConsoleStatus() as status:
@@ -129,7 +129,7 @@ def check(files: Sequence[Path]) -> None:
 
 
 def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
-    """Print what the person at the keyboard should know about these models on this machine."""
+    """Print what the user at the keyboard should know about these models on this machine."""
     for text in (*plan.notes, *worker.notes):
         note(text)
     if request.wants_gpu and opening.computes_on_cpu(worker.look):
@@ -137,5 +137,5 @@ def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
 
 
 def note(text: str) -> None:
-    """Print what the person at the keyboard should know."""
+    """Print what the user at the keyboard should know."""
     say(f"note: {text}")

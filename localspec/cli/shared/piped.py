@@ -1,4 +1,4 @@
-"""Standard input of a verb: whether there is any, and what is said while nothing comes."""
+"""Standard input of a command: whether there is any, and what is said while nothing comes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SILENCE_S = 3.0  # whoever has something to say has mostly begun by then
 
 
 def is_piped() -> bool:
-    """Tell whether standard input is open and nobody types into it."""
+    """Return whether standard input is open and nobody types into it."""
     return sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
 
 

@@ -50,7 +50,7 @@ class GivenPrompt:
         self._input = read_aloud(otherwise=otherwise) if may_read or self._must_read else None
 
     def is_there(self) -> bool:
-        """Tell whether all of it has come, or comes at once."""
+        """Return whether all of it has come, or comes at once."""
         return self._input is None or self._input.ends_within(_GRACE_S)
 
     def read(self) -> tuple[str, tuple[Attachment, ...]]:

@@ -1,4 +1,4 @@
-"""Words that look like a verb and are none: what is told instead of asking the model."""
+"""Words that look like a command and are none: what is told instead of asking the model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WAYS = {
     "update": "install LocalSpec again to update it (README, Install); `localspec pull` fetches models",
     "version": "`localspec --version` prints it",
 }
-"""What does here what a verb of other programs does, where no verb does."""
+"""What does here what a command of other programs does, where no verb does."""
 _ALIKE = {
     "login": "auth", "logout": "auth", "configure": "config", "settings": "config", "set": "config",
     "quit": "exit", "bye": "exit", "unload": "stop", "upgrade": "update", "templates": "template",
@@ -63,7 +63,7 @@ def as_question(words: Sequence[str]) -> str:
 
 
 def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_flags: Sequence[str]) -> None:
-    """Raise UserError where the first of the arguments is meant as a verb, and not as a question.
+    """Raise UserError where the first of the arguments is meant as a command, and not as a question.
 
     `foreign_flags` are those among the arguments that no question has.
     """

@@ -123,7 +123,7 @@ def _add_kept_flags(result: Parser) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the verb and return its exit code."""
+    """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     _check(args)
     set_up_logging(verbose=args.verbose)

@@ -26,14 +26,14 @@ class VerifyResult:
 
     outcome: VerifyOutcome
     at: float
-    sent: int | None  # so many prepared tokens went to the target; None asks for a draft
+    sent: int | None  # number of prepared tokens sent to the target; None requests a draft
     limit: int = 0  # of the draft that is asked for
-    copied: tuple[int, ...] = ()  # tokens of the text that went to the target behind them
+    copied: tuple[int, ...] = ()  # copied tokens sent to the target after them
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedTokens:
-    """Tokens of the text that go to the target behind the draft that was asked for, `at` a time."""
+    """Copied tokens sent to the target after the requested draft, `at` a time."""
 
     tokens: tuple[int, ...]
     at: float
@@ -134,7 +134,7 @@ class DraftWorker:
         self._open_round(sent + len(verdict.copied), since)
 
     def _read(self, copied: tuple[int, ...], after: int) -> None:
-        """Let copied tokens follow the first proposals; unread if the round is over already."""
+        """Replace later proposals by copied tokens; ignored if the round is already over."""
         if copied and self.inbox.empty():
             self.state.adopt(copied, self.cache.proposer, after)
         elif copied:

@@ -1,4 +1,4 @@
-"""What writes drafts, from plain decoding's nobody on, and the draft model's own text."""
+"""Drafters, beginning with plain decoding's empty one, and the draft model's own text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 
 
 class Drafter:
-    """Propose tokens; the loop calls `begin` once, then `commit` and `draft` in turn, then `end`.
+    """Propose tokens; the loop calls `begin` once, then `commit` and `draft` alternately, then `end`.
 
     This one never proposes any: plain decoding.
     """
@@ -44,12 +44,12 @@ class Drafter:
         return Draft()
 
     def end(self) -> None:
-        """Stop all work, also after an error; what was read is kept for the next answer."""
+        """Stop all work, also after an error; the cache stays for the next answer."""
 
 
 @contextmanager
 def failing(model: str) -> Iterator[None]:
-    """Let a failure inside be that of the draft model of a name: `DraftError`."""
+    """Turn an error inside into a `DraftError` with the draft model's name."""
     try:
         yield
     except LogitsError as error:
@@ -59,7 +59,7 @@ def failing(model: str) -> Iterator[None]:
 
 
 def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin, copied: Sequence[int] = ()) -> Draft:
-    """Return the draft that consists of some proposals, possibly none, with copied tokens behind them."""
+    """Return a draft of proposals, possibly none, followed by copied tokens."""
     tokens = (*(proposal.token for proposal in proposals), *copied)
     q = [proposal.q for proposal in proposals if proposal.q is not None]
     q += [one_point(token) for token in copied if q]
@@ -67,7 +67,7 @@ def draft_of(proposals: Sequence[Proposal], origin: DraftOrigin, copied: Sequenc
 
 
 def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many leading tokens two texts share."""
+    """Return the length of the common prefix of two texts."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index
@@ -77,8 +77,8 @@ def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
 class DraftState:
     """Sequence 0 of a draft model: the committed text, and proposals that follow it; it outlives answers.
 
-    `text` ends with the token that the target has not read yet; `proposals[i]` follows it and i proposals.
-    The cache holds a prefix of it all, usually all but the last proposal.
+    `text` ends with the token that the target has not processed yet; `proposals[i]` follows it and i
+    proposals. The cache contains a prefix of all of it, usually everything but the last proposal.
     """
 
     def __init__(self, model: LanguageModel, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -91,9 +91,9 @@ class DraftState:
         """How much of a text to read at its beginning at most, None for all that the cache lacks."""
 
     def begin(self, text: Sequence[int]) -> None:
-        """Start from a new text; what the caches hold of it stays, in every sequence.
+        """Start from a new text; its cached part stays, in every sequence.
 
-        Where `most_read` leaves out its middle, drafts are a little worse, and as exact.
+        If `most_read` leaves out its middle, drafts are a little worse, but as exact.
         """
         kept = self.model.rewindable(min(common_prefix(self.held(), text), max(len(text) - 1, 0)))
         for sequence in range(self.model.max_sequences):
@@ -103,11 +103,11 @@ class DraftState:
         self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
 
     def held(self) -> list[int]:
-        """Return the text that the cache holds, in sequence 0."""
+        """Return the cached text, in sequence 0."""
         return self.whole()[: self.model.length()]
 
     def hold(self, text: Sequence[int]) -> None:
-        """Take over what the cache has been given of a text."""
+        """Record the cached prefix of a text."""
         self.text, self.proposals = [*text[: self.model.length()]], []
 
     def whole(self) -> list[int]:
@@ -115,7 +115,7 @@ class DraftState:
         return self.text + [proposal.token for proposal in self.proposals]
 
     def missing(self) -> list[int]:
-        """Return the end of the whole, which the cache does not hold yet."""
+        """Return the uncached rest of text and proposals."""
         held = self.model.length() - len(self.text)
         missing = [] if held >= 0 else self.text[held:]
         missing += [proposal.token for proposal in self.proposals[max(held, 0) :]]
@@ -127,7 +127,7 @@ class DraftState:
         return [proposal.confidence for proposal in self.proposals]
 
     def extend(self, policy: SpeculationPolicy, proposer: Proposer) -> None:
-        """Draft one more token, behind those that must come first."""
+        """Draft one more token, after forced ones."""
         if proposer.leaps:
             self.proposals += proposer.forced(self.whole())
         missing = self.missing()
@@ -146,20 +146,20 @@ class DraftState:
             confidences += [proposal.confidence for proposal in self.proposals[len(confidences) :]]
 
     def take(self, tokens: Sequence[int], after: int = 0) -> None:
-        """Let somebody else's tokens follow the first proposals; the model reads them when it drafts."""
+        """Replace the proposals after the first `keep`; the model processes the new ones when it drafts."""
         taken = [Proposal(token, 0.0, (), None) for token in tokens]
         self.proposals = [*self.proposals[:after], *taken]
         self._cut(len(self.text) + after - 1)
 
     def adopt(self, tokens: Sequence[int], proposer: Proposer, after: int = 0) -> None:
-        """Let somebody else's tokens follow the first proposals, and look beyond their end."""
+        """Replace the proposals after the first `keep` by other tokens, and draft beyond their end."""
         self.take(tokens, after)
         whole, start = self.whole(), len(self.text) + after
         count, histories = len(tokens) + 1, None
         if proposer.needs_history:
             histories = [whole[: start + index] for index in range(count)]
         own = proposer.after(self.model, self.missing(), count, histories)
-        self.model.mark()  # the next call may go on from here, and leave no other place to branch from
+        self.model.mark()  # the next call may continue from here, and leave no other place to branch from
         judged = [
             Proposal(token, proposal.confidence, proposal.guesses, None)
             for token, proposal in zip(tokens, own, strict=False)
@@ -167,7 +167,7 @@ class DraftState:
         self.proposals = [*self.proposals[:after], *judged, own[-1]]
 
     def settle(self, outcome: VerifyOutcome) -> None:
-        """Commit the verdict; proposals behind it stay if the bonus token was proposed too."""
+        """Commit the result; later proposals stay if the bonus token was also proposed."""
         accepted, bonus = outcome.accepted, outcome.bonus
         proposals = self.proposals
         self.text += [proposal.token for proposal in proposals[:accepted]]
@@ -179,12 +179,12 @@ class DraftState:
             self._cut(len(self.text) - 1)
 
     def read_singly(self) -> None:
-        """Read the whole but the last proposal, one token at a time behind the text that was known before."""
+        """Process everything but the last proposal, one token at a time after the known text."""
         self._cut(len(self.text) - 1)
         for token in self.missing()[:-1]:
             self.model.evaluate([token], 0)
             self.model.mark()
 
     def _cut(self, length: int) -> None:
-        """Forget what the cache holds from a position on, or from where the model can go back to."""
+        """Drop cells from a position on, or from the last state before it."""
         self.model.truncate(self.model.rewindable(min(self.model.length(), length)))

@@ -12,7 +12,7 @@ from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 
 
 class ModelDrafter(Drafter):
-    """Draft as long as it pays; repeat the text where that pays more, also behind what the model wrote."""
+    """Drafts as long as that saves time; copies earlier text where that saves more."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class ModelDrafter(Drafter):
         self._draft_state.settle(outcome)
 
     def draft(self, limit: int) -> Draft:
-        """Draft as long as it pays."""
+        """Draft as long as that saves time."""
         self._sent = []
         draft = self._copied(limit)
         if draft is None:
@@ -57,9 +57,10 @@ class ModelDrafter(Drafter):
         return draft
 
     def _copied(self, limit: int) -> Draft | None:
-        """Copy from the text if that is worth more than asking the model.
+        """Copy from the text if that is worth more than the model's draft.
 
-        Proposals left from an earlier draft are not looked at: what was drawn would decide their fate.
+        Proposals left from an earlier draft are ignored: their sampled tokens would decide whether they are
+        used.
         """
         if self._lookup is None:
             return None
@@ -70,7 +71,7 @@ class ModelDrafter(Drafter):
         return Draft(found.sent, None, DraftOrigin.NGRAM)
 
     def _written(self, limit: int) -> list[Proposal]:
-        """Let the model write, and return what the target should judge of it."""
+        """Draft with the model, and return the part for the target to verify."""
         state = self._draft_state
         before = state.model.busy_s
         state.extend_while_worth(self._policy, self._proposer, limit)
@@ -78,7 +79,7 @@ class ModelDrafter(Drafter):
         return state.proposals[: self._policy.length_to_send(state.confidences(), limit)]
 
     def _continued(self, limit: int) -> Draft:
-        """Return what the model wrote, with copied tokens behind it if they pay."""
+        """Return the model's draft, followed by copied tokens if they are worth it."""
         written = self._draft_state.proposals
         copied = () if self._lookup is None else self._lookup.continuation(written, len(self._sent), limit)
         if copied:
@@ -96,10 +97,10 @@ class HeadDrafter(ModelDrafter):
         self._draft_state.model.follow(on=True)
 
     def commit(self, outcome: VerifyOutcome) -> None:
-        """Follow the verdict; nothing that was drafted behind it stays, for its cells are gone."""
+        """Commit the result; later drafts are dropped because their cells are gone."""
         super().commit(outcome)
         self._draft_state.proposals = []
 
     def end(self) -> None:
-        """Let the target work without the head."""
+        """Detach the head from the target."""
         self._draft_state.model.follow(on=False)

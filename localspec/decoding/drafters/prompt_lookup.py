@@ -1,7 +1,7 @@
-"""Prompt lookup: what followed the same tokens earlier in the text as a draft, alone or beside a model's.
+"""Prompt lookup: drafts copied from earlier text after the same tokens, alone or next to a model's.
 
-A copied token costs no draft step. It is a proposal without chance, its q is one-hot: whether it is sent may
-depend on the text and on drafted tokens before it that are judged in any case, never on one that is not.
+A copied token costs no draft step. It is deterministic, its q is one-hot: whether it is sent may depend on
+the text and on earlier draft tokens that are verified in any case, never on one that is not.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from localspec.decoding.policy import AcceptanceBins, SpeculationPolicy
 from localspec.types.drafts import Draft, DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings
 
-SHORTEST_MATCH = 3  # tokens that must repeat before what followed them is worth a draft
+SHORTEST_MATCH = 3  # tokens that must repeat before their continuation is worth a draft
 LONGEST = 32  # tokens of a draft that ends in copied ones, where the draft model may write fewer
 _LONGEST_MATCH = 32
 _OCCURRENCES_TRIED = 64
 
 
 def longest_draft(settings: EngineSettings) -> int:
-    """Return how many tokens the target may have to judge at once, beside its own."""
+    """Return the largest number of draft tokens in one verification."""
     if settings.fallback == "ngram" and settings.mode in {"sd", "ssd"}:
         return max(settings.draft_length, LONGEST)
     return settings.draft_length
 
 
 class SuffixIndex:
-    """The earlier occurrences of what the text ends with.
+    """The earlier occurrences of the end of the text.
 
     Every run of `minimum` tokens points at the run before it that is equal, so that
     a token is added and taken back in constant time, and a match of any length is found along the chain.
@@ -41,7 +41,7 @@ class SuffixIndex:
     def __init__(self, minimum: int = 3) -> None:
         self._minimum = minimum
         self.rules: TokenRules | None = None
-        """What the text has to follow: what it refuses is not proposed."""
+        """The constraint of the text: banned tokens are not proposed."""
         self._tokens: list[int] = []
         self._before: list[int | None] = []  # for the run that ends here: the end of the equal run before
         self._latest: dict[bytes, int] = {}  # run -> its last end
@@ -50,7 +50,7 @@ class SuffixIndex:
         return len(self._tokens)
 
     def sync(self, tokens: Sequence[int]) -> None:
-        """Hold exactly `tokens`, keeping what is already there of them."""
+        """Change the text to `tokens`, reusing the common prefix."""
         held = len(self._tokens)
         tokens = list(tokens)
         if tokens[:held] != self._tokens:
@@ -82,7 +82,7 @@ class SuffixIndex:
         """Return up to `limit` tokens that may follow, and the length of the match that says so.
 
         They follow the most recent of the longest earlier occurrences of the text's end; a text that
-        has been repeating itself goes on doing so. Without an occurrence the answer is `((), 0)`.
+        has been repeating itself continues doing so. Without an occurrence the answer is `((), 0)`.
         """
         source, length = self._longest_match()
         if source is None or limit < 1:
@@ -99,14 +99,14 @@ class SuffixIndex:
         return () if self.rules is None else tuple(self.rules.forced(self._tokens))
 
     def propose_after(self, tokens: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
-        """Return what `propose` would if the text went on with some tokens; it stays as it is."""
+        """Return what `propose` would if the text continued with `tokens`; the text does not change."""
         held = len(self._tokens)
         self.extend(tokens)
         found = self.propose(limit)
         self.truncate(held)
         return found
 
-    def _run(self, end: int) -> bytes:  # tuples, one for each token, would hold up a garbage collection
+    def _run(self, end: int) -> bytes:  # tuples, one per token, would slow down garbage collection
         start = end + 1 - self._minimum
         return array("i", self._tokens[start : end + 1]).tobytes() if start >= 0 else b""
 
@@ -124,7 +124,7 @@ class SuffixIndex:
         return best, longest
 
     def _match_length(self, end: int) -> int:
-        """Return how far back the text up to `end` equals the text's own end."""
+        """Return the length of the match between the text up to `end` and the end of the text."""
         tokens = self._tokens
         length = self._minimum
         while length < _LONGEST_MATCH and length <= end and tokens[end - length] == tokens[-1 - length]:
@@ -153,7 +153,7 @@ class PromptLookupDrafter(Drafter):
         self._sent, self._confidences = (), []
 
     def draft(self, limit: int) -> Draft:
-        """Propose what must follow, else the continuation of the longest repeated ending if it pays."""
+        """Propose forced tokens, else the continuation of the longest repeated ending if that is worth it."""
         if forced := self._index.forced()[:limit]:
             self._sent = forced
             return Draft(forced, None, DraftOrigin.NGRAM)
@@ -168,34 +168,34 @@ class PromptLookupDrafter(Drafter):
 
 @dataclass(frozen=True, slots=True)
 class LookupDraft:
-    """What the text goes on with, as it did before, behind `start` drafted tokens."""
+    """A copied continuation of the text, after `start` draft tokens."""
 
     start: int = 0
     tokens: tuple[int, ...] = ()
     confidences: tuple[float, ...] = ()
-    length: int = 0  # that pays
-    value_s: float = 0.0  # seconds that so many tokens save
+    length: int = 0  # worth sending
+    value_s: float = 0.0  # seconds that these tokens save
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """Return the tokens that pay."""
+        """Return the tokens that are worth sending."""
         return self.tokens[: self.length]
 
 
 class PromptLookupStats:
-    """What was learned about copied tokens and the model's drafts beside them; it outlives answers."""
+    """Acceptance statistics of copied tokens and of the model's drafts next to them; they outlive answers."""
 
     def __init__(self) -> None:
         self.repeated = AcceptanceBins()  # copied tokens, by length of the match
-        self.behind = AcceptanceBins(refines=True)  # those behind what a model wrote
+        self.behind = AcceptanceBins(refines=True)  # copies after a model's draft
         self.chosen = AcceptanceBins(refines=True)  # the model beside a copy, taking the best token
         self.drawn = AcceptanceBins(refines=True)  # the same, drawing from q
 
 
 class PromptLookup:
-    """What can be copied from a text as drafts, and what they are worth beside those of a model.
+    """Drafts copied from a text, and their value next to a model's drafts.
 
-    Such a draft is there whether it is sent or not, so every text that follows one tells how good it was.
+    Such a draft exists whether it is sent or not, so every following text shows how good it was.
     """
 
     def __init__(
@@ -213,13 +213,13 @@ class PromptLookup:
         self._found = []
 
     def first(self, limit: int) -> LookupDraft:
-        """Return the draft at the end of the text, of which at most `limit` tokens pay."""
+        """Return the draft at the end of the text, with at most `limit` tokens."""
         found = self.behind((), limit)
         self._found = [found]
         return found
 
     def behind(self, proposals: Sequence[Proposal], limit: int) -> LookupDraft:
-        """Return the draft behind some drafted tokens; a draft has at most `limit`."""
+        """Return the copied draft after some draft tokens; `limit` is for both together."""
         start, reach = len(proposals), prod(chances_of(self._policy, proposals))
         drafted = [proposal.token for proposal in proposals]
         tokens, matched = self._index.propose_after(drafted, limit - start)
@@ -236,12 +236,11 @@ class PromptLookup:
     def beaten(
         self, found: LookupDraft, length: int, ready: Sequence[Proposal] = (), delay_s: float = 0.0
     ) -> bool:
-        """Tell whether a draft of the model, up to a length, should be worth as much as a copy.
+        """Return whether a draft of the model, up to a length, is expected to be worth as much as a copy.
 
-        Where none of it is `ready`, it begins after a delay. What the model has to read of the text before is
-        not counted: some draft has to wait for that in any case.
-        Of a drawn one nothing counts but what was known before its first token was drawn: neither the
-        confidences that follow nor how much is ready, as that depends on them.
+        If none of it is `ready`, it begins after a delay. The model's prefill before it is not counted: any
+        draft has to wait for that. For a sampled draft, only facts before its first sampled token count:
+        neither later confidences nor the amount that is ready, because that depends on them.
         """
         if not found.length:
             return True
@@ -256,10 +255,10 @@ class PromptLookup:
         return max(values_of(policy, further)) + reading_s - delay_s >= found.value_s
 
     def continuation(self, written: Sequence[Proposal], sent: int, limit: int) -> tuple[int, ...]:
-        """Return what to send behind all that the model wrote, of which it would send so many tokens alone.
+        """Return the copy to append to the model's whole draft, of which `length` tokens would be sent alone.
 
-        What was cut off for being unsure stays so, unless a deterministic draft pays as a whole: a copy
-        depends on the tokens before it, and where they are drawn it must not decide whether they are judged.
+        Uncertain tokens stay cut off, unless a deterministic draft is worth it as a whole: a copy depends on
+        the tokens before it, and if those are sampled, it must not decide whether they are verified.
         """
         may_span = self._policy.deterministic and self._policy.min_confidence is None
         if not written or (sent < len(written) and not may_span):
@@ -273,7 +272,7 @@ class PromptLookup:
         return found.sent
 
     def commit(self, sent: Sequence[int], written: int, outcome: VerifyOutcome) -> None:
-        """Learn from the verdict on a draft, of which the model wrote so many tokens."""
+        """Learn from the result of a draft with `own` tokens of the model."""
         new = [*sent[: outcome.accepted], outcome.bonus]
         for found in self._found:
             following = new[found.start :]

@@ -26,7 +26,7 @@ from localspec.decoding.verify import BufferedUniforms
 from localspec.types.drafts import Distribution
 from localspec.types.request import EngineSettings, Sampling
 
-CANDIDATES = 16  # a draft distribution over so many tokens loses next to nothing (prototype: top 12 to 16)
+CANDIDATES = 16  # a draft distribution over this many tokens loses almost nothing (prototype: top 12 to 16)
 GUESSES = 12  # bonus tokens worth considering at one position
 
 Guesses = tuple[tuple[int, float], ...]
@@ -34,7 +34,7 @@ Histories = Sequence[Sequence[int]]
 
 
 class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
-    """A drafted token, and what the draft model thought before it was chosen.
+    """A draft token, and the draft model's distribution before it.
 
     `confidence` is the draft model's chance for its best token, `guesses` its best tokens with their
     chances, also those that sampling cuts off: what replaces a rejected token is often one of them. `q` is
@@ -48,7 +48,7 @@ class Proposal(NamedTuple):  # a frozen dataclass takes twice as long to make
 
     @property
     def weight(self) -> float:
-        """Return the draft model's chance for the token, 0 where it is not among its guesses."""
+        """Return the draft model's chance for the token, 0 where it is not among its drafts."""
         return next((weight for token, weight in self.guesses if token == self.token), 0.0)
 
 
@@ -85,7 +85,7 @@ class Proposer(Protocol):
         """Return the tokens that must follow a text."""
 
     def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
-        """Return the proposal behind those that are sent to the target, which nobody will judge.
+        """Return the proposal after those that are sent to the target; it is not verified.
 
         `proposals` are those that are not sent; the first of them stands at position `start` of the text.
         """
@@ -114,7 +114,7 @@ class RowProposer:
         self.deterministic = sampling.is_greedy or settings.acceptance == "match"
         self._penalised = penalises(sampling)
         self.needs_history = self._penalised or rules is not None
-        # A greedy target has no temperature of its own: the draft's plain softmax ranks the guesses.
+        # A greedy target has no temperature: the draft model's plain softmax ranks its tokens.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
         self._window, self._answer_start = sampling.penalty_window, answer_start
@@ -201,7 +201,7 @@ class RowProposer:
         ]
 
     def _after(self, row: NDArray[np.float32], text: Sequence[int]) -> Proposal:
-        """Return a token drawn from q, or its best; with penalties the best tokens of q are the guesses."""
+        """Return a token drawn from q, or its best; with penalties the best tokens of q are the drafts."""
         ids, logits = self._candidates(row, text)
         if not self._penalised:
             weights = [exp((value - logits[0]) * self._sharpness) for value in logits]

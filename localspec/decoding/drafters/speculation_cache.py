@@ -1,9 +1,9 @@
 """Prepare drafts for the likely outcomes of a verification that is still running.
 
-An outcome is "k draft tokens accepted, then bonus token t" (Saguaro, arXiv 2603.03251, section 3). Which are
-worth preparing is decided by the pure functions at the end.
-The KV caches of branches are never copied: a branch shares the cells of sequence 0 up to its fork, for good
-up to the committed text, and per round only the new part is shared (llama_memory_seq_cp, unified cache).
+An outcome is "k draft tokens accepted, then bonus token t" (Saguaro, arXiv 2603.03251, section 3). The pure
+functions at the end decide which are worth preparing. The KV caches of branches are never copied: a branch
+shares the cells of sequence 0 up to its fork, for good up to the committed text, and per round only the new
+part is shared (llama_memory_seq_cp, unified cache).
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Branch:
 
 
 class SpeculationCache:
-    """One round's prepared outcomes; belongs to the drafter's thread.
+    """The prepared outcomes of one round; used by the drafter's thread.
 
-    `branches`, and `busy_until`, when the running call should end, may be read by others.
-    The draft state holds the proposals that were sent, and one more, the tail: it stands for the outcome that
-    all are accepted and the tail is the bonus token, whose branch is sequence 0 itself.
+    `branches`, and `busy_until`, when the running call should end, may be read by others. The draft state
+    contains the sent proposals and one more, the tail. The tail represents the outcome that all are
+    accepted and the tail is the bonus token; its branch is sequence 0 itself.
     """
 
     def __init__(
@@ -95,13 +95,13 @@ class SpeculationCache:
             self._rank_forks()
 
     def _acceptance(self, proposal: Proposal) -> float:
-        """Return the chance of a judged token; of one that the draft model has not read, the usual one."""
+        """Return the chance of a verified token; the average one if the draft model has not processed it."""
         if not proposal.guesses:
             return self.policy.calibration.mean
         return self.policy.calibration.judged(proposal.weight)
 
     def _tail_known(self) -> None:
-        """Open the branch of the tail; proposals behind it are its first."""
+        """Open the branch of the tail; later proposals are its first tokens."""
         state, sent, exactly = self.state, self._sent, self._exactly[self._sent]
         unsent = state.proposals[sent:]
         tail, prepared = self.proposer.unjudged(unsent, len(state.text) + sent), unsent[1:]
@@ -117,7 +117,7 @@ class SpeculationCache:
         self._rank_forks()
 
     def _rank_forks(self) -> None:
-        """Sort the forks that may still be opened, the most likely last; keep what the shape allows."""
+        """Sort the forks that may still be opened, the most likely last; drop those beyond the shape."""
         self._forks.sort(key=lambda fork: fork.chance)
         settings = self._settings
         if settings.fan_out_shape == "best-first":
@@ -134,7 +134,7 @@ class SpeculationCache:
         self._forks = kept[::-1]
 
     def settle(self, outcome: VerifyOutcome) -> bool:
-        """Follow the verdict, with what was prepared for it as proposals; tell whether there was a branch."""
+        """Commit the result with its prepared draft as proposals; return whether there was a branch."""
         self._learn(outcome)
         state, branch = self.state, self.branches.get(outcome)
         if branch is None:
@@ -169,13 +169,13 @@ class SpeculationCache:
             calibrator.observe(share, is_true=token == outcome.bonus)
 
     def gather(self) -> None:
-        """Give the draft state everything that its cache holds, so that a new text can start from it."""
+        """Record everything in the cache in the draft state, so a new text can start from it."""
         if self._own is not None:
             self.state.proposals = [*self.state.proposals, *self._own.proposals]
             self._own = None
 
     def step(self) -> bool:
-        """Run the draft model once where it should help most; tell whether there was anything to do."""
+        """Run the draft model once where it should help most; return whether there was anything to do."""
         state, policy = self.state, self.policy
         if self._own is None and len(state.missing()) > 1:
             state.extend(policy, self.proposer)
@@ -214,7 +214,7 @@ class SpeculationCache:
     def _chosen_work(self) -> list[Branch | None]:
         """Return the branches to extend in the next call, the best first; None is the tail."""
         limit, model, known = self._settings.draft_length + 1, self.state.model, len(self.state.text)
-        if model.rereads:  # it cannot branch within what it has read at once, or without a mark
+        if model.rereads:  # it cannot branch inside a call, or without a mark
             self._forks = [fork for fork in self._forks if model.branchable(known + fork.outcome.accepted)]
         work: list[tuple[float, Branch | Forecast | None]] = [
             (branch.value, branch) for branch in self.branches.values() if len(branch.proposals) < limit
@@ -234,7 +234,7 @@ class SpeculationCache:
         return [self._open(item) if isinstance(item, Forecast) else item for _, item in chosen]
 
     def _hinders(self, values: Sequence[float]) -> bool:
-        """Tell whether a call would end so late after the verdict that it costs more than it saves.
+        """Return whether a call would end so late after the verdict that it costs more than it saves.
 
         It costs where nothing is ready for the verdict, and saves a step where its results are wanted.
         """
@@ -267,10 +267,10 @@ def accepted_exactly(chances: Sequence[float]) -> list[float]:
 
 
 def guesses_after(proposal: Proposal, excluded: int | None) -> list[tuple[int, float]]:
-    """Return the bonus tokens that the draft model expects at a position, with their shares of them all.
+    """Return the draft model's likely bonus tokens at a position, with their shares of all.
 
-    `proposal` is what it thought there; `excluded` is the draft token that was rejected, which cannot be the
-    bonus token.
+    `proposal` has its distribution there; `excluded` is the rejected draft token, which cannot be the bonus
+    token.
     """
     guesses = [(token, weight) for token, weight in proposal.guesses if token != excluded]
     total = sum(weight for _, weight in guesses)
@@ -284,9 +284,9 @@ def forecasts_after(
     excluded: int | None,
     calibrator: Callable[[float], float] = lambda share: share,
 ) -> list[Forecast]:
-    """Return the outcomes that may follow `accepted` draft tokens, with `chance` for exactly that many.
+    """Return the possible outcomes after `accepted` draft tokens, with `chance` for exactly that many.
 
-    `calibrator` tells the chance of a guess with a share of all guesses; see `guesses_after` for the rest.
+    `calibrator` gives the chance of a token with a share of all; see `guesses_after` for the rest.
     """
     return [
         Forecast(VerifyOutcome(accepted, token), chance * calibrator(share))
@@ -323,7 +323,7 @@ def _rounded(weights: Sequence[float], budget: int) -> list[int]:
 
 
 def best_width(values: Sequence[float], costs: Sequence[float]) -> int:
-    """Return how many of the values (best first) to work on in one call, given the cost of each width.
+    """Return the number of values (best first) to work on in one call, given the cost of each width.
 
     It is the width with the highest value per second.
     """

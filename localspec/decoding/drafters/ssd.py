@@ -25,7 +25,7 @@ class AheadDrafter(Drafter):
     """
 
     def __init__(self, worker: DraftWorker, draft_length: int, lookup: PromptLookup | None = None) -> None:
-        """Take the draft model's side, and what may stand in for its drafts or go on behind them."""
+        """Take the draft worker, and the copies that may replace or extend its drafts."""
         super().__init__()
         self.model_name = worker.state.model.name
         self.worker = worker
@@ -69,7 +69,7 @@ class AheadDrafter(Drafter):
         self._limit, outcome = limit, self._outcome
         length = min(limit, self._length)
         draft = self._copied(outcome, limit, length)
-        if draft is None and not self.worker.prompt_read:  # until then the target goes on alone
+        if draft is None and not self.worker.prompt_read:  # until then the target continues alone
             self._tell(outcome, 0)
             draft = Draft()
         if draft is None:
@@ -96,7 +96,7 @@ class AheadDrafter(Drafter):
         return draft
 
     def _tell(self, outcome: VerifyOutcome, sent: int, copied: tuple[int, ...] = ()) -> None:
-        """Tell the worker what is sent: so many prepared tokens, and copied ones behind them."""
+        """Report to the worker what is sent: `sent` prepared tokens, followed by copied ones."""
         self.worker.inbox.put(VerifyResult(outcome, self._clock(), sent, copied=copied))
 
     def _branch(self, outcome: VerifyOutcome) -> Branch | None:
@@ -120,11 +120,11 @@ class AheadDrafter(Drafter):
         return draft_of(self._sent, DraftOrigin.AHEAD, copied)
 
     def _delay_s(self) -> float:
-        """Return how long it takes until the draft model can begin."""
+        """Return the time until the draft model can begin."""
         return max(0.0, self.worker.cache.busy_until - self._clock())
 
     def _copied(self, outcome: VerifyOutcome, limit: int, length: int) -> Draft | None:
-        """Copy from the text if that is worth more than what the draft model has or would have."""
+        """Copy from the text if that is worth more than the draft model's present or expected draft."""
         if self._lookup is None:
             return None
         found = self._lookup.first(limit)
@@ -157,7 +157,7 @@ class SSDDrafter(AheadDrafter):
     ) -> None:
         """Take what `AheadDrafter` does.
 
-        Where it `reads_late`, it begins with the prompt after the first token, which then comes sooner.
+        With `reads_late`, it starts its prefill after the first token, which then comes sooner.
         """
         super().__init__(threaded.worker, draft_length, lookup)
         self._threaded = threaded
@@ -165,7 +165,7 @@ class SSDDrafter(AheadDrafter):
         self._unread: Sequence[int] | None = None  # the prompt, for later
 
     def begin(self, text: Sequence[int]) -> None:
-        """Let the draft model read the prompt while the target does, or soon."""
+        """Start the draft model's prefill while the target processes the prompt, or soon after."""
         super().begin(text)
         if self._reads_late:
             self._unread = list(text)

@@ -17,11 +17,11 @@ from localspec.models.shape import ModelShape
 from localspec.units import memory
 
 Models = tuple[tuple[ModelShape, MemoryRequest], ...]
-"""The target and how it is to sit, then the draft model."""
+"""The target and its placement, then the draft model's."""
 
 _STEP, _SMALLEST = 256, 512  # tokens of context
 
-# bits per weight, as usual mixtures of it come out
+# bits per weight of common mixtures
 _QUANT_BITS = {
     "Q8_0": 8.5, "Q6_K": 6.57, "Q5_K_M": 5.69, "Q4_K_M": 4.85, "IQ4_XS": 4.3, "Q3_K_M": 3.91, "Q2_K": 3.35,
 }  # fmt: skip
@@ -36,13 +36,13 @@ _EXAMPLE = "for instance --reserve 0=1GiB,1=2GiB,cpu=4GiB"
 
 GIB = 2**30
 CARD_RESERVE = GIB // 2
-DISPLAY_RESERVE = GIB  # windows and browsers take card memory too; also where nobody knows
+DISPLAY_RESERVE = GIB  # windows and browsers use GPU memory as well; also if unknown
 PROCESSOR_SHARE, PROCESSOR_RESERVE = 0.1, 2 * GIB  # of all memory, at most so much
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What does not fit: more is needed of a device than it has to give."""
+    """A device has too little memory."""
 
     device: str
     needed: int
@@ -55,7 +55,7 @@ class Shortage:
 
 
 class MemoryBudget:
-    """What the devices of a machine have to give."""
+    """The free memory of a machine's devices."""
 
     def __init__(self, machine: Machine, reserve: Sequence[tuple[str, int]] = ()) -> None:
         self.devices = {device.id: device for device in machine.devices}
@@ -69,7 +69,7 @@ class MemoryBudget:
         self.cards = tuple(name for name, device in self.devices.items() if device.kind != "cpu")
 
     def left(self, needs: Iterable[DeviceNeed]) -> dict[str, int]:
-        """Return what is left on each device once `needs` are met; less than nothing where they are not."""
+        """Return the bytes left on each device after `needs`; negative if they do not fit."""
         left = dict(self.free)
         for need in needs:
             left[need.device] -= need.total
@@ -91,16 +91,16 @@ class MemoryBudget:
 
 
 def usual_reserve(device: DeviceInfo) -> int:
-    """Return what is kept free on a device if nobody says otherwise."""
+    """Return the default reserve of a device."""
     if device.kind == "cpu":
         return min(int(PROCESSOR_SHARE * device.memory_total), PROCESSOR_RESERVE)
     if device.kind == "integrated":
-        return CARD_RESERVE  # the processor's own is kept free as well
+        return CARD_RESERVE  # in addition to the CPU's reserve
     return CARD_RESERVE if device.drives_display is False else DISPLAY_RESERVE
 
 
 class LayerSizes:
-    """What layers take of a card, so that as many as fit can be counted without asking again."""
+    """The sizes of layers on GPUs, to count how many fit without a new calculation."""
 
     def __init__(self, shape: ModelShape, whole: MemoryRequest, card: str) -> None:
         layers = shape.layers
@@ -124,7 +124,7 @@ class LayerSizes:
     ) -> LayerSplit:
         """Give the last device as many of the last layers as fit, then the one before it, `most` in all.
 
-        It gets the output layer, too, unless that stays at home.
+        It also gets the output layer, unless that stays on this machine.
         """
         end = len(self._up_to) - 1
         lowest = end - most
@@ -165,7 +165,7 @@ def check_fit(
 def _corrected(
     budget: MemoryBudget, machine: Machine, needs: Iterable[DeviceNeed], models: Models
 ) -> MemoryBudget:
-    """Return the room with so much less in it as `needs` are above what the formula expects of `models`."""
+    """Return the free memory, reduced by the excess of `needs` over the formula for `models`."""
     reserve = dict(budget.reserve)
     for need in needs:
         reserve[need.device] += need.total
@@ -176,7 +176,7 @@ def _corrected(
 
 
 def ways_out(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
-    """Return what would fit, each way by itself and worked out: less context, fewer bits, fewer layers."""
+    """Return single changes that would make it fit: less context, fewer bits, fewer layers."""
     if not models:
         return ()
     ways = (_smaller_context(models, budget), _smaller_quant(models, budget), _fewer_layers(models, budget))
@@ -226,7 +226,7 @@ def _fewer_layers(models: Models, budget: MemoryBudget) -> str:
 
 
 def _one_less(models: Models, budget: MemoryBudget) -> Models:
-    """Take a layer of the target from the card that lacks most."""
+    """Take a layer of the target from the GPU that lacks most."""
     (target, request), *rest = models
     left = budget.left(need for shape, asked in models for need in estimate(shape, asked))
     layers = Counter(dict(zip(request.split.devices, request.split.layers, strict=True)))
@@ -258,7 +258,7 @@ def parse_reserve(text: str) -> Reserve:
 
 
 def reserve_on(machine: Machine, given: Sequence[tuple[str, int]]) -> Reserve:
-    """Return a reserve with ggml's names of the devices; a number counts the cards from 0."""
+    """Return a reserve with ggml's names of the devices; a number counts the GPUs from 0."""
     cards = [device.id for device in machine.devices if device.kind != "cpu"]
     known = {device.id.lower(): device.id for device in machine.devices}
     known |= {str(number): name for number, name in enumerate(cards)}

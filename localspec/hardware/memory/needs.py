@@ -1,7 +1,8 @@
-"""What a model takes of each device: by a formula, and as llama.cpp itself plans it.
+"""The memory of a model on each device: by a formula, and by llama.cpp's own plan.
 
-Bytes of weights and caches follow from the shape. What intermediate results take is derived from the
-tensors that live at the same time in the widest places of a graph, and calibrated against llama.cpp's plans.
+Bytes of weights and caches follow from the shape. The size of
+intermediate results is derived from the tensors alive at the widest places of a graph, and calibrated
+against llama.cpp's plans.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
     from localspec.llama.model import Model
 
 ROWS = 128  # rows of logits that one call may give
-CELLS_PER_BRANCH = 32  # of the cache, for what a branch holds beside the main sequence
+CELLS_PER_BRANCH = 32  # cells for a branch in addition to the main sequence
 _CELLS_MULTIPLE = 256
 _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
-_COPIES = 4  # of its inputs that a pipeline of cards holds: ggml's GGML_SCHED_MAX_COPIES
+_COPIES = 4  # copies of its inputs in a pipeline of GPUs: ggml's GGML_SCHED_MAX_COPIES
 _FLOATS = ("f32", "f16", "bf16")
 
 
@@ -61,10 +62,10 @@ class CacheTypes:
 
 @dataclass(frozen=True, slots=True)
 class LayerSplit:
-    """The last layers of a model on devices in order, the layers before them with the processor.
+    """The last layers of a model on devices in order, the layers before them on the CPU.
 
-    The weights after the last layer sit on the last device, or with the processor if `output_at_home`;
-    no device is the processor alone.
+    The output layer is on the last device, or on the CPU if `output_at_home`;
+    without devices everything is on the CPU.
     """
 
     devices: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class LayerSplit:
 
     @property
     def on_cards(self) -> int:
-        """Return how many layers are not with the processor."""
+        """Return the number of layers that are not on the CPU."""
         return sum(self.layers)
 
 
@@ -110,9 +111,9 @@ class MemoryRequest:
 
 
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
-    """Return what a model takes of each device that it sits on, the processor last.
+    """Return the memory of a model on each of its devices, the CPU last.
 
-    All tokens are kept also for layers that look back only so far, which a rewind needs.
+    Layers with windows also keep all tokens, which a rewind needs.
     """
     cached = partial(_cache_bytes, shape, request)
     assignments = _assignments(shape, request)
@@ -126,28 +127,28 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
             weights += 0 if has_output and shape.tied else shape.input_bytes
         cache = sum(map(cached, layers)) + on_processor * CHECKPOINTS * shape.state_bytes
         compute = _compute(shape, request, device, layers)
-        if device in request.split.devices[:1]:  # which reads prompts for the processor: a matrix, a cache
+        if device in request.split.devices[:1]:  # which reads prompts for the CPU: a matrix, a cache
             lent = (layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR])
             compute += max(lent, default=0)
-        if on_processor:  # which holds the logits of all others, too
+        if on_processor:  # it also holds the logits of all others
             compute += logits_bytes(shape.vocabulary, request.sequences)
         needs.append(DeviceNeed(device, weights, cache, compute))
     return tuple(needs)
 
 
 def cells(request: MemoryRequest) -> int:
-    """Return how many tokens the cache has room for, the branches' included."""
+    """Return the cache's size in tokens, including the branches."""
     wanted = request.context + (request.sequences - 1) * CELLS_PER_BRANCH
     return -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE
 
 
 def logits_bytes(vocabulary: int, sequences: int) -> int:
-    """Return the bytes of the rows of logits that llama.cpp hands out, which the processor holds."""
+    """Return the bytes of llama.cpp's output rows of logits, in the CPU's memory."""
     return max(ROWS, sequences) * vocabulary * _FLOAT
 
 
 def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
-    """Return the layers on each device: the last ones on the cards, in order."""
+    """Return the layers on each device: the last ones on the GPUs, in order."""
     split = request.split
     at = max(0, len(shape.layers) - split.on_cards)
     first = shape.layers[:at]
@@ -161,7 +162,7 @@ def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[L
 
 def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
     held, values = cells(request), layer.value_values
-    if values and request.flash_attention is False:  # values lie transposed then, as wide as the widest
+    if values and request.flash_attention is False:  # values are transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
     per_cell = (
         layer.key_values * kv_types()[request.cache.keys][1] // 32
@@ -172,29 +173,29 @@ def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -
 
 
 def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tuple[LayerShape, ...]) -> int:
-    """Return what intermediate results take of a device, beside what a card takes over for the processor.
+    """Return the size of intermediate results on a device, without work that a GPU does for the CPU.
 
-    Of a model wholly on several cards, output and all, llama.cpp makes a pipeline: each holds its inputs
-    several times, and none of them gives way to the output.
+    If a model is wholly on several GPUs, including its output, llama.cpp makes a pipeline: each keeps several
+    copies of its inputs, and none shares its memory with the output.
     """
     cards, output_at = request.split.devices, request.split.output
-    # a card is given the masks that its own layers read
+    # a GPU is given the masks that its own layers read
     inputs, inside, output = _graph(replace(shape, layers=layers) if device in cards else shape, request)
     is_pipeline = len(cards) > 1 and request.split.on_cards >= len(shape.layers) and output_at in cards
     held = (_COPIES if is_pipeline else 1) * inputs
-    if is_pipeline and device in cards[1:]:  # two results of the card before, not one
+    if is_pipeline and device in cards[1:]:  # two results of the GPU before, not one
         held += _COPIES * min(request.micro_batch, request.context) * _FLOAT * shape.width
     if device == PROCESSOR and cards:
-        return max(held, output * (output_at == PROCESSOR))  # its layers read prompts on a card
+        return max(held, output * (output_at == PROCESSOR))  # its layers read prompts on a GPU
     inside = held - inputs + inside if layers else held
     if device != output_at:
         return inside
-    # what the last layer's experts leave is too scattered to hold the logits
+    # the freed memory of the last layer's experts is too fragmented for the logits
     return max(inside, output + (held if is_pipeline or shape.experts_used else 0))
 
 
 def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
-    """Return what reading a micro-batch takes: of its inputs, and at the widest inside and after the layers.
+    """Return the memory of a micro-batch: its inputs, and the widest places inside and after the layers.
 
     Widths are floats per token.
     """
@@ -224,7 +225,7 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
 
 
 def context_size(asked: int, trained: int) -> int:
-    """Return the tokens of a conversation; 0 asks for the usual number."""
+    """Return the context in tokens; 0 means the default."""
     return asked or min(trained, DEFAULT_CONTEXT)
 
 
@@ -234,7 +235,7 @@ def draft_flash_attention(asked: bool | None, cached: KvType, *, on_processor: b
 
 
 def draft_options(options: ModelOptions, size: int, *, on_processor: bool) -> ModelOptions:
-    """Return how a draft model's context is opened beside a target's of `size` tokens."""
+    """Return the options of a draft model's context next to a target's of `size` tokens."""
     flash = draft_flash_attention(options.flash_attention, options.kv_type_v, on_processor=on_processor)
     return replace(options, context=size, flash_attention=flash)
 
@@ -246,10 +247,10 @@ def exact(
     max_fan_out: int = 16,
     timeout_s: float = 120.0,  # a header on a slow disk, a driver that starts
 ) -> tuple[Needs, ...]:
-    """Return what the target takes of each device, and what the draft model takes.
+    """Return the memory of the target on each device, and of the draft model.
 
-    Contexts are those that LocalSpec opens, the draft model's with its branches.
-    Raises `UserError` for what cannot be opened, `EngineError` where llama.cpp fails or cannot tell.
+    Contexts are as LocalSpec opens them, the draft model's with its branches.
+    Raises `UserError` for unusable files, `EngineError` if llama.cpp fails or does not know.
     """
     from localspec.child_process import values_of  # 10 ms
 
@@ -278,14 +279,14 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
 
 
 def uses_processor(model: Model) -> bool:
-    """Tell whether the processor computes at least a part of a model."""
+    """Return whether the CPU computes at least a part of a model."""
     layers = model.options.gpu_layers  # what follows the layers counts as one
     partly = layers is not None and layers <= model.layers
     return not model.cards or partly or model.options.output_at_home
 
 
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
-    """Return what an open context and its model hold on each device; `EngineError` where nobody can tell."""
+    """Return the memory of an open context and its model on each device; raises `EngineError` if unknown."""
     from localspec.llama.backends import breakdown
 
     rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0

@@ -1,1 +1,1 @@
-"""Who sits where on this machine, and why."""
+"""The placement of models on this machine, and its reasons."""

@@ -1,7 +1,7 @@
-"""Which placements are worth a look: who sits where, what it needs, how fast it is.
+"""Candidate placements: devices, memory and expected speed.
 
-A pass reads weights at the rate of the memory that they lie in. The figures below are assumptions that
-measured costs replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
+A pass reads weights at the rate of their memory. The figures below are assumptions, which measured costs
+replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from localspec.types.request import Mode
 
 @dataclass(frozen=True, slots=True)
 class DeviceAssignment:
-    """Where one model sits: `layers` on each of `devices` in order, the rest with the processor.
+    """The placement of one model: `layers` on each of `devices` in order, the rest on the CPU.
 
-    No devices are the processor alone. Field names are those of `ModelOptions` where it has such a field.
+    Without devices, all layers are on the CPU. Field names are those of `ModelOptions` where it has them.
     """
 
     devices: tuple[str, ...]
@@ -59,7 +59,7 @@ class DeviceAssignment:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A placement that was looked at: what it would be, why it was not taken, what it would have given."""
+    """A rejected placement: its description, the reason, and its expected speed."""
 
     description: str
     reason: str
@@ -68,7 +68,7 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Who sits where, and why; `reasons` are shown to the person word for word."""
+    """The placement of both models; `reasons` are shown to the user word for word."""
 
     target: DeviceAssignment
     draft: DeviceAssignment | None
@@ -85,9 +85,9 @@ _CORRECTIONS = 4
 CARD_LAYER_S = 4e-5  # to start a layer's kernels
 CORE_LAYER_S = 2e-5  # for the cores to wait for each other
 CARD_FURTHER = 0.02  # of a pass, for each further token in it
-FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the processor, whose arithmetic soon is the limit
-CONTENTION = 1.2  # of two that share a memory or a card: together they get less than one alone
-CACHE_PER_CORE = 2**20  # what stays in the processor's own caches is not read from memory
+FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmetic is soon the limit
+CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
+CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
 ACTIVATION, LOGIT = 4, 4  # bytes
 
 
@@ -102,7 +102,7 @@ class PlacementCandidate:
     draft_needs: tuple[DeviceNeed, ...]
     shortages: tuple[Shortage, ...]
     speeds: tuple[PredictedSpeed, ...]
-    slack: float  # smallest share of its room that a card in use keeps
+    slack: float  # smallest share of free memory on a GPU in use
 
     @property
     def best(self) -> PredictedSpeed:
@@ -111,7 +111,7 @@ class PlacementCandidate:
 
     @property
     def preference(self) -> tuple[float, float, int, float]:
-        """Return what orders candidates: speed, then chances, then what they leave free."""
+        """Return the sort key of candidates: speed, then chances, then free memory."""
         speculative = max((speed.tokens_per_s for speed in self.speeds if speed.mode != "off"), default=0.0)
         return (
             float(f"{self.best.tokens_per_s:.4g}"),
@@ -123,7 +123,7 @@ class PlacementCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Cores of the processor that each model gets, alone and while the other works."""
+    """Cores of the CPU that each model gets, alone and while the other works."""
 
     alone: tuple[int, int]
     together: tuple[int, int]
@@ -198,7 +198,7 @@ class PlacementSearch:
                     yield self._candidate(context, split, draft, taken)
 
     def _may_draft(self, target: LayerSplit, draft: LayerSplit | None) -> bool:
-        """Tell whether the draft can sit so: a head does where its target's last layer is."""
+        """Return whether the draft can be placed so: a head must be with its target's last layer."""
         asked = (self.request.draft.devices, self.request.draft.gpu_layers)
         if self.draft is None or draft is None or not self.draft.is_head or asked != (None, None):
             return True
@@ -222,7 +222,7 @@ class PlacementSearch:
         )
 
     def memory_request(self, shape: ModelShape, split: LayerSplit, context: int) -> MemoryRequest:
-        """Return what one of the two models asks of memory with the wanted cache."""
+        """Return the memory request of one of the two models with the requested cache."""
         asked = self.request
         flash, batch = asked.flash, asked.micro_batch_size
         if shape is not self.draft:
@@ -243,7 +243,7 @@ class PlacementSearch:
         whole = LayerSplit((card,), (len(shape.layers),))
         return LayerSizes(shape, self.memory_request(shape, whole, context), card)
 
-    # --- where models could sit
+    # --- possible placements
 
     def _draft_splits(self, context: int) -> list[LayerSplit | None]:
         shape, request = self.draft, self.request
@@ -291,7 +291,7 @@ class PlacementSearch:
 
     @property
     def _cards(self) -> tuple[str, ...]:
-        """Return the devices that the target may take beside the processor."""
+        """Return the devices that the target may use in addition to the CPU."""
         given = self.request.target.devices
         return tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
 
@@ -310,15 +310,15 @@ class PlacementSearch:
                     yield LayerSplit((*others, card), (*others.values(), count))
 
     def is_remote(self, name: str) -> bool:
-        """Tell whether a device is another machine's."""
+        """Return whether a device is another machine's."""
         return self.budget.devices[name].kind == "remote"
 
     def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield groups of cards, the fastest last: that is where layers go first."""
+        """Yield groups of GPUs, the fastest last: that is where layers go first."""
         order = tuple(sorted(names, key=lambda name: self.rates.of[name].read))
         for start in range(len(order)):
             yield order[start:]
-        for at in range(len(order) if len(order) > 1 else 0):  # without the only one it would be no card
+        for at in range(len(order) if len(order) > 1 else 0):  # without the only one it would be no GPU
             yield order[:at] + order[at + 1 :]
             yield (order[at],)
 
@@ -332,7 +332,7 @@ class PlacementSearch:
         *,
         at_home: bool = False,
     ) -> LayerSplit:
-        """Fill cards, and take back what the exact need shows to be too much."""
+        """Fill GPUs, and take back what the exact need shows to be too much."""
         left = self.budget.left(taken)
         split = sizes.fill(order, left, most, at_home=at_home)
         for _ in range(_CORRECTIONS):
@@ -380,13 +380,13 @@ class PlacementSearch:
         return speeds
 
     def uses_processor(self, shape: ModelShape | None, split: LayerSplit | None) -> bool:
-        """Tell whether the processor computes a part of a model, if it is open."""
+        """Return whether the CPU computes a part of a model, if it is open."""
         if shape is None or split is None:
             return False
         return split.output == PROCESSOR or split.on_cards < len(shape.layers)
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
-        """Return who gets how many cores; a model on cards needs one to feed them."""
+        """Return the cores of each model; a model on GPUs needs one to feed them."""
         asked, asked_draft = self.request.target.threads or 0, self.request.draft.threads or None
         wanted = asked or self.cores
         target_works = self.uses_processor(self.target, target)
@@ -411,7 +411,7 @@ def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Seconds of one pass, and how long it keeps each card or memory busy."""
+    """The seconds of one pass, and of the use of each GPU or memory."""
 
     seconds: float
     busy: dict[str, float]
@@ -428,7 +428,7 @@ class Passes:
         self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
 
     def take(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
-        """Return the cost of a pass over `tokens` tokens with `threads` of the processor."""
+        """Return the cost of a pass over `tokens` tokens with `threads` of the CPU."""
         layers = len(self._shape.layers)
         busy: dict[str, float] = {}
         start = layers - split.on_cards
@@ -504,7 +504,7 @@ def ahead_speed(
 ) -> PredictedSpeed:
     """Return the speed of drafting ahead; `take_turns` if the models have too few cores to work at once.
 
-    What both models need at the same time serves one after the other: a card, or the way to a memory.
+    What both models need at the same time serves one after the other: a GPU, or the way to a memory.
     """
     branches = draft(BRANCHES)
 

@@ -1,4 +1,4 @@
-"""How a pair of models is to be opened, and why it sits so."""
+"""The options that open a pair of models, and the reasons of its placement."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class OpenPlan:
     """The options that open a target and at most one draft model.
 
-    Threads of 0 let the runtime share the processor out. Without a `placement` llama.cpp places the models.
-    `notes` say what a person should know. What calls cost is kept, and not measured at every start, where it
-    `remembers_costs`.
+    With 0 threads, the runtime divides the CPU's cores. Without a `placement`, llama.cpp places the models.
+    `notes` are for the user. With `remembers_costs`, call costs are saved, not measured at every start.
     """
 
     target: ModelOptions
@@ -32,7 +31,7 @@ class OpenPlan:
     remembers_costs: bool = False
 
     def opened_with(self, found: LoadOptions) -> OpenPlan:
-        """Return the plan with the options that a tuning found; what they leave as usual stays as planned."""
+        """Return the plan with tuned options; fields that they leave at the default stay as planned."""
         usual, target, draft = LoadOptions(), self.target, self.draft
         target = replace(target, threads=found.threads or target.threads)
         if found.micro_batch != usual.micro_batch:
@@ -41,7 +40,7 @@ class OpenPlan:
         if draft is None:
             return replace(self, target=target)
         draft = replace(draft, threads=found.draft_threads or draft.threads)
-        if found.draft_flash_attention is not None:  # the target keeps its own: it decides what is written
+        if found.draft_flash_attention is not None:  # the target keeps its own, because it decides the text
             draft = replace(draft, flash_attention=found.draft_flash_attention)
         if found.draft_kv_type != usual.draft_kv_type:
             draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
@@ -51,7 +50,7 @@ class OpenPlan:
 
 
 def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
-    """Return a plan that leaves to llama.cpp where the models sit, as far as nobody asked for a place."""
+    """Return a plan that leaves the placement to llama.cpp, except for requested places."""
     target = replace(
         _options(files.target, request.target, request),
         tensor_split=request.tensor_split,

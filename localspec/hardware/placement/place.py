@@ -1,4 +1,4 @@
-"""Decide who sits where on this machine: a pure function from devices, sizes and constraints."""
+"""Decide the placement of models: a pure function of devices, sizes and constraints."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
 _OUTPUT = "the output layer"
-_FEW = 3  # alternatives, where nobody asks for all
-CLOSE = 0.15  # of what a device has to give: the formula may be wrong by less than that
+_FEW = 3  # alternatives that are shown by default
+CLOSE = 0.15  # share of a device's memory; the formula's error is less than that
 
 
 def place(
@@ -129,9 +129,9 @@ def confirm(
     machine: Machine,
     request: PairRequest,
 ) -> None:
-    """Raise `UserError` if models that the plan holds for fitting do not; `options` open them as planned.
+    """Raise `UserError` if models do not fit although the plan says so; `options` open them as planned.
 
-    Where the plan leaves room enough, or llama.cpp cannot tell, the plan's own figures stand.
+    If the plan leaves enough room, or llama.cpp does not know, the plan's figures count.
     """
     assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
     budget = MemoryBudget(machine, request.reserve)
@@ -210,7 +210,7 @@ def _layers(split: LayerSplit) -> Iterable[tuple[str, int]]:
 
 
 def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
-    """Return what it saves that the rows of another machine's layers are made here, None where none are."""
+    """Return the bytes that a local output layer saves on the network, None without one."""
     if search.is_remote(found.target.output) or not any(map(search.is_remote, found.target.devices)):
         return None
     wide, row = search.target.width * ACTIVATION, search.target.vocabulary * LOGIT
@@ -289,7 +289,7 @@ def _shape_reason(search: PlacementSearch) -> str | None:
 
 
 def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[str]:
-    """Return which rates of devices in use were not measured."""
+    """Return the rates of devices in use that were not measured."""
     used = {need.device for need in (*found.target_needs, *found.draft_needs)}
     pair = (search.target, search.draft)
     reasons = []

@@ -1,4 +1,4 @@
-"""From the files of a pair and what is asked of it to a plan: the seam to whatever decides who sits where."""
+"""Plan a pair from its files and its request: the seam to the placement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from localspec.types.models import ModelOptions
 
 
 def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenPlan:
-    """Return where the models should sit on a machine; raises UserError if they fit nowhere."""
+    """Return the placement of the models on a machine; raises UserError if they do not fit."""
     target = _shape(files.target, request)
     draft = None if files.draft is None else _shape(files.target, request, files.draft)
     request = on_machine(request, machine)
@@ -72,7 +72,7 @@ def placed_as(placement: Placement, plan: OpenPlan) -> OpenPlan:
     if draft is None or plan.draft is None:
         return replace(plan, draft=None)
     beside = _assigned(plan.draft, draft)
-    if draft.devices or draft.threads != target.threads:  # else the runtime shares the processor out
+    if draft.devices or draft.threads != target.threads:  # else the runtime shares the CPU out
         beside = replace(beside, threads=draft.threads)
     return replace(plan, draft=beside)
 
@@ -86,7 +86,7 @@ def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptio
     )
     if not assignment.devices:
         return replace(options, gpu_layers=0, tensor_split=())
-    # llama.cpp counts the weights after the last layer, which the last device holds, as a layer
+    # llama.cpp counts the output layer on the last device as a layer
     shares = (*assignment.layers[:-1], assignment.layers[-1] + 1)
     split = tuple(map(float, shares)) if len(shares) > 1 else ()
     return replace(options, gpu_layers=sum(shares), tensor_split=split, main_gpu=0)

@@ -1,6 +1,6 @@
-"""The runtime in a process of its own: whatever native code does to it, this one lives on.
+"""The runtime in a child process: if native code crashes there, this process continues.
 
-Nothing here imports numpy or llama.cpp but `child`, which only the other process imports.
+Only `child` imports numpy and llama.cpp, and only the child process imports it.
 """
 
 import subprocess
@@ -12,14 +12,14 @@ _early: dict[bool, subprocess.Popen[bytes]] = {}
 
 
 def start(*, tells_log: bool) -> subprocess.Popen[bytes]:
-    """Return a process that is to hold models; raises EngineError where it cannot be started."""
+    """Return a process for models; raises EngineError if it cannot be started."""
     code = _CODE.format(tells_log)
     return _early.pop(tells_log, None) or start_python(code, subprocess.PIPE, "the engine's process")
 
 
 def start_early(*, tells_log: bool) -> None:
-    """Start the process that `start` returns next, before the imports of whoever calls that.
+    """Start the process that `start` returns next, before the imports of its caller.
 
-    The end of this program ends it, as it does every other.
+    It ends with this program, as every other does.
     """
     _early[tells_log] = start(tells_log=tells_log)

@@ -1,7 +1,7 @@
 """The process that holds the models: takes requests from one pipe and answers on another.
 
-Calls are worked on one at a time on one thread, and short ones beside it. The end of the requests ends the
-process, whether the parent closed them or died.
+One thread handles calls one at a time, others short ones in parallel. The process ends with its requests,
+whether the parent closed the pipe or died.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _URGENT_S = 0.1
 _SILENCE_S = 60.0  # of a server that computes for us: far more than any call of it takes
 _STOPPING_S = 1.5  # of such a server, once its call is not wanted any more
 _SLOWEST = 2e6  # bytes per second of a line; while loading, nothing is heard until a tensor has crossed it
-_IDLE_S = 0.5  # after an answer, before what it had to assume is measured
-_WATCH_S = 0.5  # between two looks whether a card makes programs
+_IDLE_S = 0.5  # seconds after an answer, before its assumed costs are measured
+_WATCH_S = 0.5  # between two looks whether a GPU makes programs
 
 
 def main(*, tells_log: bool) -> None:
-    """Serve until the requests end; the log is told down to its details, or kept from being printed."""
+    """Serve until the requests end; `verbose` logs details."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.enable(all_threads=False)  # the others run on: reading their stacks can crash or never end
     threading.excepthook = _end_with_a_thread
@@ -81,7 +81,7 @@ def main(*, tells_log: bool) -> None:
 
 def _import_everything() -> None:
     """Import what models need while the parent thinks and native code reads, the heaviest first."""
-    with suppress(Exception):  # whoever needs it has more to say
+    with suppress(Exception):  # its first use reports the error
         for name in ("localspec.inference.runtime", "numpy.random"):
             import_module(name)
 
@@ -93,7 +93,7 @@ def _end_with_a_thread(failure: threading.ExceptHookArgs) -> None:
 
 
 def _die_first_and_fast() -> None:
-    """Let the system, short of memory, end this process before others, and write no image of gigabytes."""
+    """Make the system, short of memory, end this process first, and write no core dump."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500", "ascii")
     if sys.platform != "win32":
@@ -105,7 +105,7 @@ def _die_first_and_fast() -> None:
 
 
 class Outbox:
-    """Writes what it is given in a thread of its own; what piles up meanwhile goes as one."""
+    """Writes values in its own thread; values that pile up are sent together."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -174,7 +174,7 @@ class ModelService:
         self._outbox = outbox
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
-        self._is_measuring = False  # because nobody wants anything
+        self._is_measuring = False  # while idle
         self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
         self._work: SimpleQueue[_Job] = SimpleQueue()
         self._asides: SimpleQueue[_Job] = SimpleQueue()
@@ -240,7 +240,7 @@ class ModelService:
     def _serve(self, queue: SimpleQueue[_Job]) -> None:
         if queue is self._work:
             with suppress(Exception):  # as above
-                native()  # at once, before anybody asks
+                native()  # at once, before the first request
             threading.Thread(target=_import_everything, name="localspec-imports", daemon=True).start()
         while True:
             job = self._next(queue)
@@ -260,7 +260,7 @@ class ModelService:
         return queue.get()
 
     def _measure(self, runtime: Runtime, queue: SimpleQueue[_Job]) -> None:
-        """Measure what calls cost, and tell so; a call that arrives ends it."""
+        """Measure call costs and report that; an incoming call ends it."""
         with self._lock:
             self._is_measuring = True
         self._outbox.put(Measuring(is_under_way=True))
@@ -295,7 +295,7 @@ class ModelService:
             return self._open(job)
         answer: object
         if call.method == "look":
-            from localspec.hardware.devices import ask  # which runs where there are no models, too
+            from localspec.hardware.devices import ask  # also needed without models
 
             answer = ask()
         elif self._runtime is None:
@@ -337,7 +337,7 @@ class ModelService:
         return runtime.target, runtime.draft, runtime.notes, runtime.modes
 
     def _watch(self, runtime: Runtime) -> None:
-        """Tell when cards begin to make programs, and when they have done with it."""
+        """Report when GPUs start and finish compiling kernels."""
         told = False
         while runtime.uses_cards:
             time.sleep(_WATCH_S)
@@ -360,14 +360,14 @@ class ModelService:
                 _give_up(rpc.looks, seconds)
 
     def _tell(self, job: _Job, *words: object) -> None:
-        """Tell how far a task is; raises `Cancelled` if it is not wanted any more."""
+        """Report the progress of a task; raises `Cancelled` if it was cancelled."""
         if job.cancelled:
             raise Cancelled("it was stopped")
         self._outbox.put(Event(job.call.number, words))
 
 
 def _give_up(servers: Iterable[str], silent_s: float) -> None:
-    """End, if there are servers: llama.cpp waits for ever for one that sleeps, or whose cable is pulled."""
+    """Exit at once if there are RPC servers: llama.cpp waits for ever for a sleeping or disconnected one."""
     if names := " or ".join(servers):
         os.write(2, f"{SILENT}{names} has not answered for {silent_s:.0f} s\n".encode())
         os._exit(1)

@@ -1,6 +1,6 @@
-"""Open models in another process, behind the interface of those in this one.
+"""Models in another process, with the interface of those in this one.
 
-The process has two pipes for requests and replies; what it prints and logs, and how it ends, is told.
+The process has two pipes for requests and replies; its output, its log and its end are reported.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _Arguments = ParamSpec("_Arguments")
 _Models = TypeVar("_Models", bound=OpenModels)
 _Value = TypeVar("_Value")
 
-_ASK_S = 0.05  # how often `on_progress` is asked whether to go on
+_ASK_S = 0.05  # how often `on_progress` is asked whether to continue
 _POLITE_S = 1.0  # for a process that is to end, before it is made to
 _FIRM_S = 0.5
 _ASIDE_S = 3.0  # for what is answered at once
@@ -92,10 +92,10 @@ def _remote(
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """A target and at most one draft model, open in a process of their own; a context manager.
+    """A target and at most one draft model in a child process; a context manager.
 
-    When that process ends, the call under way and every later one raise `EngineDied`, which says why;
-    only `cancel` and `close` then have nothing to do.
+    When that process ends, the call in progress and every later one raise `EngineDied`, with the reason;
+    only `cancel` and `close` then do nothing.
     """
 
     target: ModelInfo
@@ -104,7 +104,7 @@ class Worker(AbstractContextManager["Worker"]):
     modes: tuple[Mode, ...]
 
     def __init__(self, on_log: Callable[[LogLine], None] | None = None) -> None:
-        """Start the process, which gets ready to `load`; `on_log` is called in a thread of its own."""
+        """Start the process, which prepares to `load`; `on_log` is called in its own thread."""
         self._process = EngineProcess(on_log)
         self._close = weakref.finalize(self, self._process.close)  # also when the program ends
 
@@ -116,10 +116,10 @@ class Worker(AbstractContextManager["Worker"]):
         on_progress: Callable[[float], bool] | None = None,
         on_log: Callable[[LogLine], None] | None = None,
     ) -> Worker:
-        """Open the models of a plan; `on_progress(fraction)` is asked again and again.
+        """Open the models of a plan; `on_progress(fraction)` is called repeatedly.
 
-        It returns False to stop, and is called in this thread; `on_log` is called in one of its own. Raises
-        what `load` raises.
+        It returns False to stop, and is called in this thread; `on_log` is called in its own. Raises the
+        errors of `load`.
         """
         worker = cls(on_log)
         worker.load(plan, on_progress=on_progress)
@@ -135,7 +135,7 @@ class Worker(AbstractContextManager["Worker"]):
         try:
             with self._or_killed():
                 headers = known.copy()  # other threads may read one meanwhile
-                # The process opens the models where it is told to, and need not know the planner.
+                # The child gets the placement only as options, and does not import the planner.
                 pending = self._process.call("open", headers, replace(plan, placement=None))
                 opened = cast(Opened, _watched(pending, on_progress))
         except ServerLost:
@@ -152,11 +152,11 @@ class Worker(AbstractContextManager["Worker"]):
 
     @contextmanager
     def _or_killed(self) -> Iterator[None]:
-        """End a process that does not do what it is started for."""
+        """End a process that failed at its start."""
         try:
             yield
         except EngineError as error:
-            self._process.kill(error)  # what is asked next has failed for the same reason
+            self._process.kill(error)  # later calls fail for the same reason
             raise
         except BaseException:
             self._process.kill()
@@ -170,7 +170,7 @@ class Worker(AbstractContextManager["Worker"]):
     def perform(
         self, task: Callable[..., _Value], *arguments: object, on_progress: Callable[..., None] | None = None
     ) -> _Value:
-        """Return what a function of a module makes of the runtime in its process.
+        """Run a module's function on the runtime in its process, and return the result.
 
         It is called with the runtime, the arguments, and what tells `on_progress` or raises `Cancelled`, if
         somebody wants to know.
@@ -204,12 +204,12 @@ class Worker(AbstractContextManager["Worker"]):
         self._process.pause()
 
     def first_call_s(self) -> float | None:
-        """Return for how long a card has been making the programs of a call, None if it is not."""
+        """Return for how long a GPU has been making the programs of a call, None if it is not."""
         since = self._process.first_call_since
         return None if since is None else time.monotonic() - since
 
     def is_measuring(self) -> bool:
-        """Tell whether costs are being measured because nobody asks anything."""
+        """Return whether costs are being measured while idle."""
         return self._process.is_measuring
 
     known_settings = _remote(QuickChooser.known_settings)
@@ -234,7 +234,7 @@ class Worker(AbstractContextManager["Worker"]):
 
 
 def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> object:
-    """Return the result of a call whose progress somebody may watch, and stop."""
+    """Return the result of a call with progress, which can be stopped."""
     fraction = 0.0
     while not isinstance(reply := pending.next(None if on_progress is None else _ASK_S), Result):
         if reply is not None:
@@ -245,7 +245,7 @@ def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> o
 
 
 class Pending:
-    """A call under way; close it."""
+    """A call in progress; close it."""
 
     def __init__(self, process: EngineProcess, number: int) -> None:
         self.number = number
@@ -266,25 +266,25 @@ class Pending:
         return reply
 
     def cancel(self) -> None:
-        """Tell the process that nobody wants it any more."""
+        """Cancel the call in the process."""
         if self.can_cancel:
             self.can_cancel = False
             self._process.send(Cancel(self.number))
 
     def close(self) -> None:
-        """Stop the call if it goes on, and wait until it has stopped, but not for ever."""
+        """Stop the call if it continues, and wait until it has stopped, but not for ever."""
         try:
             if not self._ended:
                 self.cancel()
             ends = time.monotonic() + _LEAVING_S
-            # a lost iterator may be collected in the very thread that would bring the end of its call
+            # a lost iterator may be collected in the thread that would end its call
             while not self._ended and threading.current_thread() is not self._process.reader:
                 if (left_s := ends - time.monotonic()) <= 0:
-                    break  # what it asks for next has to wait there
+                    break  # the next request has to wait there
                 with suppress(LocalSpecError):
                     reply = self.next(left_s)
                     if isinstance(reply, Event) and isinstance(reply.event, Paused):
-                        self._process.drop(reply.event.number)  # which nobody else knows
+                        self._process.drop(reply.event.number)  # no other code knows this number
         finally:
             self._process.forget(self.number)
 
@@ -304,8 +304,8 @@ class EngineProcess:
         self._frames: SimpleQueue[bytes | None] = SimpleQueue()
         self._pending: dict[int, Pending] = {}
         self._end: EngineError | None = None
-        self.first_call_since: float | None = None  # in which a card makes programs
-        self.is_measuring = False  # what calls cost, while nobody asks anything
+        self.first_call_since: float | None = None  # in which a GPU makes programs
+        self.is_measuring = False  # call costs, while idle
         self._opens = False  # models, or has
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
@@ -313,11 +313,11 @@ class EngineProcess:
         self._writer.start()
 
     def call(self, method: str, *arguments: object, **options: object) -> Pending:
-        """Begin a call; raise `EngineDied` if there is nobody to answer it."""
+        """Begin a call; raise `EngineDied` if the process has ended."""
         number = next(self._numbers)
         pending = Pending(self, number)
         self._opens |= method == "open"
-        # in this order, and in `_settle` in the other: a call too late to be told of the end sees it here
+        # in this order, and in `_settle` in the other: a call that comes too late sees the end here
         self._pending[number] = pending
         if self._end is not None:
             self.forget(number)
@@ -333,7 +333,7 @@ class EngineProcess:
                 yield reply.event
 
     def send(self, request: Request) -> None:
-        """Tell the child something without waiting for it to listen; the reader finds out that it is gone."""
+        """Send a message without waiting; the reader notices if the child is gone."""
         if self._end is None:  # an iterator may outlive the interpreter's ability to pickle
             self._frames.put(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
@@ -343,12 +343,12 @@ class EngineProcess:
             pending.cancel()
 
     def pause(self) -> None:
-        """Let every answer stand still that is being written."""
+        """Pause every running answer."""
         for number in list(self._pending):
             self.send(Pause(number))
 
     def drop(self, number: int) -> None:
-        """Give up a paused answer without waiting for it."""
+        """Drop a paused answer without waiting for it."""
         self.forget(self.call("drop", number).number)
 
     def forget(self, number: int) -> None:
@@ -356,13 +356,13 @@ class EngineProcess:
         self._pending.pop(number, None)
 
     def close(self, reason: EngineError | None = None) -> None:
-        """End the process: by the end of its requests, or by force. Calls under way raise `EngineDied`.
+        """End the process: by the end of its requests, or by force. Calls in progress raise `EngineDied`.
 
         Later calls raise the reason, if there is one.
         """
         if self._end is None:
             self._end = reason or EngineError("the models are closed")
-        if not self._opens:  # what it is getting ready for does not come
+        if not self._opens:  # nothing will be opened
             self._process.kill()
         self._frames.put(None)
         if not self._ends_within(_POLITE_S):
@@ -385,7 +385,7 @@ class EngineProcess:
         return True
 
     def _release(self) -> None:
-        """Join the threads and close their pipes; what somebody else keeps open is left alone."""
+        """Join the threads and close their pipes; pipes that another process keeps open are left alone."""
         for thread, stream in ((self.reader, self._replies), (self._output.reader, self._output.stream)):
             if _joined(thread):
                 stream.close()
@@ -419,7 +419,7 @@ class EngineProcess:
             pending.replies.put(reply)
 
     def _settle(self) -> None:
-        """Tell everybody who waits that the process has ended, and why."""
+        """Report the end of the process and its reason to all waiting calls."""
         if not self._ends_within(_DEATH_S):
             self._process.kill()  # it cannot answer any more
             self._ends_within(_DEATH_S)
@@ -435,7 +435,7 @@ class EngineProcess:
 
 
 def _joined(thread: threading.Thread) -> bool:
-    """Wait a moment for a thread to end, unless it is this one; tell whether it has."""
+    """Wait a moment for a thread to end, unless it is this one; return whether it has."""
     if thread is not threading.current_thread():
         thread.join(_FIRM_S)
     return not thread.is_alive()
@@ -451,8 +451,8 @@ _MEANINGS = {
 }
 _WINDOWS_NAMES = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000094: "SIGFPE"}
 _SERVER = "RPC"  # llama.cpp's words for a connection that breaks: ggml-rpc.cpp
-_DUMP = "Fatal Python error:"  # how faulthandler begins, after what the library itself has said
-_FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # in which somebody built the library
+_DUMP = "Fatal Python error:"  # the beginning of faulthandler's output, after the library's own
+_FOLDER = re.compile(r"^\S*[/\\](?=[^/\\\s]+:\d+: )")  # the folder in which the library was built
 _TELLING = re.compile(r"^no reply|assert|error|exception|failed|what\(\):|abort", re.IGNORECASE)
 
 
@@ -472,14 +472,14 @@ def explain(code: int, output: Iterable[str]) -> EngineDied:
 
 
 def _telling_line(output: Iterable[str]) -> str:
-    """Return the last line that speaks of a failure, else the last of all."""
+    """Return the last line about a failure, else the last line."""
     lines = [line.strip() for line in takewhile(lambda line: not line.startswith(_DUMP), output)]
     telling = [line for line in lines if _TELLING.search(line)] or lines
     return _FOLDER.sub("", telling[-1]) if telling else ""
 
 
 class Output:
-    """What a process prints and logs, told to a listener in its own thread: a slow one holds nothing up."""
+    """Passes on the output and log of a process in its own thread, so a slow listener blocks nothing."""
 
     def __init__(self, stream: IO[bytes], listener: LogListener | None) -> None:
         self.stream = stream
@@ -498,12 +498,12 @@ class Output:
             self.tell(LogLine(logging.WARNING, "output", text))
 
     def tell(self, line: LogLine) -> None:
-        """Tell the listener a line, without waiting for it."""
+        """Pass a line on, without waiting for the listener."""
         if self._listener is not None:
             self._lines.put(line)
 
     def end(self) -> None:
-        """Let the listener's thread end after the lines so far."""
+        """End the listener's thread after the lines so far."""
         self._lines.put(None)
 
     def _read(self) -> None:
@@ -512,5 +512,5 @@ class Output:
 
     def _relay(self) -> None:
         while self._listener is not None and (line := self._lines.get()) is not None:
-            with suppress(Exception):  # nobody above could hear of it; the next line may fare better
+            with suppress(Exception):  # there is no caller to report it to
                 self._listener(line)

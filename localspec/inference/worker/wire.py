@@ -1,6 +1,6 @@
-"""What the two processes say to each other: pickled values, one after the other, over two pipes.
+"""The messages of the two processes: pickled values over two pipes.
 
-The child greets before its first value. Replies travel in lists: what piles up is sent at once.
+The child greets before its first value. Replies are sent in lists, so values that pile up go together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from localspec.types.request import Mode
 ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
 SILENT = "no reply: "
-"""How the last line of a process begins that has given up waiting for another machine."""
+"""The beginning of the last line of a process that stopped waiting for another machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The answer of this call is to stand still, if it is being written; it still ends with a reply."""
+    """Pause the answer of this call if it is running; it still ends with a reply."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something happened in a call that goes on: a fraction loaded, a part of an answer or of a task."""
+    """An event of a running call: a fraction loaded, a part of an answer or of a task."""
 
     number: int
     event: object
@@ -65,14 +65,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class FirstCall:
-    """A card has been making programs for so long, or has done with it (None)."""
+    """A GPU has been making programs for so long, or has done with it (None)."""
 
     seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """The process begins to measure what calls cost, because nobody asks anything, or has ended that."""
+    """The process has started to measure call costs while idle, or has finished that."""
 
     is_under_way: bool
 

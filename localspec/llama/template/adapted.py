@@ -1,4 +1,4 @@
-"""Change a conversation to suit a chat template that does not take every one, so that nothing is lost."""
+"""Adapt a conversation to a chat template with restrictions, without losing anything."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
 
 
 def _with_simple_calls(messages: Sequence[Message], traits: TemplateTraits) -> Iterator[Message]:
-    """Yield messages whose calls stand alone, or without text, where a template wants that.
+    """Yield messages with single calls, or with calls separate from text, if a template requires that.
 
-    An answer of a blank stands between a result and the next question where one has to.
+    An answer of a blank is added between a result and the next question if one is required.
     """
     waiting = deque(messages)
     last: Message | None = None
@@ -51,7 +51,7 @@ def _with_simple_calls(messages: Sequence[Message], traits: TemplateTraits) -> I
 
 
 def _one_by_one(message: Message, results: list[Message]) -> Iterator[Message]:
-    """Yield each call in a message of its own, with its result behind it."""
+    """Yield each call in a separate message, followed by its result."""
     for call in message.tool_calls:
         yield replace(message, tool_calls=(call,))
         message = Message("assistant", "")
@@ -63,9 +63,9 @@ def _one_by_one(message: Message, results: list[Message]) -> Iterator[Message]:
 
 
 def _with_system_folded(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Message, ...]:
-    """Return messages with a system message first, if at all; others become part of what a person says.
+    """Return messages with at most one system message, first; others become part of the user's messages.
 
-    It goes in front of the question that follows, or else behind the one before.
+    Each goes in front of the next question, or else after the previous one.
     """
     if traits.takes_system and traits.takes_later_system:
         return tuple(messages)
@@ -94,7 +94,7 @@ def _with_system_folded(messages: Sequence[Message], traits: TemplateTraits) -> 
 
 
 def _say(messages: list[Message], question: Message) -> None:
-    """Add what a person says, to the last message if that is theirs, too."""
+    """Add what the user says, to the last message if that is theirs, too."""
     if messages and messages[-1].role == "user":
         question = _joined([messages.pop(), question])
     messages.append(question)
@@ -125,7 +125,7 @@ def _with_turns(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Me
 
 
 def _joined(messages: Sequence[Message], role: str = "") -> Message:
-    """Return several messages as one; the thinking of all is kept."""
+    """Merge several messages; the thinking of all is kept."""
     content = "\n\n".join(message.content for message in messages if message.content)
     thinking = "\n\n".join(message.thinking for message in messages if message.thinking)
     return Message(role or messages[0].role, content, thinking=thinking)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""An answer that the model goes on with, and the thinking in it and before it."""
+"""An answer that the model continues with, and the thinking in it and before it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from localspec.thinking_tags import OPENING, tags_of
 from localspec.types.request import Message
 
-# What gpt-oss writes before its answer; right behind the prompt its first part stands there already.
+# The text that gpt-oss writes before its answer; its first part may already be at the end of the prompt.
 _FINAL = re.compile(r"(?:<\|start\|>assistant)?<\|channel\|>final<\|message\|>")
 
 
 @dataclass(frozen=True, slots=True)
 class BegunAnswer:
-    """An answer that the model is to go on with: its thinking, if it has some, and what follows that.
+    """An answer that the model is to continue with: its thinking, if it has some, and what follows that.
 
-    `opening` and `closing` are the tags around thinking that stands in the text itself.
+    `opening` and `closing` are the tags around thinking that is in the text itself.
     """
 
     content: str
@@ -27,7 +27,7 @@ class BegunAnswer:
 
 
 def begun_answer(message: Message, spaces: int = 0) -> BegunAnswer:
-    """Return the parts of a message that is to be continued, without so many spaces at its end."""
+    """Return the parts of a message to continue, without `spaces` spaces at its end."""
     text = message.content[: -spaces or None]
     begins = text.lstrip()
     found = OPENING.match(begins)
@@ -43,7 +43,7 @@ def begun_answer(message: Message, spaces: int = 0) -> BegunAnswer:
 
 
 def with_thinking_apart(message: Message) -> Message:
-    """Return an earlier answer whose thinking stands in its text with that apart, where templates look."""
+    """Return an earlier answer with the thinking in its text moved to the template's field."""
     if message.role != "assistant" or message.thinking:
         return message
     begun = begun_answer(message)
@@ -57,7 +57,7 @@ def with_thinking_apart(message: Message) -> Message:
 
 
 def trailing_spaces(messages: Sequence[Message]) -> int:
-    """Return how many spaces end an answer that is to be continued.
+    """Return the number of spaces at the end of an answer to continue.
 
     The model has to write them itself: in most vocabularies a word's token begins with the space before it.
     """

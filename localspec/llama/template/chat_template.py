@@ -35,7 +35,7 @@ Variables = Mapping[str, bool | int | float | str]
 
 
 class ChatTemplate:
-    """How one model wants a conversation written; `note` says what a person should know of it."""
+    """How one model wants a conversation written; `note` says what the user should know of it."""
 
     def __init__(self, vocabulary: Vocabulary, source: str | None) -> None:
         self._vocabulary = vocabulary
@@ -53,7 +53,7 @@ class ChatTemplate:
 
     @cached_property
     def traits(self) -> TemplateTraits:
-        """Return what the template does with conversations; rendered once, within milliseconds."""
+        """Return the template's traits; found once, within milliseconds."""
         try:
             names = set(renderer.variables(self.source)) - self._given.keys() - {"messages", "tools"}
         except UserError as error:
@@ -71,7 +71,7 @@ class ChatTemplate:
 
     @property
     def note(self) -> str:
-        """Return what a person should know: that there is no template, or what it leaves out."""
+        """Return notes for the user: a missing template, or what it leaves out."""
         if self._stands_in:
             return self._stands_in
         lost = self.traits.lost
@@ -84,14 +84,14 @@ class ChatTemplate:
         room: int | None = None,
         tools: Sequence[str] = (),
     ) -> list[int]:
-        """Return the tokens of a conversation, up to where the assistant writes.
+        """Return the tokens of a conversation, up to the assistant's answer.
 
         A last message of the assistant is continued, from before its `trailing_spaces`.
         Texts of special tokens inside messages, calls and tools stay text.
-        Raises `UserError` with the template's own words where it refuses the conversation, and
-        `ContextFullError` for a text that plainly takes more than `room` tokens.
+        Raises `UserError` with the template's own message if it rejects the conversation, and
+        `ContextFullError` for a text that clearly takes more than `room` tokens.
         """
-        mark = f"\U000f0000{int.from_bytes(os.urandom(8))}"  # which nobody can have foreseen
+        mark = f"\U000f0000{int.from_bytes(os.urandom(8))}"  # unpredictable
         rendered = self._render(messages, variables, tools, partial(self._guard, mark=mark))
         vocabulary = self._vocabulary
         bos = vocabulary.decode([vocabulary.bos], special=True) if vocabulary.bos is not None else ""
@@ -108,9 +108,9 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Message], variables: Variables | None = None, tools: Sequence[str] = ()
     ) -> str:
-        """Return the text of a conversation, up to where the assistant writes; tools are JSON each.
+        """Return the text of a conversation, up to the assistant's answer; each tool is JSON.
 
-        Where the template knows nothing of tools, they and their results are told in words.
+        If the template does not support tools, they and their results are described in text.
         """
         return self._render(messages, variables, tools, lambda text: text)
 
@@ -146,7 +146,7 @@ class ChatTemplate:
     def _begun(
         self, prompt: str, begun: BegunAnswer, variables: Variables | None, guard: Callable[[str], str]
     ) -> str:
-        """Return a prompt with the answer that the model goes on with; thinking that is open ends first."""
+        """Return a prompt with the answer that the model continues with; thinking that is open ends first."""
         opening = opened_at_end(prompt)
         content, thinking = guard(begun.content), guard(begun.thinking)
         if begun.opening:
@@ -163,7 +163,7 @@ class ChatTemplate:
         return prompt + start + content
 
     def _find_answer_start(self, variables: tuple[tuple[str, bool | int | float | str], ...]) -> str:
-        """Return what the template writes between the prompt and an answer, such as the name of a channel."""
+        """Return the template's text between the prompt and an answer, such as the name of a channel."""
         question, answer = _SAID
         render = partial(self._marked, self.traits, variables=variables)
         prompt, whole = render(question), render(*_SAID)
@@ -177,7 +177,7 @@ class ChatTemplate:
         tools: tuple[str, ...] = (),
         variables: Iterable[tuple[str, object]] = (),
     ) -> str:
-        """Return the text of a conversation of marks as it stands; empty where the template refuses it."""
+        """Return the text of a conversation of marks; empty if the template rejects it."""
         try:
             return self._rendered(Conversation(messages, tools), traits, dict(variables))
         except UserError:
@@ -216,7 +216,7 @@ class ChatTemplate:
     def _guard(self, content: str, mark: str) -> str:
         """Break every special token's text with the mark, at which the rendering is cut before tokenising."""
         content = self._special.sub(lambda start: start[0] + mark, content)
-        for text in self._single:  # one character cannot be broken: it becomes a part of its own
+        for text in self._single:  # one character cannot be split: it becomes a separate part
             content = content.replace(text, mark + text + mark)
         return content
 
@@ -226,7 +226,7 @@ def _texts(vocabulary: Vocabulary, tokens: Iterable[int]) -> set[str]:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a token that a model's makers added is white space or a number, which need no guard."""
+    """Return whether a token that a model's makers added is white space or a number, which need no guard."""
     return not text.strip() or text.strip().isdecimal()
 
 
@@ -240,7 +240,7 @@ def _guarded(message: Message, guard: Callable[[str], str]) -> Message:
 
 
 def _guarded_json(text: str, guard: Callable[[str], str]) -> str:
-    """Guard the strings in JSON, where an escape may hide a special token that a template brings out."""
+    """Guard the strings in JSON, where an escape may hide a special token that a template would reveal."""
 
     def guarded(value: object) -> object:
         if isinstance(value, str):

@@ -16,9 +16,9 @@ _TIME_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TemplateReport:
-    """What a model's chat template does with conversations; `end_texts` are the tokens that end an answer.
+    """A report on a model's chat template; `end_texts` are the tokens that end an answer.
 
-    `file` is the one of its own in which a person keeps it, in place of the model's.
+    `file` is the user's own template file, in place of the model's.
     """
 
     file: str | None
@@ -27,7 +27,7 @@ class TemplateReport:
     note: str = ""
 
     def lines(self) -> Iterator[str]:
-        """Yield what a person may want to know of it."""
+        """Yield what the user may want to know of it."""
         if self.file is not None:
             yield f"from {self.file}, as config.toml says"
         if self.note:
@@ -60,7 +60,7 @@ def _habits(traits: TemplateTraits) -> Iterator[str]:
 
 
 def template_report(path: Path, given: Path | None = None) -> TemplateReport:
-    """Return what a model's chat template does, or one `given` for it; it opens in a process of its own.
+    """Report on a model's chat template, or on one `given` for it; the model opens in a child process.
 
     Raises `LocalSpecError` for a file that llama.cpp cannot open.
     """

@@ -47,7 +47,7 @@ def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str]:
     specials = {token: vocabulary.text(token) for token in vocabulary.special_tokens}
     safe = []
     for token in vocabulary.control_tokens - vocabulary.stripping_tokens:
-        mark = specials[token].decode("utf-8", "surrogateescape")  # what is no text stands in none
+        mark = specials[token].decode("utf-8", "surrogateescape")  # invalid UTF-8 is in none
         others = (other for each, other in specials.items() if each != token)
         if mark in text and _is_apart(specials[token], others):
             safe.append(re.escape(mark))
@@ -55,9 +55,9 @@ def _marks(vocabulary: Vocabulary, text: str) -> re.Pattern[str]:
 
 
 def _is_apart(text: bytes, others: Iterable[bytes]) -> bool:
-    """Tell whether every occurrence of a special token's text becomes the token.
+    """Return whether every occurrence of a special token's text becomes the token.
 
-    The longer ones are looked for first, so that a shorter one takes nothing from it.
+    Longer ones are searched first, so a shorter one takes nothing from them.
     """
     parts = range(1, len(text))
     heads, tails = tuple(text[:part] for part in parts), tuple(text[part:] for part in parts)

@@ -1,4 +1,4 @@
-"""A chat template that a person keeps in a file, to be used instead of the one in a model's file."""
+"""A chat template in a user's file, used instead of the one in a model's file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARK = "localspecprobe"
 
 
 def read_template(path: Path) -> str:
-    """Return the text of a template; raises `UserError` for a file that holds none."""
+    """Read the text of a template; raises `UserError` for a file without one."""
     what = f"the chat template {path}"
     with in_words(f"{what} cannot be read", UserError, _WHERE):
         data = read_plain(path, LARGEST)

@@ -24,12 +24,12 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class TemplateTraits:
-    """What a chat template takes as it is; the defaults are those of one that takes everything.
+    """What a chat template accepts; the defaults are those of one that accepts everything.
 
-    `adapted` changes a conversation to suit a template that takes less.
+    `adapted` adapts a conversation to a template that accepts less.
     """
 
-    part_roles: tuple[str, ...] = ()  # whose content has to be a list of parts
+    part_roles: tuple[str, ...] = ()  # roles whose content has to be a list of parts
     takes_system: bool = True  # a system message at the beginning
     takes_later_system: bool = True  # another one, anywhere
     takes_users_in_a_row: bool = True
@@ -44,8 +44,8 @@ class TemplateTraits:
     keeps_thinking: bool = True  # of earlier answers
     opens_thinking: str = ""  # the tag that ends a prompt, so that the model thinks first
     closes_answers: bool = True  # also one that ends the conversation
-    end_tokens: tuple[int, ...] = ()  # that it writes behind an answer, or before a question
-    variables: tuple[str, ...] = ()  # that it reads, beside the conversation
+    end_tokens: tuple[int, ...] = ()  # that it writes after an answer, or before a question
+    variables: tuple[str, ...] = ()  # that it reads, in addition to the conversation
     empty_variables: tuple[str, ...] = ()  # that it fails without
     lost: tuple[str, ...] = ()  # what it leaves out whatever the form, in words
     mistake: str = ""  # why it renders nothing at all
@@ -69,7 +69,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 def _trials(variables: tuple[str, ...]) -> Iterator[tuple[Conversation, Sequence[Change], str]]:
-    """Yield what to try, what to change, in turn, where it does not come out, and the loss in words."""
+    """Yield the conversations to try, the changes if a part is lost, and the loss in words."""
     parts, all_parts = (partial(replace, part_roles=roles) for roles in (("user",), _ROLES))
     empty = partial(replace, empty_variables=variables)
     all_empty = partial(replace, part_roles=_ROLES, empty_variables=variables)
@@ -104,7 +104,7 @@ def _settled(
 
 
 def _settled_tools(render: Render, traits: TemplateTraits) -> TemplateTraits:
-    """Return the traits with what the template takes of tools; those that it mangles are told in words."""
+    """Return the traits with the template's support of tools; mangled ones are described in text."""
     in_words = partial(replace, takes_tools=False)
     settled = traits
     for conversation, change in _TOOL_TRIALS:
@@ -115,7 +115,7 @@ def _settled_tools(render: Render, traits: TemplateTraits) -> TemplateTraits:
 
 
 def comes_out(render: Render, conversation: Conversation, traits: TemplateTraits, *also: str) -> bool:
-    """Tell whether each content comes out once, turns in order, and each call, tool and other text at all."""
+    """Return whether each content is rendered once and in order, and each call and tool at all."""
     try:
         text = render(conversation, traits)
     except ModelFileError:
@@ -139,7 +139,7 @@ _THOUGHT = "markedthought"
 
 
 def _talk(*roles: str) -> Conversation:
-    """Return a conversation whose contents are marks that stand nowhere else."""
+    """Return a conversation whose contents are unique marks."""
     marked = (Message(role, f"marked{n}{role}") for n, role in enumerate(roles))  # type: ignore[arg-type]
     return Conversation(tuple(marked))
 

@@ -1,4 +1,4 @@
-"""Which tokens end an answer because the chat template writes them behind one."""
+"""The tokens that end an answer because the chat template writes them after one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from localspec.types.request import Message
 
 _QUESTION, _ANSWER = Message("user", "markedquestion"), Message("assistant", "markedanswer")
 _NEXT, _THOUGHT = Message("user", "markednext"), "markedthought"
-# Parts of an answer, whatever stands around them: a model may go on behind any of these.
+# Parts of an answer, with any surroundings: a model may continue after any of these.
 _PART = re.compile("think|thought|reason|tool|call|action|function|response|channel|final", re.IGNORECASE)
 _TAG = re.compile(r"<[^<>\s]{1,60}>|\[[^\[\]\s]{1,60}\]")
 
@@ -25,9 +25,9 @@ class Render(Protocol):
 
 
 def turn_ends(render: Render, vocabulary: Vocabulary) -> frozenset[int]:
-    """Return the token right behind an answer, and those that begin the question behind it.
+    """Return the token right after an answer, and those that begin the next question.
 
-    Tags of thinking and tools are none, nor is what the model writes in the middle of its turn.
+    Tags of thinking and tools do not count, nor do tokens in the middle of a turn.
     """
     text = render(_QUESTION, _ANSWER, _NEXT)
     _, answered, rest = text.partition(_ANSWER.content)
@@ -48,7 +48,7 @@ def _is_tag(vocabulary: Vocabulary, token: int) -> bool:
 
 
 def _inside_answers(render: Render, vocabulary: Vocabulary) -> set[int]:
-    """Return the tokens that stand between the parts of one answer: thinking, call and text."""
+    """Return the tokens between the parts of one answer: thinking, call and text."""
     prompt = render(_QUESTION).partition(_QUESTION.content)[2]
     called = replace(PROBE[1], thinking=_THOUGHT)
     thought = replace(_ANSWER, thinking=_THOUGHT)
@@ -65,6 +65,6 @@ def _inside_answers(render: Render, vocabulary: Vocabulary) -> set[int]:
 
 
 def _common(one: str, other: str) -> int:
-    """Return how many characters two texts begin with alike."""
+    """Return the length of the common prefix of two texts."""
     differ = (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
     return next(differ, min(len(one), len(other)))

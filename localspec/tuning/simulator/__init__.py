@@ -1,1 +1,1 @@
-"""What any settings would do on traced answers, in virtual time."""
+"""The effect of any settings on traced answers, in virtual time."""

@@ -43,7 +43,7 @@ class CallCurve:
 
 @dataclass(frozen=True, slots=True)
 class CallTimes:
-    """What everything takes while one answer is decoded."""
+    """All times while one answer is decoded."""
 
     verify: CallCurve
     step: CallCurve  # while the target works, if it ever does
@@ -55,16 +55,16 @@ class CallTimes:
     deviation: float  # of one verification from the next, in its time
 
     def around_step(self, width: int) -> float:
-        """Return what Python takes around a call that prepares outcomes."""
+        """Return Python's time around a call that prepares outcomes."""
         return self.drafting_s * (AHEAD_STEP + FURTHER_BRANCH * (width - 1))
 
     def unsteady(self, number: int) -> float:
-        """Return what the verification with a number takes in its usual time."""
+        """Return the ratio of a verification to its typical time."""
         return 1.0 + self.deviation * _NORMAL[number % len(_NORMAL)]
 
 
 class Timing:
-    """The measured costs that hold in one mode."""
+    """The measured costs in one mode."""
 
     def __init__(self, costs: Costs, mode: Mode) -> None:
         together = [calls for calls in costs.calls if calls.together == (mode == "ssd")]
@@ -75,7 +75,7 @@ class Timing:
         self._mode = mode
 
     def latency_model(self) -> LatencyModel:
-        """Return what the engine knows before it decodes: a few sizes, with little text in the caches."""
+        """Return the costs known before decoding: a few sizes, with little text in the caches."""
         calls = self._calls[0]
         return LatencyModel(
             CostCurve(_chosen(calls.verify, VERIFY_SIZES)),
@@ -83,7 +83,7 @@ class Timing:
         )
 
     def at(self, depth: int) -> CallTimes:
-        """Return what calls take with so many tokens in the caches."""
+        """Return the call times with `depth` tokens in the caches."""
         known = self._overhead
         first, last = self._calls[0], self._calls[-1]
         share = (depth - first.depth) / (last.depth - first.depth) if last.depth > first.depth else 0.0

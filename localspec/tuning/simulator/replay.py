@@ -1,9 +1,9 @@
-"""What the draft model would have proposed at each place of a traced answer, for any settings; pure.
+"""The draft model's proposals at each position of a traced answer, for any settings; pure.
 
 The emitted text is distributed as the target's own, whatever was drafted, so a simulation stays on the
-traced answer. Given that the token x stands there, a draft token that was drawn from q had proposed it and
-was accepted with probability min(1, q(x) / p(x)); else it was drawn from normalise(max(q - p, 0)) and x is
-the bonus token. A draft that is chosen without chance is accepted where it equals x.
+traced answer. Given the token x there, a draft token sampled from q was x and was accepted with probability
+min(1, q(x) / p(x)); else it was sampled from normalise(max(q - p, 0)) and x is the bonus token. A
+deterministic draft is accepted where it equals x.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from localspec.decoding.measurements import Trace, TraceSegment
 from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises, saguaro_top
 from localspec.types.request import EngineSettings, Sampling
 
-USUAL_MULTIPLE = 64  # of vocabularies, whose size a trace does not tell
-BEST_LOGIT = 15.0  # usual; a trace does not know it, and repetition penalties depend on it
+USUAL_MULTIPLE = 64  # of vocabulary sizes, which a trace does not have
+BEST_LOGIT = 15.0  # typical; a trace does not have it, and repetition penalties depend on it
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What of the settings decides how draft tokens are chosen."""
+    """The settings that decide how draft tokens are chosen."""
 
     deterministic: bool
-    guesses: bool  # whether anybody asks what else might follow
+    guesses: bool  # whether other likely tokens are needed
     draft_temperature: float = 1.0
     saguaro_c: float = 1.0
     saguaro_top: int = 1
@@ -51,12 +51,12 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is proposed at each place of an answer.
+    """The proposals at each position of an answer.
 
-    `judged` holds the proposals that the target judges; `unjudged` the same with a token that stands for the
-    bonus token after a draft which was accepted in full, where p and q are drawn from independently.
-    `astray` stands for what the draft model thinks after a wrong token that it has proposed itself: it is as
-    sure of itself as where it was right, so these are proposals from places that follow such a token.
+    `judged` has the proposals that the target verifies; `unjudged` has independent samples from p and q,
+    for the bonus token after a fully accepted draft. `astray` models the draft model after a wrong token of
+    its own: it is as confident as after a right one, so these are proposals from positions after such a
+    token.
     """
 
     judged: tuple[Proposal, ...]
@@ -65,7 +65,7 @@ class Script:
 
     @property
     def deterministic(self) -> bool:
-        """Tell whether proposals are chosen without chance."""
+        """Return whether proposals are chosen without chance."""
         return self.judged is self.unjudged
 
     def at(self, place: int) -> Proposal:
@@ -81,7 +81,7 @@ class Replay:
         self.segment = segment
         self.prompt = list(segment.prompt)
         self.tokens: list[int] = segment.tokens.tolist()
-        # A greedy target has no temperature of its own: see `Proposer`.
+        # A greedy target has no temperature: see `Proposer`.
         plain = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         self._sampling = plain if sampling.is_greedy else sampling
         self._penalised = penalises(sampling)
@@ -90,7 +90,7 @@ class Replay:
         self._uniforms = np.random.default_rng(seed).random((3, len(self.tokens)))
 
     def script(self, shape: Shape) -> Script:
-        """Return what is proposed everywhere, as a `Proposer` would."""
+        """Return the proposals of all positions, as a `Proposer` would make them."""
         judged, unjudged = self._proposed(shape)
         return Script(judged, unjudged, self._astray(judged))
 
@@ -152,7 +152,7 @@ class Replay:
 
 
 def replays(trace: Trace, seed: int = 0) -> tuple[Replay, ...]:
-    """Return every traced answer with random numbers of its own."""
+    """Return every traced answer with its own random numbers."""
     known = [int(array.max(initial=0)) for s in trace.segments for array in (s.draft_ids, s.tokens)]
     vocabulary = -(-(max(known, default=0) + 1) // USUAL_MULTIPLE) * USUAL_MULTIPLE
     return tuple(
@@ -178,7 +178,7 @@ def candidates(segment: TraceSegment, sampling: Sampling) -> tuple[Ids, Floats]:
 
 
 def target_of(segment: TraceSegment, ids: Ids) -> Floats:
-    """Return the target's probabilities of the candidates, which penalties may have sorted anew."""
+    """Return the target's probabilities of the candidates, which penalties may have sorted again."""
     known = segment.target_of_draft[:, None, :CANDIDATES].astype(np.float64)
     traced = segment.draft_ids[:, None, :CANDIDATES]
     return np.asarray((known * (ids[:, :, None] == traced)).sum(axis=2))
@@ -232,7 +232,7 @@ def _drawn(ids: Ids, chances: Floats, uniforms: Floats) -> Ids:
 
 
 def _guesses(ids: Ids, chances: Floats) -> Iterable[tuple[tuple[int, float], ...]]:
-    """Return the best tokens of each row with their chances, as far as there are any."""
+    """Return the best tokens of each row with their chances, if there are any."""
     counts = np.minimum((chances > 0).sum(axis=1), GUESSES).tolist()
     rows = zip(ids.tolist(), chances.tolist(), counts, strict=True)
     return [tuple(zip(tokens[:count], weights, strict=False)) for tokens, weights, count in rows]

@@ -16,7 +16,7 @@ _ANY_TOKEN = 2**31
 
 
 class ReplayedModel(LanguageModel):
-    """A draft model that only knows places in a traced answer, and whose calls take their time.
+    """A draft model that only knows positions in a traced answer, and whose calls take virtual time.
 
     It has no logits: what it proposes at a place its script says, which a `ReplayedProposer` reads.
     """
@@ -27,7 +27,7 @@ class ReplayedModel(LanguageModel):
     def __init__(self, clock: VirtualClock, sequences: int) -> None:
         self.clock = clock
         self._lengths = [0] * sequences
-        self._right = [0] * sequences  # per sequence: so many leading tokens are those of the answer
+        self._right = [0] * sequences  # per sequence: the number of leading tokens equal to the answer
         self._text: list[int] = []
         self._prompt = 0
         self.max_sequences = sequences
@@ -38,7 +38,7 @@ class ReplayedModel(LanguageModel):
         self._text, self.script, self.times = replay.prompt + replay.tokens, script, times
 
     def length(self, sequence: int = 0) -> int:
-        """Return how many tokens a sequence holds."""
+        """Return the number of tokens in a sequence."""
         return self._lengths[sequence]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
@@ -83,12 +83,12 @@ class ReplayedModel(LanguageModel):
         return ~place if is_own else place  # a token that surprises it is like the right one there
 
     def unjudged(self, position: int) -> Proposal:
-        """Return what is proposed at a position of the text if nobody judges it."""
+        """Return the proposal at a position of the text if it is not verified."""
         known = self.script.unjudged
         return known[min(position - self._prompt, len(known) - 1)]
 
     def rewrite(self, tokens: Sequence[int], start: int) -> None:
-        """Let these be the tokens that sequence 0 holds from `start` on, as far as it holds any."""
+        """Set the tokens of sequence 0 from `start` on, up to its length."""
         held = self._lengths[0] - start
         if held > 0:
             self.truncate(start)
@@ -101,7 +101,7 @@ class ReplayedModel(LanguageModel):
         self._right[sequence] = min(self._right[sequence], length)
 
     def share(self, source: int, target: int, end: int) -> None:
-        """Let `target` share what `source` holds up to position `end`."""
+        """Share the cells of `source` up to position `end` with `target`."""
         self._lengths[target] = end
         self._right[target] = min(self._right[source], end)
 
@@ -146,7 +146,7 @@ class ReplayedProposer:
         return []
 
     def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
-        """Return the first proposal, drawn anew: what the target emits there does not depend on it."""
+        """Return the first proposal, drawn again: what the target emits there does not depend on it."""
         if self.deterministic:
             return proposals[0]
         drawn = self._model.unjudged(start)

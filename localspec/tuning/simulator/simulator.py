@@ -1,4 +1,4 @@
-"""Predict what any settings would do on traced answers, in virtual time; pure and repeatable.
+"""Predict the effect of any settings on traced answers, in virtual time; pure and reproducible.
 
 The engine's own drafters decide everything, on a clock that only calls of the models and Python move. A
 replayed model stands behind the port `Proposer`, and the draft worker's ports end in virtual time. The target
@@ -46,7 +46,7 @@ class Simulator:
         self._script = lru_cache(SCRIPTS_KEPT)(lambda number, shape: self._replays[number].script(shape))
 
     def __call__(self, settings: EngineSettings, segments: Iterable[int] | None = None) -> Summary:
-        """Return what decoding answers one after another would do, added up; by default all of them."""
+        """Return the sums of decoding answers one after another; by default all of them."""
         engine = _SimulatedEngine(settings, Timing(self._costs, settings.mode))
         shape = Shape.of(self._sampling, settings)
         for number in range(len(self._replays)) if segments is None else segments:
@@ -130,7 +130,7 @@ class _SimulatedEngine:
         self.summaries.append(tally.summary())
 
     def _one_by_one(self, draft: Draft) -> int:
-        """Return how many tokens of a draft took Python each: copies beside a model come as a whole."""
+        """Return the number of draft tokens with Python time each; copies next to a model come as a whole."""
         if self.settings.mode != "ngram" and draft.origin is DraftOrigin.NGRAM:
             return 0
         return min(len(draft.tokens), self.settings.draft_length)

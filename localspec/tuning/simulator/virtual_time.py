@@ -31,19 +31,19 @@ class VirtualClock:
         return self.now
 
     def follow(self, target_side: Acting) -> None:
-        """Let the target's side act from now on."""
+        """From now on the target's side acts."""
         self._target_side, self._due = target_side, self.now
         self.wait()
 
     def spend(self, seconds: float) -> None:
-        """Let time pass; raises `Cancelled` when the target's side has finished meanwhile."""
+        """Advance the time; raises `Cancelled` if the target's side has finished meanwhile."""
         end = self.now + seconds
         while self._due <= end:
             self.wait()
         self.now = end
 
     def wait(self) -> None:
-        """Let time pass until the target's side acts."""
+        """Advance the time until the target's side acts."""
         assert self._target_side is not None
         assert self._due < math.inf, "both sides wait for each other"
         self.now = max(self.now, self._due)

@@ -57,7 +57,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self.border_title = Content(f"{mode_name(mode)}  waits")
 
     def compose(self) -> ComposeResult:
-        """Return text, figures and the way to keep them."""
+        """Yield the text, the figures and the way to keep them."""
         yield VerticalScroll(can_focus=False)
         yield ExplainedText(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
@@ -67,7 +67,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self.query_one(VerticalScroll).anchor()
 
     def look(self) -> bool:
-        """Show what has come; tell whether the answer is finished anew."""
+        """Show new text; return whether the answer has finished."""
         update = self.live.drain()
         if update.started is not None:
             self._message_id, item = update.started.id, Shown(update.started)
@@ -107,7 +107,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_click(self, event: events.Click) -> None:
-        """Keep the answer if the line that says so is clicked."""
+        """Keep the answer when the line is clicked."""
         if event.widget is not None and event.widget.has_class("answer-column--keep"):
             self.action_keep()
 
@@ -118,7 +118,7 @@ class AnswerColumn(Vertical, can_focus=True):
 class CompareScreen(ModalScreen[int | None]):
     """A column for each mode, in tabs where it is narrow. Returns the message to keep showing.
 
-    One thread runs the modes in turn: at once they would share the machine and prove nothing.
+    One thread runs the modes one after the other: at once, they would share the machine.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
@@ -136,7 +136,7 @@ class CompareScreen(ModalScreen[int | None]):
         cancel: Callable[[], None],
         end_engine: Callable[[], None],
     ) -> None:
-        """Compare; `end_engine` is for one that does not react to `cancel`, and may take a second."""
+        """Compare; `end_engine` is for one that does not respond to `cancel`, and may take a second."""
         super().__init__()
         self._answer = run
         self._cancel_answer = cancel
@@ -187,9 +187,9 @@ class CompareScreen(ModalScreen[int | None]):
         try:
             for event in self._answer(column.mode):
                 column.live.take(event)
-                if self._stopped_s is not None:  # asked before this answer was under way
+                if self._stopped_s is not None:  # asked before this answer was in progress
                     self._cancel_answer()
-        except Exception as error:  # noqa: BLE001 - the column tells it
+        except Exception as error:  # noqa: BLE001 - the column shows it
             column.live.take(error)
 
     def _look(self) -> None:

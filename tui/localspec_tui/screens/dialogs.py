@@ -24,15 +24,15 @@ from localspec_tui.keys import KeyFooter, key_of, take_key
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 
-WRITING_S = 0.5  # from one letter to the next of somebody who writes
-READING_S = 0.5  # in which nobody has read a question: a letter was meant for what was there before
+WRITING_S = 0.5  # between two letters of a user who is typing
+READING_S = 0.5  # too short to have read a question: a letter was meant for the screen before
 
 
 class AskScreen(ModalScreen[bool]):
     """Ask, and return whether the answer was yes; Escape means no.
 
-    With `is_careful` nobody agrees by writing on: Enter means no until somebody goes to yes, and only a
-    letter alone, typed by somebody who can have read the question, is an answer.
+    With `is_careful`, typing on is not an answer: Enter means no until the user moves to yes, and only a
+    single letter counts, typed late enough to have read the question.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,7 +48,7 @@ class AskScreen(ModalScreen[bool]):
         self._yes = yes
         self._no = no
         self._is_careful = is_careful
-        self._is_written_on = False  # so that further letters are no answers
+        self._is_written_on = False  # so further letters are not answers
         self._agreeing: Timer | None = None
         self._since = monotonic()
 
@@ -62,13 +62,13 @@ class AskScreen(ModalScreen[bool]):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let Enter take the answer that does no harm."""
+        """Give the harmless answer the focus for Enter."""
         self._since = monotonic()
         if self._is_careful:
             self.query_one("#no").focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Take letters behind others for no answers."""
+        """Ignore letters that follow others."""
         if not (self._is_careful and event.is_printable):
             return
         if self._is_written_on:
@@ -79,7 +79,7 @@ class AskScreen(ModalScreen[bool]):
         self._is_written_on = True
 
     def action_agree(self) -> None:
-        """Answer yes, unless other letters follow or nobody can have read the question."""
+        """Answer yes, unless other letters follow or the question is too new."""
 
         def agree() -> None:
             self.dismiss(True)
@@ -122,9 +122,9 @@ class EditArea(TextArea):
 
 
 class EditScreen(ModalScreen[str | None]):
-    """Edit a text, and return it; None if it is to stay as it was.
+    """Edit a text, and return it; None to leave it unchanged.
 
-    A changed text is given up only at the second Escape.
+    A changed text is only dropped at the second Escape.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -213,7 +213,7 @@ class TickList(SelectionList[Ticked]):
 class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
     """A list of exchanges; the ticked ones are left out. Returns the ids of all their messages.
 
-    Where something waits for room, nothing but what gives it enough is taken.
+    If a question waits for space, only a choice that frees enough is accepted.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

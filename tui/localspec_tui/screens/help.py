@@ -1,4 +1,4 @@
-"""All keys, commands and words of the screen, narrowed by what is typed."""
+"""All keys, commands and terms of the screen, filtered by typing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class HelpScreen(ModalScreen[None]):
     ]
 
     def __init__(self, entries: Sequence[HelpEntry], own: Sequence[Command[str]] = ()) -> None:
-        """Remember the keys, and the commands that the person has made."""
+        """Remember the keys, and the commands that the user has made."""
         super().__init__()
         self._own = own
         self._entries = tuple(entries)
@@ -58,7 +58,7 @@ class HelpScreen(ModalScreen[None]):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let it be typed at once."""
+        """Give the input the focus."""
         self._line.focus()
 
     def action_toggle_names(self) -> None:
@@ -91,7 +91,7 @@ class HelpScreen(ModalScreen[None]):
 
 
 class _Group(Vertical):
-    """A title and its lines, as far as they are looked for."""
+    """A title and its matching lines."""
 
     def __init__(self, title: str, lines: Sequence[_Line]) -> None:
         super().__init__()

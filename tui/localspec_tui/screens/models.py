@@ -1,4 +1,4 @@
-"""Choose the models to talk to: of those on the machine that opens them, and of those that can be fetched."""
+"""Choose the models: local ones of the machine that opens them, and downloadable ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _DOES = {"offered": "fetches", "fetching": "pauses", "paused": "goes on fetching
 
 
 class ModelsScreen(ModalScreen[ModelChoice | None]):
-    """Show what there is as it is found, and return the models that are to be opened."""
+    """Show the models as they are found, and return the chosen ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("right", "draft", "Other draft model", id="models.draft"),
@@ -60,7 +60,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         self._list = FilteredList("Type to narrow")
 
     def compose(self) -> ComposeResult:
-        """Stack the rows, what is to be known of one, and what can be done with it."""
+        """Yield the list, the details of one model, and its actions."""
         with Vertical() as frame:
             frame.border_title = "Models"
             yield self._list
@@ -68,12 +68,12 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Look what there is, and follow downloads and sizes."""
+        """Start looking for models, and follow downloads and sizes."""
         self.run_worker(self._find, thread=True, exit_on_error=False)
         self.set_interval(_LOOKS_S, self._show)
 
     def _find(self) -> None:
-        """Find files and plan where they would sit, which takes a while, in a thread."""
+        """Find files and plan their placement in a thread, because that takes a while."""
         worker, problem = get_current_worker(), ""
         try:
             for row in self._choices(self._loader.open_now):
@@ -150,7 +150,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
 
     @work(exclusive=True, exit_on_error=False)
     async def action_act(self, keeps: bool) -> None:
-        """Open the models of the row, or at every start; those that are not here are fetched, or pause."""
+        """Open the models of the row, also at every start if chosen; download missing ones, or pause that."""
         row = self._found.get(self._list.highlighted or "")
         try:
             if keeps and self._host:

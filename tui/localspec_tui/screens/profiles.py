@@ -1,4 +1,4 @@
-"""Choose a profile, and copy, edit and delete those of one's own."""
+"""Choose a profile, and copy, edit and delete your own."""
 
 from __future__ import annotations
 

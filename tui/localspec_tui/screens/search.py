@@ -22,19 +22,19 @@ from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
 Search = Callable[[str], tuple[SearchHit, ...]]
 PAUSE_S = 0.06
-BEFORE_MARK = 24  # characters of an excerpt before the first word found, so that it is seen on narrow screens
+BEFORE_MARK = 24  # characters of an excerpt before the first hit, so it is visible on narrow screens
 
 
 class Words(Input):
-    """A line whose keys take effect in the order in which they were typed."""
+    """An input that handles keys in the order in which they were typed."""
 
     async def on_key(self, event: events.Key) -> None:
-        """Leave to the screen what it binds, in the order in which it was typed."""
+        """Leave the screen's bindings to it, in the order of typing."""
         await take_key(event, self.screen, self)
 
 
 class SearchScreen(ModalScreen[ChatPicked | None]):
-    """Search, and return what is to be opened.
+    """Search, and return the chosen chat.
 
     `search` is called in a thread; for an empty text it may return recent chats.
     """
@@ -54,7 +54,7 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         self._today = today
         self._words = Words(words, placeholder="Search all chats", id="words", compact=True)
         self._list = OptionList(id="hits", markup=False)
-        self._list.can_focus = False  # the input keeps it
+        self._list.can_focus = False  # the input keeps the focus
         self._note = Static(id="note", markup=False)
         self._found: tuple[SearchHit, ...] = ()
         self._found_for: str | None = None

@@ -1,4 +1,4 @@
-"""What answers are written with: every setting with its value and where that comes from."""
+"""The settings of answers, each with its value and source."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from localspec_tui.widgets.status import in_words
 
 
 class SettingRow(Horizontal):
-    """A setting: what its place says of it, empty where that is nothing, and what holds then."""
+    """A setting with its value in a place, empty if unset, and the value that applies then."""
 
     def __init__(self, setting: Setting, found: Sequence[Source]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SettingRow(Horizontal):
         self._origin = Static(classes="origin", markup=False)
 
     def compose(self) -> ComposeResult:
-        """Stand title, value and origin side by side."""
+        """Yield title, value and source side by side."""
         yield Static(self.setting.title, classes="title", markup=False)
         yield self.field
         yield self._origin
@@ -50,13 +50,13 @@ class SettingRow(Horizontal):
 
     @property
     def is_changed(self) -> bool:
-        """Tell whether there is something to keep."""
+        """Return whether there is something to save."""
         return bool(self.problem) or self.is_reset or self.wanted != self._own
 
     @on(events.Mount)
     @on(Input.Changed)
     def look(self) -> None:
-        """Take in what the field says now: its messages may still be on their way."""
+        """Read the field now, because its messages may be late."""
         self.problem = ""
         if isinstance(self.field, Button):
             now = self._below if self.wanted is None else self.wanted
@@ -87,7 +87,7 @@ class SettingRow(Horizontal):
         self.look()
 
     def reset(self) -> None:
-        """Give up what its place says; in a profile, too, if it is kept there."""
+        """Remove the value from its place, in a profile if it is saved there."""
         self.wanted, self.is_reset = None, True
         if isinstance(self.field, Input):
             self.field.value = ""
@@ -95,9 +95,9 @@ class SettingRow(Horizontal):
 
 
 class SettingsScreen(ModalScreen[tuple[str, bool]]):
-    """Settle things; returns what was kept in words, and whether the models have to be opened anew.
+    """Change settings; returns a line about what was saved, and whether the models have to be reopened.
 
-    What was changed is given up only at the second Escape.
+    Changes are only dropped at the second Escape.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -120,7 +120,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         self._warned_of: list[Value | None] = []
 
     def compose(self) -> ComposeResult:
-        """Stack the rows over what they mean and the ways to keep them."""
+        """Yield the rows above their explanation and the ways to save."""
         profile = self._session.followed.title
         ways = {"chat": "Keep with this chat", "profile": f"In profile {profile}", "config": "In config.toml"}
         with Vertical(id="settings") as box:
@@ -139,7 +139,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
             self._hint.update(f"{row.setting.title}: {row.setting.words}.")
 
     def action_reset(self) -> None:
-        """Let a row follow what lies below."""
+        """Update a row when a lower layer changes."""
         if self.focused is not None and isinstance(row := self.focused.parent, SettingRow):
             row.reset()
 
@@ -148,7 +148,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         await self.action_keep("chat")
 
     async def action_keep(self, place: Place) -> None:
-        """Keep what was changed, unless something makes no sense or cannot be written."""
+        """Save the changes, unless one is invalid or cannot be written."""
         for row in self._rows:
             row.look()
         changed = {row.setting.name: row.wanted for row in self._rows if row.is_changed}

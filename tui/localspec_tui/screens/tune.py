@@ -178,10 +178,10 @@ class TuneScreen(ModalScreen[None]):
         known: PairKnowledge,
         was_stopped: Callable[[], bool],
     ) -> None:
-        """Choose tasks; `known` and `was_stopped`, asked in a thread, tell of earlier runs."""
+        """Choose tasks; `known` and `was_stopped`, called in a thread, report earlier runs."""
         super().__init__()
         self._known = known
-        self._last: tuple[TunedTask, ...] = ()  # still holds
+        self._last: tuple[TunedTask, ...] = ()  # still valid
         self._tuner = tuner
         self._was_stopped, self._goes_on = was_stopped, False
         self._loader = loader
@@ -219,13 +219,13 @@ class TuneScreen(ModalScreen[None]):
         yield KeyFooter()
 
     def on_mount(self) -> None:
-        """Let the tasks be chosen."""
+        """Show the choice of tasks."""
         self.query_one(SelectionList).focus()
         self.set_interval(1 / TICKS_PER_S, self._look)
         self.run_worker(self._recall(), name="recall")
 
     async def _recall(self) -> None:
-        """Find what an earlier run has found for these models."""
+        """Look up earlier results for these models."""
         found = await asyncio.to_thread(lambda: [self._known(task) for task in TASKS])
         self._last = tuple(choice.kept for choice in found if choice is not None and choice.kept is not None)
         with suppress(LocalSpecError):
@@ -235,7 +235,7 @@ class TuneScreen(ModalScreen[None]):
         self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Go on only where a run was stopped."""
+        """Continue only where a run was stopped."""
         return self._goes_on or (action, parameters) != ("begin", (False, True))
 
     def on_unmount(self) -> None:
@@ -244,14 +244,14 @@ class TuneScreen(ModalScreen[None]):
             self._stop.ask()
 
     def on_resize(self) -> None:
-        """Draw anew, as wide as it is now."""
+        """Draw again, as wide as it is now."""
         self.call_after_refresh(self._draw)
 
     @property
     def _is_running(self) -> bool:
         return self._progress is not None and self._outcome is None
 
-    # --- what the person does ---
+    # --- what the user does ---
 
     def action_enter(self) -> None:
         """Begin, or do what the focused button says; at the end, close."""
@@ -273,7 +273,7 @@ class TuneScreen(ModalScreen[None]):
     # --- the run ---
 
     def action_begin(self, quick: bool = False, resume: bool = False) -> None:
-        """Begin a run, with less of everything if it is to be quick, or go on with one that was stopped."""
+        """Start a run, with `quick` a shorter one, or resume one that was stopped."""
         chosen: list[TaskType] = self.query_one(SelectionList).selected
         if self._progress is not None:
             return
@@ -295,7 +295,7 @@ class TuneScreen(ModalScreen[None]):
         except Cancelled:
             tasks = " ".join(choice.tasks)
             outcome = Content(f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it")
-        except Exception as error:  # noqa: BLE001 - the screen tells it
+        except Exception as error:  # noqa: BLE001 - the view reports it
             outcome = Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
         self._look()
         self._outcome = outcome
@@ -310,7 +310,7 @@ class TuneScreen(ModalScreen[None]):
             self._loader.start()
 
     def _look(self) -> None:
-        """Take in what came since the last time; the clock goes on by itself."""
+        """Take in what came since the last time; the clock continues by itself."""
         if self._progress is None or self._outcome is not None:
             return
         while self._events:
@@ -340,7 +340,7 @@ class TuneScreen(ModalScreen[None]):
 
 
 def _recalled(last: Sequence[TunedTask], width: int) -> Content:
-    """Return what was found earlier and still holds."""
+    """Return earlier results that are still valid."""
     lines = [Content("Found so far, and used where the mode is auto:")]
     for kept in last:
         words = verdict_words(kept.settings, Interval(kept.gain, kept.gain_low, kept.gain_high), kept.reason)

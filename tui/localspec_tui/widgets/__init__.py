@@ -1,1 +1,1 @@
-"""The parts of the screens; they get plain values, and tell what was done to them by messages."""
+"""The parts of the screens; they get plain values, and report user actions by messages."""

@@ -1,4 +1,4 @@
-"""Figures whose words explain themselves under the pointer, as the glossary has them."""
+"""Figures with tooltips from the glossary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def glossary() -> dict[str, str]:
 
 @cache
 def _pattern() -> re.Pattern[str]:
-    """Return what finds the words in a text, the longest first, also at the start of a sentence."""
+    """Return a pattern that finds the terms in a text, the longest first, also at the start of a sentence."""
     longest = sorted(glossary(), key=len, reverse=True)
     found = "|".join(f"[{word[0]}{word[0].upper()}]{re.escape(word[1:])}" for word in longest)
     return re.compile(rf"(?<!\w)(?:{found})(?=s?(?!\w))")
@@ -42,7 +42,7 @@ def explained(text: str) -> Iterator[tuple[range, str]]:
 
 
 class Explained(Widget):
-    """A widget that tells under the pointer what a word of its text means."""
+    """A widget with tooltips for the terms of its text."""
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Explain what is under the pointer."""
@@ -52,7 +52,7 @@ class Explained(Widget):
             self.tooltip = tooltip
 
     def meaning_at(self, event: events.MouseMove) -> str:
-        """Return what the word under the pointer means, nothing where there is nothing to explain."""
+        """Return the meaning of the term under the pointer, empty without one."""
         offset = event.get_content_offset(self)
         if offset is None:
             return ""

@@ -1,4 +1,4 @@
-"""A line to type into and the rows that it leaves: every list that a person chooses from can be one."""
+"""A line to type into and the rows that it leaves: every list that the user chooses from can be one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from localspec_tui.keys import bindings_of, take_key
 
 @dataclass(frozen=True, slots=True)
 class ListRow:
-    """A row: `key` tells it from others, `words` are what it is found by; a heading has no key."""
+    """A row: `key` identifies it, `words` are searched; a heading has no key."""
 
     key: str
     look: Content | str
@@ -28,7 +28,7 @@ class ListRow:
 
 
 def is_found(words: str, text: str) -> bool:
-    """Tell whether every word that was typed stands in a text, whatever their order and case."""
+    """Return whether every word that was typed is in a text, whatever their order and case."""
     folded = text.casefold()
     return all(word in folded for word in words.casefold().split())
 
@@ -50,9 +50,9 @@ EDITING = {"backspace", "delete", "left", "right"}  # keys that change what is t
 
 
 class FilterLine(Input):
-    """What narrows some rows; `narrow` is called before a key does anything with what the rows are by then.
+    """The filter of some rows; `narrow` is called before a key acts on the rows.
 
-    Keys that are not for typing go first to `rows`, then to whatever holds the line.
+    Keys that are not for typing go first to `rows`, then to the parent.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -71,7 +71,7 @@ class FilterLine(Input):
                 own.pop(key, None)
 
     async def on_key(self, event: events.Key) -> None:
-        """Leave to the rows, and to the screen, what they bind and nobody types."""
+        """Leave bindings that are not typed characters to the rows and the screen."""
         if not event.is_printable:
             self.on_input_changed()
             rows = self._takers if event.key not in EDITING else ()
@@ -80,7 +80,7 @@ class FilterLine(Input):
             await take_key(event, *rows, *above, *clears, self.screen, self)
 
     def on_input_changed(self, event: Input.Changed | None = None) -> None:
-        """Narrow the rows if that has not been done yet."""
+        """Filter the rows if that has not been done yet."""
         if event is not None:
             event.stop()
         if self.value != self._narrowed_by:
@@ -93,14 +93,14 @@ class FilterLine(Input):
         return bool(self.value) if action == "clear" else super().check_action(action, parameters)
 
     def action_clear(self) -> None:
-        """Narrow nothing any more."""
+        """Clear the filter."""
         self.value = ""
 
 
 class FilteredList(Vertical):
-    """Rows that narrow while one types; the line keeps the focus, the arrow keys move the cursor below.
+    """Rows filtered by typing; the line keeps the focus, the arrow keys move the cursor below.
 
-    What the options below post comes from here, too: the id of an option is the key of its row.
+    Messages of the options below come from here: the id of an option is the key of its row.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -111,7 +111,7 @@ class FilteredList(Vertical):
         super().__init__()
         self._list = OptionList(markup=False)
         self._line = FilterLine(placeholder, lambda: self.show(self._rows), self._list)
-        self._list.can_focus = False  # the line keeps it
+        self._list.can_focus = False  # the line keeps the focus
         self._rows: tuple[ListRow, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -120,7 +120,7 @@ class FilteredList(Vertical):
         yield self._list
 
     def on_mount(self) -> None:
-        """Let it be typed at once."""
+        """Give the input the focus."""
         self._line.focus()
 
     @property

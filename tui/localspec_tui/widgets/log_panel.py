@@ -1,4 +1,4 @@
-"""The log: what libraries and the program said, kept off the terminal."""
+"""The log panel: messages of libraries and the program, which must not reach the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from localspec.inference.worker.wire import LogLine
 KEPT = 2000  # lines
 FLUSHES_PER_S = 10
 BATCH = 250  # lines in one flush: some 10 ms of the screen's time
-_LEVELS = {  # what stands in front of a line, and what is shown from there up
+_LEVELS = {  # the prefix of a line, and the levels shown from there up
     logging.DEBUG: ("debug", "everything"),
     logging.INFO: ("info", "information"),
     logging.WARNING: ("warning", "warnings"),
@@ -34,7 +34,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u20
 class LogLines(Log):
     """The lines that are shown."""
 
-    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+    FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
 
 
 class LogPanel(Vertical):
@@ -58,7 +58,7 @@ class LogPanel(Vertical):
         self.new = new
         self._kept: deque[LogLine] = deque(maxlen=KEPT)
         self._unwritten: deque[LogLine] = deque(maxlen=KEPT)
-        self._level = logging.WARNING  # what llama.cpp tells of itself is seldom looked for
+        self._level = logging.WARNING  # llama.cpp's information is seldom needed
         self.border_title = "Log"
 
     def compose(self) -> ComposeResult:
@@ -93,7 +93,7 @@ class LogPanel(Vertical):
         new = [self.new.popleft() for _ in range(len(self.new))]
         self._kept.extend(new)
         self._unwritten.extend(new)
-        if self._unwritten and self.display:  # also what came while it was hidden
+        if self._unwritten and self.display:  # also lines that came while it was hidden
             self._show_hint()
             self._write([self._unwritten.popleft() for _ in range(min(BATCH, len(self._unwritten)))])
 
@@ -105,7 +105,7 @@ class LogPanel(Vertical):
         following, before = log.is_vertical_scroll_end, log.line_count
         log.write("\n".join(shown) + "\n", scroll_end=following)
         lost = before + len(shown) - log.line_count
-        if lost > 0 and not following:  # what is being read stays where it is
+        if lost > 0 and not following:  # the lines being read stay in place
             log.scroll_to(y=log.scroll_y - lost, animate=False, immediate=True)
 
     def _show_hint(self) -> None:

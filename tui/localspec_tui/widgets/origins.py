@@ -1,4 +1,4 @@
-"""Where the tokens of an answer come from, told by colour and by underline and bold."""
+"""The sources of an answer's tokens, shown by colour, underline and bold."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class GrowingOrigins:
 
 
 def _marked(piece: TextPiece) -> Iterator[str | tuple[str, str]]:
-    """Yield a piece with its words marked: a line under an indentation or a gap would tell nothing."""
+    """Yield a piece with its words marked, without a line under indentation or gaps."""
     for number, text in enumerate(_GAPS.split(clean(piece.text))):
         yield text if number % 2 else (text, f".origin--{piece.provenance.value}")
 
 
 def _parts(line: Content) -> list[Content]:
-    """Cut a long line at its spaces, so that only its end is laid out with what follows."""
+    """Cut a long line at its spaces, so only its end is laid out again."""
     cuts, start = [], 0
     while len(line) - start > _BLOCK:
         start = line.plain.rfind(" ", start, start + _BLOCK) + 1 or start + _BLOCK
@@ -68,7 +68,7 @@ def _parts(line: Content) -> list[Content]:
 
 
 class OriginText(Prose):
-    """An answer whose characters show where they come from, in place of Markdown."""
+    """An answer with its characters marked by source, instead of Markdown."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = _COMPONENTS
 
@@ -84,7 +84,7 @@ class OriginText(Prose):
 
 
 def shares(spans: Iterable[Span]) -> dict[Provenance, float]:
-    """Return which share of the characters came from where; nothing for an empty text."""
+    """Return the share of characters by source; empty for an empty text."""
     counts: Counter[Provenance] = Counter()
     for span in spans:
         counts[span.provenance] += span.length

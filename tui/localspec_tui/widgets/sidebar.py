@@ -1,4 +1,4 @@
-"""The rows of the sidebar: draws only what is seen, so that thousands of chats cost nothing."""
+"""The rows of the sidebar: only visible ones are drawn, so thousands of chats cost nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _group(chat: ChatInfo, today: date) -> str:
 
 
 def title_shown(chat: ChatInfo) -> str:
-    """Return what a chat is called: one without messages after its unsent text."""
+    """Return the title of a chat; for one without messages, its unsent text."""
     begun = next((line.strip() for line in chat.draft.splitlines() if line.strip()), "")
     return chat.title or safe_line(begun) or "New chat"
 
@@ -68,7 +68,7 @@ def local_date(time_s: float) -> date:
 
 
 def written_day(time_s: float, today: date) -> str:
-    """Return the day of a Unix time as people say it."""
+    """Return the day of a Unix time in words."""
     day = local_date(time_s)
     if day >= today:
         return "Today"
@@ -93,7 +93,7 @@ class ChatPicked(Message):
 
 @dataclass
 class ChangeAsked(Message):
-    """A chat is to get another title, to be pinned or no longer, to go into the bin, or to come back."""
+    """A chat is to be renamed, pinned or unpinned, deleted, or restored."""
 
     change: ChatChange
     chat: ChatInfo
@@ -118,7 +118,7 @@ class ChatList(ScrollView, can_focus=True):
         Binding("delete", "act('delete')", "Delete the chat", id="sidebar.delete"),
         Binding("slash", "find", "Find a chat by its title", id="sidebar.find"),
     ]
-    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+    FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
 
     cursor: reactive[int | None] = reactive(None)
     hovered: reactive[int | None] = reactive(None)
@@ -183,14 +183,14 @@ class ChatList(ScrollView, can_focus=True):
         return Content.assemble(marker, title, (right, muted)), style
 
     def watch_cursor(self, cursor: int | None) -> None:
-        """Keep the cursor in sight."""
+        """Keep the cursor visible."""
         if cursor is not None and self.size.height:
             above = 1 if cursor and isinstance(self._rows[cursor - 1], str) else 0  # its heading
             region = Region(0, cursor - above, 1, 1 + above)
             self.scroll_to_region(region, animate=False, force=True, immediate=True)
 
     def on_resize(self) -> None:
-        """Keep the cursor in sight also in another size."""
+        """Keep the cursor visible in another size."""
         self.watch_cursor(self.cursor)
 
     # -- keys
@@ -212,7 +212,7 @@ class ChatList(ScrollView, can_focus=True):
             self.cursor = list(self._chats)[place]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Let a chat in the bin only be brought back."""
+        """For a chat in the bin, only allow restoring it."""
         in_bin = self.chat is not None and self.chat.deleted is not None
         return not (in_bin and action == "act" and parameters != ("open",))
 
@@ -232,7 +232,7 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(ChangeAsked(action, chat))
 
     def action_find(self) -> None:
-        """Open the line that narrows the list."""
+        """Open the filter of the list."""
         self.screen.query_one(Sidebar).find()
 
     # -- mouse
@@ -299,7 +299,7 @@ class Sidebar(Widget):
         self._list.show(rows(found, self._today()), current)
 
     def find(self) -> None:
-        """Open the line that narrows the list; it goes when it is left empty."""
+        """Open the filter of the list; it closes when it is left empty."""
         self._line.display = True
         self._line.focus()
 
@@ -319,7 +319,7 @@ class Sidebar(Widget):
 
 
 class TitleInput(Input):
-    """The title of one chat over its row; leaving it keeps the change, Escape does not."""
+    """The title of one chat over its row; leaving it saves the change, Escape does not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "cancel", "Keep the old title", id="sidebar.cancel_rename"),
@@ -331,7 +331,7 @@ class TitleInput(Input):
         self._focused_before: Widget | None = None
 
     def edit(self, chat: ChatInfo, row: int, width: int) -> None:
-        """Let the title of this chat be edited at a row of the sidebar, which is so wide."""
+        """Edit the title of this chat at a row of the sidebar, `width` columns wide."""
         self._chat, self._focused_before = chat, self.screen.focused
         self.value = chat.title
         self.styles.offset = (2, row)
@@ -340,7 +340,7 @@ class TitleInput(Input):
         self.focus()
 
     def on_blur(self, event: events.Blur) -> None:
-        """Keep the title, unless it is the whole terminal that lost the focus."""
+        """Save the title, unless the whole terminal lost the focus."""
         if not self.app.app_focus:
             return
         chat, self._chat = self._chat, None
@@ -350,10 +350,10 @@ class TitleInput(Input):
             self.post_message(ChangeAsked("rename", chat, title))
 
     async def action_cancel(self) -> None:
-        """Keep the old title."""
+        """Leave the title unchanged."""
         self._chat = None
         await self.action_submit()
 
     async def action_submit(self) -> None:
-        """Keep the new title."""
+        """Save the new title."""
         self.screen.set_focus(self._focused_before)

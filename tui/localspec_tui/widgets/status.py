@@ -39,12 +39,12 @@ Side = Literal["left", "right"]
 
 @dataclass(frozen=True, slots=True)
 class StatusPart:
-    """A piece of the line: the lower its rank, the longer it stays when room is short.
+    """A part of the line: the lower its rank, the longer it stays when space is short.
 
-    `meaning` is told under the pointer, after what the last word that the glossary has means.
+    `meaning` is its tooltip, after that of its last glossary term.
 
-    `least` columns are enough for it where it may be shortened; None keeps it whole or leaves it out.
-    Ranks below zero take all they want before later ranks get anything.
+    It may be shortened to `least` columns; with None it is shown whole or not at all.
+    Ranks below zero get all their space before later ranks get any.
     """
 
     text: str
@@ -61,12 +61,12 @@ class StatusPart:
 
     @property
     def explanation(self) -> str:
-        """Return what is told under the pointer; a sentence that may be cut there is told in full."""
+        """Return the tooltip; a shortened sentence is in it in full."""
         words = [meaning for _, meaning in explained(self.text)] if self.least is None else []
         return "\n".join(filter(None, (*words[-1:], self.meaning)))
 
     def within(self, columns: int) -> Content:
-        """Return the text in so many columns, with what `meaning_at` tells of it."""
+        """Return the text in `width` columns, with its tooltip."""
         style = Style.from_meta({_MEANING: self.explanation})
         return Content.styled(shortened(self.text, columns), self.style).stylize(style)
 
@@ -97,7 +97,7 @@ _RANKS = (
 
 
 def choice_parts(route: str, reason: str) -> tuple[StatusPart, ...]:
-    """Return whom `auto` followed, and where there is room why the answer is decoded as it is."""
+    """Return the profile that `auto` chose, and the reason of the decoding mode if there is space."""
     parts = [StatusPart(one_line(route), _ROUTE, 4)] if route else []
     if reason and reason != ASKED_FOR:
         why = one_line(reason)
@@ -149,7 +149,7 @@ def said_part(text: str) -> StatusPart:
 
 
 def loading_part(fraction: float) -> StatusPart:
-    """Return how far the models are loaded."""
+    """Return the progress of loading the models."""
     fraction = max(0.0, min(1.0, fraction))
     filled = int(LOADING_BAR * fraction)
     bar = "█" * filled + "░" * (LOADING_BAR - filled)
@@ -177,7 +177,7 @@ def thousands(tokens: int) -> str:
 
 
 def lay_out(width: int, parts: Sequence[StatusPart]) -> Content:
-    """Return a row of the parts that fit, in their order, those on the right at the right edge."""
+    """Return a row of the parts that fit, in order, those on the right aligned right."""
     columns: dict[int, int] = {}
 
     def room() -> int:
@@ -204,7 +204,7 @@ def lay_out(width: int, parts: Sequence[StatusPart]) -> Content:
 
 
 def shortened(text: str, columns: int) -> str:
-    """Return a text that takes at most so many columns."""
+    """Shorten a text to `width` columns."""
     if cell_len(text) <= columns:
         return text
     while text and cell_len(text) > columns - 1:
@@ -216,9 +216,9 @@ MOST_ROWS = 3  # of what is said
 
 
 class StatusLine(Explained):
-    """One row of figures, each of which explains itself under the pointer.
+    """One row of figures with tooltips.
 
-    A sentence takes their place; one that is longer than the row stands in rows of its own above them.
+    A message replaces them; one that is longer than the row is shown in rows above them.
     """
 
     figures = reactive(Figures(""))  # of an answer
@@ -228,7 +228,7 @@ class StatusLine(Explained):
     memory: reactive[tuple[DeviceMemory, ...]] = reactive(())
     loaded: reactive[float | None] = reactive(None)  # share of the models; None when they are or will not be
     said = reactive("")  # at present
-    _read_at = 0.0  # when a person will have read it
+    _read_at = 0.0  # when the user will have read it
     _is_error = False
 
     def say(self, text: str, *, is_error: bool = False) -> None:
@@ -238,16 +238,16 @@ class StatusLine(Explained):
 
     @property
     def is_read(self) -> bool:
-        """Tell whether what is said has stood there for long enough."""
+        """Return whether the message has been shown for long enough."""
         return monotonic() >= self._read_at
 
     def mention(self, text: str) -> None:
-        """Say what is soon replaced, or nothing, where that takes nothing from whoever still reads."""
+        """Show a short-lived message, or clear it, unless another message is still being read."""
         if self.is_read:
             self.said, self._is_error = text, False
 
     def forgive(self) -> None:
-        """Clear what went wrong before: something has succeeded."""
+        """Clear an error: something has succeeded."""
         if self._is_error:
             self.say("")
 
@@ -262,16 +262,16 @@ class StatusLine(Explained):
         return len(self._sentence(width)) + 1
 
     def render(self) -> Content:
-        """Return what fits, each part in its style."""
+        """Return the parts that fit, each in its style."""
         sentence = [line.stylize("bold") for line in self._sentence(self.content_size.width)]
         return Content("\n").join([*sentence, lay_out(self.content_size.width, self._parts())])
 
     def meaning_at(self, event: events.MouseMove) -> str:
-        """Return what the figure under the pointer means."""
+        """Return the tooltip of the figure under the pointer."""
         return str(event.style.meta.get(_MEANING, ""))
 
     def _sentence(self, width: int) -> Sequence[Content]:
-        """Return the lines of what is said where it is too long to stand beside the meter."""
+        """Return the lines of a message that is too long to be next to the meter."""
         said = said_part(self.said)
         room = width - sum(meter.width + GAP for meter in self.meter)
         is_shown = width > 0  # a line that is not laid out has nowhere to wrap
@@ -286,26 +286,26 @@ class StatusLine(Explained):
         said = [] if self.loaded is None else [loading_part(self.loaded)]
         if not said and self.said.strip() and not self._sentence(self.content_size.width):
             said = [said_part(self.said)]
-        # the meter stays beside what is said, however long that is
+        # the meter stays next to the message, however long that is
         meter = [replace(meter, rank=-2) if said else meter for meter in self.meter]
         answer = (*speed_parts(self.figures, self.reason), *choice_parts(self.route, self.reason))
         return [*said, *answer, *meter, *memory_parts(self.memory)]
 
 
 class FigureRow(Explained):
-    """The figures under an answer in one row, two blanks apart; those without room fall away whole."""
+    """The figures under an answer in one row, two blanks apart; those that do not fit are omitted."""
 
     text = reactive("")
 
     def render(self) -> Content:
-        """Return what fits: the wait for the first token goes before what speculation brought."""
+        """Return the figures that fit: the time to the first token goes before the gain of speculation."""
         items = self.text.split("  ")
         ranks = (SPARE if item.startswith("first after") else rank for rank, item in enumerate(items))
         parts = [StatusPart(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
         return lay_out(self.content_size.width, parts)
 
 
-LEAST_TITLE = 12  # columns that a title keeps beside long names of models
+LEAST_TITLE = 12  # columns of a title next to long model names
 
 
 class TitleBar(Widget):
@@ -318,7 +318,7 @@ class TitleBar(Widget):
     fetching = reactive("")
 
     def render(self) -> Content:
-        """Return what fits, the title cut first, then the models; a click opens where each is chosen."""
+        """Return the parts that fit, cutting the title first, then the models; a click opens their choice."""
         room, title = self.size.width - 2, Content(self.chat_title or "New chat").stylize("bold")
         named = [(self.fetching, "model"), (self.profile, "profile")]
         named += [(self.mode, "settings"), (self.models, "model")]

@@ -28,7 +28,7 @@ from localspec.types.events import RoundDone
 from localspec_tui.widgets.explained import Explained
 
 LABELS = 9  # columns of the row names
-VALUES = 24  # columns of the figures behind a curve
+VALUES = 24  # columns of the figures after a curve
 BLOCKS = " ▁▂▃▄▅▆▇█"
 TICK = 10  # columns
 
@@ -51,7 +51,7 @@ _LEGEND = (*_MARKS.values(), ("▄", "$success", "hidden"), ("█", "$warning", 
 
 
 def lane_rows(lanes: Lanes, tall: int) -> list[Content]:
-    """Return both lanes: drafting that is hidden is half as high and rests on the target's work."""
+    """Return both lanes: overlapped drafting is half as high, on top of the target's work."""
     if tall == 1:
         return [label("draft") + _lane(lanes.draft), label("verify") + _lane(lanes.verify)]
     return [
@@ -100,7 +100,7 @@ def ruler(start_s: float, scale_s: float, width: int) -> Content:
 
 
 def curve(values: Sequence[float], rows: int) -> list[str]:
-    """Return a curve above zero in so many rows of eighths, the upper row first."""
+    """Return a curve above zero in `rows` rows of eighths, the upper row first."""
     top = max(values, default=0.0)
     levels = [round(8 * rows * value / top) if top else 0 for value in values]
     levels = [max(1, level) if value > 0 else 0 for level, value in zip(levels, values, strict=True)]
@@ -123,7 +123,7 @@ def _figure(value: float) -> str:
 
 
 def extent(history: History, start_s: float, scale_s: float, width: int) -> Content:
-    """Return which part of the curves the lanes show."""
+    """Return the part of the curves that the lanes show."""
     plot = max(1, width - LABELS - VALUES)
     rounds = max(1, len(history))
     shown_s = scale_s * max(1, width - LABELS)
@@ -170,7 +170,7 @@ def _share(number: int, position: Position, width: int) -> Content:
 
 
 def legend(width: int) -> Content:
-    """Return what the shapes mean, as far as whole entries fit."""
+    """Return the legend, with the entries that fit."""
     row = Content("")
     for shape, style, words in _LEGEND:
         entry = Content.assemble((shape, style), (f" {words}", "$foreground-muted"))
@@ -235,7 +235,7 @@ class Timeline(Explained, can_focus=True):
         self.refresh()
 
     def add(self, rounds: Sequence[RoundDone]) -> None:
-        """Append rounds of the answer under way."""
+        """Append rounds of the answer in progress."""
         if not rounds:
             return
         early = len(self._history) < SMOOTHING  # once the reader has found his way, the scale stays
@@ -246,7 +246,7 @@ class Timeline(Explained, can_focus=True):
 
     @property
     def picked(self) -> int | None:
-        """Return the round whose figures are shown, counted from 0; None shows the totals."""
+        """Return the selected round, counted from 0; None shows the totals."""
         return self._picked if self._picked is not None else self._pointed
 
     # Where to look.
@@ -267,7 +267,7 @@ class Timeline(Explained, can_focus=True):
         self._first = max(0, min(column, self._furthest))
 
     def action_pick(self, index: int) -> None:
-        """Show the figures of a round, and bring it into sight."""
+        """Show the figures of a round, and scroll to it."""
         if not len(self._history):
             return
         self._picked = max(0, min(index, len(self._history) - 1))
@@ -276,7 +276,7 @@ class Timeline(Explained, can_focus=True):
         left = self._left()
         if begin < left or end > left + self._width:
             self._look_at(begin - self._width // 2)
-        elif self._following:  # hold the picture still under the reader's eyes
+        elif self._following:  # keep the picture still while it is read
             self._following, self._first = False, left
 
     def action_walk(self, step: int) -> None:
@@ -307,7 +307,7 @@ class Timeline(Explained, can_focus=True):
         self._look_at(self._left() - WHEEL)
 
     def on_mouse_scroll_down(self, event: events.MouseEvent) -> None:
-        """Go on in time."""
+        """Continue in time."""
         event.stop()
         self._look_at(self._left() + WHEEL)
 
@@ -323,7 +323,7 @@ class Timeline(Explained, can_focus=True):
         self._pointed = None
 
     def on_click(self, event: events.Click) -> None:
-        """Pick the round under the pointer; a second click lets it go."""
+        """Select the round under the pointer; a second click deselects it."""
         index = self._round_under(event)
         if index is not None and index == self._picked:
             self.action_last()
@@ -347,7 +347,7 @@ class Timeline(Explained, can_focus=True):
     # What it looks like.
 
     def on_resize(self) -> None:
-        """Say in the title what the shapes mean where there is no row for it."""
+        """Put the legend into the title if there is no row for it."""
         self._entitle()
 
     def _entitle(self) -> None:
@@ -357,7 +357,7 @@ class Timeline(Explained, can_focus=True):
         self.border_title = Content("   ").join([title, shapes]) if shapes else title
 
     def render(self) -> Content:
-        """Return as many rows as there is room for."""
+        """Return as many rows as fit."""
         width, height = self.content_size
         rows = self._rows(width, height)[:height]
         self._kinds = [kind for kind, _ in rows]

@@ -1,4 +1,4 @@
-"""What an empty chat shows: whom one talks to, and what can be tried."""
+"""The page of an empty chat: the models, and things to try."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PairOffer(Vertical):
     """The best pair for this machine, and the next step to have it."""
 
     def compose(self) -> ComposeResult:
-        """Return what it is and how far it is here, and two answers."""
+        """Yield the offer with its state, and two buttons."""
         yield Static("", markup=False)
         with Horizontal():
             yield Button("", id="fetch", variant="primary", compact=True, action="screen.command('fetch')")
@@ -64,11 +64,11 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("\n".join(lines), markup=False)
 
     def introduce(self, text: str) -> None:
-        """Say whom one talks to."""
+        """Show the models' names."""
         self.query_one(".models", Static).update(text)
 
     def show_offer(self, offer: Offer | None, key: str) -> None:
-        """Show the best pair for this machine, unless it is open, or nobody wants to know."""
+        """Show the best pair for this machine, unless it is open or dismissed."""
         for shown in self.query(PairOffer):
             shown.set_class(offer is None, "hidden")
             if offer is not None:

@@ -56,7 +56,7 @@ from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
-WAITING_S = 10.0  # after which a person may be looking elsewhere
+WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
 
@@ -112,33 +112,33 @@ class ChatPane(Vertical):
         yield self.composer
 
     async def on_mount(self) -> None:
-        """Get the prompts of earlier days, and the person's own commands."""
-        with suppress(StoreError):  # what is wrong with the store is said where something is to be kept
+        """Get the prompts of earlier days, and the user's own commands."""
+        with suppress(StoreError):  # store errors are reported when something is saved
             self.composer.set_history(await asyncio.to_thread(self.session.store.prompts))
         await self.read_own_commands()
 
     def on_unmount(self) -> None:
-        """End an answer under way; what was written so far is kept."""
+        """Stop the answer in progress; its text is kept."""
         self.controller.close()
 
     @property
     def answering(self) -> bool:
-        """Tell whether an answer is being written, or does not end."""
+        """Return whether an answer is being written, or does not end."""
         return self.controller.answering
 
     @property
     def working(self) -> bool:
-        """Tell whether the models are at work, for an answer or to measure something after it."""
+        """Return whether the models are at work, for an answer or to measure something after it."""
         return self.controller.working
 
     def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
-        """Open another screen, and do with what it brings back what is to be done."""
+        """Open another screen, and call `take` with its result."""
         self.app.push_screen(screen, lambda answer: self.status.attempt(take(answer)))
 
     # --- the open chat ---
 
     async def show(self, at: int | None = None, focus: int | None = None) -> None:
-        """Show the open chat anew, at its end or at one of its messages; `focus` as the transcript has it."""
+        """Show the open chat again, at its end or at a message; `focus` is the message to give the focus."""
         await self.show_messages(at, focus)
         self.show_figures()
         self.post_message(ChatsChanged())
@@ -178,7 +178,7 @@ class ChatPane(Vertical):
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
     async def leave_for(self, open_another: Callable[[], object], at: int | None = None) -> None:
-        """Leave the open chat for another; prompts that wait become part of its unsent text."""
+        """Switch to another chat; queued prompts are saved with the unsent text of this one."""
         title = self.session.chat.info.title if self.answering else None
         await self.controller.leave_for(open_another)
         self.composer.set_queue(self.session.queue)
@@ -190,18 +190,18 @@ class ChatPane(Vertical):
             )
 
     def take_unsent(self) -> tuple[int, str]:
-        """Return the open chat, which is left now, and what is to be kept with it."""
+        """Return the open chat, which is left now, and its unsent text."""
         self._left_text = self.composer.text
         return self.composer.leave()
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
-        """Leave the open chat for another; an answer under way there is ended and kept."""
+        """Switch to another chat; an answer in progress is stopped and kept."""
         await self.leave_for(lambda: self.session.open(chat_id, at), at)
 
     async def begin_anew(self, at: int | None = None, before: str = "") -> None:
-        """Show a chat that was just opened, and go on with what was being written there.
+        """Show a chat that was just opened, with its unsent text.
 
-        What was typed meanwhile, behind the text of the chat before, is meant for this one.
+        Text typed meanwhile, after the text of the previous chat, is meant for this one.
         """
         await self.show(at)
         typed = self.composer.text if self.composer.text.startswith(before) else ""
@@ -211,7 +211,7 @@ class ChatPane(Vertical):
     # --- answers ---
 
     def began(self) -> None:
-        """Show that an answer is under way."""
+        """Show that an answer is in progress."""
         self.status.forgive()
         self.status.mention("")
         self.composer.set_answering(True)
@@ -245,17 +245,17 @@ class ChatPane(Vertical):
         self.timeline.clear(f"{mode_name(options.request.settings.mode)} answer under way")
         self.title_bar.chat_title = self.session.chat.info.title
         try:
-            # the text so far is drained: by now the chat may hold some of what comes next
+            # the text so far is drained: the chat may already have some of the next
             item = replace(self.session.chat.shown_one(message.id), message=message)
         except UserError:
             return
-        if message.content:  # it goes on with a text that is shown already
+        if message.content:  # it continues with a text that is shown already
             await self.transcript.replace(item)
         else:
             await self.transcript.add(item)
 
     def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
-        """Go on after an answer, once what was typed before its end has been heard."""
+        """Continue after an answer, once earlier messages have been handled."""
         self.call_later(self._go_on_after, answer, error)
 
     async def _go_on_after(self, answer: RunningAnswer, error: BaseException | None) -> None:
@@ -272,7 +272,7 @@ class ChatPane(Vertical):
             self.status.say("stopped; what waits is sent by Enter in an empty prompt", is_error=True)
 
     async def _explain(self, error: BaseException, answer: RunningAnswer) -> None:
-        """Say what ended an answer before its end, and what can be done."""
+        """Report the error of an answer, and offer a way out."""
         match error:
             case Cancelled():
                 self.status.say("stopped", is_error=True)
@@ -304,7 +304,7 @@ class ChatPane(Vertical):
     # --- prompts ---
 
     async def read_own_commands(self) -> OwnCommands:
-        """Read the person's own commands anew; what is wrong with one is told once."""
+        """Read the user's own commands again; report each problem once."""
         found = await asyncio.to_thread(own_commands)
         for problem in [problem for problem in found.problems if problem not in self._told]:
             self._told.add(problem)
@@ -329,7 +329,7 @@ class ChatPane(Vertical):
         return own or parse(text)
 
     async def send(self, prompt: str, typed: str) -> None:
-        """Send a prompt, or let it wait; one that is refused goes back to the composer as it was `typed`."""
+        """Send or queue a prompt; a rejected one goes back to the composer as it was `typed`."""
         try:
             if self.answering:
                 self.composer.wait(prompt)
@@ -406,7 +406,7 @@ class ChatPane(Vertical):
                 assert_never(asked.action)
 
     def copy(self, text: str, what: str) -> None:
-        """Let text be copied, and told by that name."""
+        """Copy a text and report that under a name."""
         self.post_message(CopyAsked(text, what))
 
     async def _walk(self, message: StoredMessage, is_next: bool) -> None:
@@ -416,7 +416,7 @@ class ChatPane(Vertical):
             self.transcript.focus_at(len(self.session.chat.tree.path_to(shown)) - 1)
 
     async def _edit(self, message: StoredMessage) -> None:
-        """Let a message be rewritten."""
+        """Open the editor for a message."""
         before = safe_text(message.content)
 
         async def take(text: str | None) -> None:
@@ -437,7 +437,7 @@ class ChatPane(Vertical):
         self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
     async def make_room(self, answer: RunningAnswer | None = None) -> None:
-        """Let exchanges be chosen that the model no longer reads; an answer that waits for it then begins."""
+        """Show the exchanges to leave out; an answer that waits for space then begins."""
         room = await self.controller.room(answer)
 
         async def take(dropped: tuple[int, ...] | None) -> None:

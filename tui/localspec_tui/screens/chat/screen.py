@@ -114,7 +114,7 @@ class ChatScreen(Screen[int]):
         self._deleted: list[tuple[ChatInfo, bool]] = []  # here, and whether it was open
 
     def compose(self) -> ComposeResult:
-        """Return the parts of the screen."""
+        """Yield the parts of the screen."""
         yield self.pane.title_bar
         with Horizontal():
             yield self._sidebar
@@ -131,7 +131,7 @@ class ChatScreen(Screen[int]):
         await self.pane.begin_anew()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give the chats room only where there is some."""
+        """Show the sidebar only if the screen is wide enough."""
         shown = self._wants_sidebar and event.size.width >= ROOM_FOR_SIDEBAR
         self._sidebar.set_class(not shown, "hidden")
 
@@ -143,7 +143,7 @@ class ChatScreen(Screen[int]):
             super()._reset_focus(widget, avoiding)
 
     def say(self, text: str) -> None:
-        """Say one line where the person looks."""
+        """Say one line where the user looks."""
         self.pane.status.say(text)
 
     def _loading_changed(self, _state: LoadState) -> None:
@@ -175,7 +175,7 @@ class ChatScreen(Screen[int]):
         return None if is_open else offer
 
     def _show_fetches(self) -> None:
-        """Show how far pairs are; what a person should know who does not look at the welcome page is said."""
+        """Show how far pairs are; what the user should know who does not look at the welcome page is said."""
         best, before = self._best, self._offers
         self._offers = dict(self.fetches.offers)
         on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
@@ -185,7 +185,7 @@ class ChatScreen(Screen[int]):
         for name, offer in self._offers.items():
             is_new, is_best = name not in before, offer is best
             if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
-                continue  # told, or it stands on the welcome page
+                continue  # already reported, or on the welcome page
             key = key_of(self, "chat.fetch" if is_best else "chat.setup")
             if offer.problem:
                 self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
@@ -196,7 +196,7 @@ class ChatScreen(Screen[int]):
                 self.say(f"better models are partly here: {key} goes on with them")
 
     async def fetch_best(self) -> None:
-        """Fetch the best models for this machine, pause that, or open them once they are here."""
+        """Download the best models for this machine, pause that, or open them once they are downloaded."""
         if (offer := self._best) is None:
             raise UserError("there are no better models to fetch", "/model lists others")
         if offer.stage == "here":
@@ -207,7 +207,7 @@ class ChatScreen(Screen[int]):
             self.fetches.turn(offer.pair.pair.name)
 
     async def _open_models(self, choice: ModelChoice, *, keeps: bool = False) -> None:
-        """Open other models, and at every start if `keeps`; those before come back where that fails."""
+        """Open other models, with `keeps` also at every start; the previous ones stay if that fails."""
         assert self.opener is not None
         open_them = self.opener(choice)
 
@@ -224,7 +224,7 @@ class ChatScreen(Screen[int]):
         self._loader.switch(open_and_keep if keeps else open_them)
 
     async def choose_models(self, name: str = "", *, to_fetch: bool = False) -> None:
-        """Open models by name, or let them be chosen; with `to_fetch` begin at those that are not here."""
+        """Open models by name, or show the list; with `to_fetch` it begins at those to download."""
         from localspec.app.recommendation import choice_named  # the placement: 0.1 s
         from localspec_tui.screens.models import ModelsScreen
 
@@ -290,7 +290,7 @@ class ChatScreen(Screen[int]):
                 return
             if was_open:
                 await self.pane.controller.delete()
-            else:  # an answer may be under way
+            else:  # an answer may be in progress
                 await asyncio.to_thread(self.session.store.delete, chat.id)
                 await self._list_chats()
             self._deleted.append((chat, was_open))
@@ -308,11 +308,11 @@ class ChatScreen(Screen[int]):
     # --- slash commands ---
 
     async def run_command(self, call: CommandCall) -> None:
-        """Run a slash command; what goes wrong is said in the status line."""
+        """Run a slash command; errors go to the status line."""
         await self.pane.status.attempt(self._run(call))
 
     async def run_named(self, name: str, argument: str = "") -> None:
-        """Run the command of this name; what goes wrong is said in the status line."""
+        """Run the command of this name; errors go to the status line."""
         await self.run_command(SCREEN_NAMES[name].called_with(argument))
 
     async def _run(self, call: CommandCall) -> None:
@@ -404,7 +404,7 @@ class ChatScreen(Screen[int]):
 
     @property
     def _is_stopping(self) -> bool:
-        """Tell whether Escape stops something."""
+        """Return whether Escape stops something."""
         return self.pane.answering or isinstance(self._loader.state, Loading)
 
     def action_stop(self) -> None:
@@ -453,7 +453,7 @@ class ChatScreen(Screen[int]):
         await self.run_named("mode", following)
 
     async def action_restore_last(self) -> None:
-        """Bring the chat back that was deleted last."""
+        """Restore the chat that was deleted last."""
         await self.pane.status.attempt(self._restore(*self._deleted.pop()))
 
     def action_to_messages(self) -> None:

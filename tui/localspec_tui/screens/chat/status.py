@@ -27,7 +27,7 @@ MEASURING_S = 0.25  # between two looks whether costs are being measured
 
 
 class ChatStatus(StatusLine):
-    """Follows an answer under way, and tells of the last one of the open chat."""
+    """Shows the figures of the answer in progress, or of the last one of the open chat."""
 
     def __init__(self, session: ChatSession, loader: ModelLoader) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class ChatStatus(StatusLine):
         self._live_stats = LiveStats(session.rates)
         self._typed = 0  # tokens of the prompt below
         self._warned: str | None = None
-        self._prompt_tokens = self._written = 0  # of the answer under way
+        self._prompt_tokens = self._written = 0  # of the answer in progress
         self._held = 0  # tokens that the open chat takes,
-        self._is_estimate = False  # which nobody has counted
+        self._is_estimate = False  # an estimate
         self._is_new = True
         self._makes_programs = False
         self._is_measuring = False
@@ -56,10 +56,10 @@ class ChatStatus(StatusLine):
         else:
             self.forgive()
 
-    # --- an answer under way ---
+    # --- an answer in progress ---
 
     def tell(self, update: LiveUpdate) -> None:
-        """Show what an answer has done since the last time."""
+        """Show the progress of an answer since the last time."""
         if update.started is not None:
             self._take_up(update.started)
         if update.progress is not None and update.progress.total:
@@ -81,7 +81,7 @@ class ChatStatus(StatusLine):
             self._show_record(update.saved.record)
 
     def tell_first_call(self, seconds: float | None) -> None:
-        """Say for how long a card has been making programs, if it is."""
+        """Say for how long a GPU has been making programs, if it is."""
         if seconds is not None or self._makes_programs:
             self.mention("" if seconds is None else units.first_call(seconds))
         self._makes_programs = seconds is not None
@@ -154,14 +154,14 @@ class ChatStatus(StatusLine):
         self._show_context()
 
     def count_question(self, *, is_other_below: bool) -> None:
-        """Count in a question that was just asked, which is no longer below."""
+        """Add a question that was just asked and has left the composer."""
         held = self._held + (0 if is_other_below else self._typed)
         self._weigh(None)
         self._held, self._typed = max(held, self._held), self._typed if is_other_below else 0
         self._show_context()
 
     def _weigh(self, record: AnswerRecord | None) -> None:
-        """Show what the open chat takes: its last answer tells, unless it was edited or broken off."""
+        """Show the context use of the open chat, from its last answer unless that was changed."""
         chat, path = self._session.chat, self._session.chat.path
         counted = None if record is None else after_answer(record)
         question = chat.prompt()[-1:] if counted and path[-1].role == "user" else ()
@@ -179,7 +179,7 @@ class ChatStatus(StatusLine):
         self._warned = line
 
     def _show_use(self) -> str | None:
-        """Show how full the context is, and return what a person should know of that."""
+        """Show the context use, and return a warning if it is needed."""
         models, used = self._loader.ready, self._held + self._typed
         if models is None:
             return None
@@ -210,5 +210,5 @@ class ChatStatus(StatusLine):
     async def look_at_memory(self) -> None:
         """Show how full the devices are."""
         if (models := self._loader.ready) is not None:
-            with suppress(EngineError):  # whoever next asks them for something is told
+            with suppress(EngineError):  # the next call to the models reports the error
                 self.memory = await asyncio.to_thread(models.memory)

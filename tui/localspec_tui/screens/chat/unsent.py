@@ -1,4 +1,4 @@
-"""What is not sent yet: the prompt below and those that wait, kept with the chat, and the files they name."""
+"""Unsent text: the prompt and the queue, saved with the chat, and the files that they name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import in_words
 
 REST_S = 0.4
-CHARACTERS_PER_TOKEN = 6  # of what has been typed since it was counted; too few rather than too many
+CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
 
 
 class ChatComposer(Composer):
@@ -52,7 +52,7 @@ class ChatComposer(Composer):
         self._counted = (0, 0)  # characters of the prompt, and the tokens that they take with their files
 
     def on_unmount(self) -> None:
-        """Keep what was not sent."""
+        """Save the unsent text."""
         if self._session.queue or not self._is_kept:
             with suppress(StoreError):
                 self._session.store.set_draft(*self.unsent())
@@ -97,13 +97,13 @@ class ChatComposer(Composer):
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:
-        if self.text:  # what was just sent counts until it is a question of the chat
+        if self.text:  # a sent prompt counts until it is a question of the chat
             more = round((len(self.text) - self._counted[0]) / CHARACTERS_PER_TOKEN)
             self._status.count_in(max(0, self._counted[1] + more))
         self._keep_soon()
 
     def _keep_soon(self) -> None:
-        """Look after the prompts when the fingers rest: a kill loses no more than was just typed."""
+        """Save the prompts when typing pauses: a kill loses only what was just typed."""
         self._is_kept = False
         self._look_after_draft()
 
@@ -120,7 +120,7 @@ class ChatComposer(Composer):
             self._status.say(line)
 
     def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> tuple[str, int | None]:
-        """Keep what is not sent; return what there is to say of the prompt, and its tokens with its files."""
+        """Save the unsent text; return a line about the prompt, and its tokens with its files."""
         models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
@@ -146,20 +146,20 @@ class ChatComposer(Composer):
         return unread(text, self._folder, files)
 
     def unsent(self) -> tuple[int, str]:
-        """Return the open chat and what is to be kept with it: the prompts that wait, and the one below."""
+        """Return the open chat and its unsent text: the queue and the prompt."""
         self._is_kept = True
         prompts = (*self._session.queue, self.text)
         return self._session.chat.info.id, "\n\n".join(each for each in prompts if each.strip())
 
     def leave(self) -> tuple[int, str]:
-        """Stop looking after the open chat, which is left for another; return what is to be kept with it."""
+        """Stop saving for the open chat, which is left; return its unsent text."""
         self.workers.cancel_group(self, "draft")
         return self.unsent()
 
     # --- prompts that wait ---
 
     def wait(self, text: str) -> None:
-        """Let a prompt wait for its turn."""
+        """Queue a prompt."""
         self._session.queue.append(text)
         self._queue_changed()
 

@@ -46,10 +46,10 @@ class QueueResumed(Message):
 
 
 class PromptHistory:
-    """Earlier prompts and the place reached among them.
+    """Earlier prompts and the current position among them.
 
-    What was typed before the walk is the draft: the walk ends at it and visits only prompts that begin with
-    it. Editing a prompt that was called up makes it the draft of a new walk.
+    The text before the walk is the draft: the walk ends at it and only visits prompts that begin with it.
+    Editing a recalled prompt makes it the draft of a new walk.
     """
 
     def __init__(self, prompts: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ class PromptHistory:
 class QueueStrip(OptionList):
     """The queue above the prompt; hidden while it is empty."""
 
-    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+    FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("e,enter", "select", "Edit the queued prompt", id="queue.edit"),
@@ -99,7 +99,7 @@ class QueueStrip(OptionList):
         return Content.assemble((REMOVE, "bold"), (f"{number}. ", "dim"), first, (rest, "dim"))
 
     def on_click(self, event: events.Click) -> None:
-        """Remove a prompt whose cross is clicked; the rest of its line takes it back."""
+        """Remove a prompt when its cross is clicked; a click on the rest of its line edits it."""
         index = event.style.meta.get("option")
         if index is not None and event.get_content_offset_capture(self).x < len(REMOVE):
             event.stop()
@@ -123,7 +123,7 @@ class Completions(OptionList, can_focus=False):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
         super().__init__(id=id, markup=False)
         self._items: tuple[Completion, ...] = ()
-        self.moved = False  # by somebody, since the list was shown
+        self.moved = False  # by the user, since the list was shown
 
     @property
     def is_open(self) -> bool:
@@ -209,7 +209,7 @@ class Composer(Widget):
         self._remember_placed()
 
     def put(self, text: str, *, cursor_at_top: bool = False) -> None:
-        """Put another text in place of the unsent one; undo brings that back."""
+        """Replace the unsent text; undo restores it."""
         self.prompt.replace_all(text, cursor_at_top=cursor_at_top)
         self._remember_placed()
 
@@ -225,7 +225,7 @@ class Composer(Widget):
         self._tell()
 
     def set_answering(self, answering: bool) -> None:
-        """Say what Enter and Escape do while an answer is written."""
+        """Show what Enter and Escape do while an answer is written."""
         self._is_answering = answering
         self._tell()
         self.refresh_bindings()  # of which Escape says what it does
@@ -279,7 +279,7 @@ class Composer(Widget):
         return self._offered[0] == self.prompt.before_cursor
 
     def action_complete(self) -> None:
-        """Take the completion under the cursor, look for some, or go on to the next widget."""
+        """Take the completion under the cursor, look for some, or continue to the next widget."""
         if self._offer_fits():
             self._take_or_move_on()
         else:
@@ -292,7 +292,7 @@ class Composer(Widget):
             self._take(self._completions.chosen or items[0])
         elif items:
             self._completions.show(items)
-        elif not self.text.strip():  # what is being written goes on here
+        elif not self.text.strip():  # what is being written continues here
             self.screen.focus_next()
 
     def _take(self, item: Completion) -> None:
@@ -330,7 +330,7 @@ class Composer(Widget):
         self.post_message(PromptEntered(text))
 
     def _is_meant(self, item: Completion) -> bool:
-        """Tell whether Enter takes this: somebody went to it, or a word was begun that it goes on with."""
+        """Return whether Enter takes this: the user moved to it, or it completes a word that was begun."""
         word = self.prompt.before_cursor[item.start :]
         return self._completions.moved or (bool(word) and word.strip() != item.insert.strip())
 

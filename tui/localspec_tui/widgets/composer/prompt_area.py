@@ -22,7 +22,7 @@ FOLD_FROM = 10_000  # characters; every key press costs time in proportion to th
 
 
 class PastedTexts:
-    """The long texts of one prompt, each standing behind a mark in the text that is edited."""
+    """The long texts of one prompt, each represented by a mark in the edited text."""
 
     def __init__(self) -> None:
         self._texts: dict[str, str] = {}
@@ -102,13 +102,13 @@ class PromptArea(VimArea):
         return self.selection.is_empty and self.navigator.is_last_wrapped_line(self.cursor_location)
 
     def start_with(self, text: str) -> None:
-        """Begin anew with this text, and nothing to undo."""
+        """Begin again with this text, and nothing to undo."""
         self._pasted.clear()
         self.load_text(self._pasted.fold(text))
         self.move_cursor(self.document.end)
 
     def replace_all(self, text: str, *, cursor_at_top: bool = False) -> None:
-        """Put another text in place of all of it; undo brings the old one back."""
+        """Replace the whole text; undo restores it."""
         self.replace(self._pasted.fold(text), (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self._end_of_top_row() if cursor_at_top else self.document.end)
 

@@ -35,7 +35,7 @@ _BEGUN = re.compile(r"([1-9]\d*)?[dcy]?g?")
 
 
 def moved(text: str, at: int, motion: str, count: int = 1) -> int:
-    """Return where a motion leads to in a text."""
+    """Return the target position of a motion in a text."""
     if not motion:
         return at
     pattern, step = re.compile(_MOTIONS[motion][0], re.MULTILINE), _MOTIONS[motion][1]
@@ -96,7 +96,7 @@ class VimArea(TextArea):
         return len(self.get_text_range((0, 0), self.cursor_location))
 
     def _go_to(self, place: int) -> None:
-        """Move the cursor, which stands on a letter unless something is inserted there."""
+        """Move the cursor, which is on a letter unless in INSERT mode."""
         if self.vim_mode == "NORMAL" and place == moved(self.text, place, "$"):
             place = moved(self.text, place, "h")
         self.move_cursor(_location(self.text, place))

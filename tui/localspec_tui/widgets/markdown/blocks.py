@@ -26,8 +26,8 @@ _JOINED = re.compile(f"(?:\u200d{_EMOJI}\ufe0f?|(?<={_EMOJI}){_TONES})+")
 def clean(text: str) -> str:
     """Return a text without control characters, its lines ended by line feeds and tabs spelt as spaces.
 
-    Joined emoji are parted and lose their tone of skin: some terminals draw them as one, others side by side,
-    and a row has one width.
+    Joined emoji are separated and lose their skin tone: terminals draw them in different widths, and a row
+    has one width.
     """
     return parted(safe_text(text)).replace("\t", _TAB)
 
@@ -44,7 +44,7 @@ def first_emoji(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A text that is wrapped on its own; `first` and `rest` stand before its lines.
+    """A text that is wrapped separately; `first` and `rest` are the prefixes of its lines.
 
     `style` is the component class of its whole lines, `gap` counts the empty lines above.
     """
@@ -77,7 +77,7 @@ class Table(Block):
     aligned: tuple[str, ...] = ()
 
     def at(self, width: int) -> Content:
-        """Return the table drawn within a width; without room for columns, its cells by their headers."""
+        """Draw the table within a width; if columns do not fit, list its cells by their headers."""
         widths = _column_widths(self.rows, width)
         return Content("\n").join(self._columns(widths) if widths else self._stacked())
 
@@ -111,7 +111,7 @@ def _padded(cell: Content, width: int, side: str) -> Content:
 
 
 def _column_widths(rows: Sequence[Sequence[Content]], width: int) -> list[int]:
-    """Return the widths of the columns, the widest giving way first; none if there is no room."""
+    """Return the widths of the columns, shrinking the widest first; none if they do not fit."""
     widths = [max(1, *(cell.cell_length for cell in column)) for column in zip(*rows, strict=True)]
     room = width - cell_len(_SEPARATOR) * (len(widths) - 1)
     if room < sum(min(_NARROWEST, wish) for wish in widths):

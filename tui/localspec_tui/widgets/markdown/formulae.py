@@ -1,4 +1,4 @@
-"""TeX formulae in Markdown: where they stand, and how they read as Unicode, e.g. `x_i^2` as xᵢ²."""
+"""TeX formulae in Markdown: finding them, and writing them in Unicode, e.g. `x_i^2` as xᵢ²."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pylatexenc.latexwalker import LatexNode, LatexWalker
 
 LONGEST = 2_000  # characters that are read as one formula
-# A dollar opens a formula before what is no space, and closes one where no word goes on: prices and variables
+# A dollar opens a formula if no space follows, and closes one if no word continues: prices and variables
 # of a shell stay as they are.
 _FORMULA = re.compile(
     r"\\\((.+?)\\\)|\\\[(.+?)\\\]|\$\$([^$]+)\$\$|\$(?![\s$])((?:[^$\\\n]|\\.)++)(?<!\s)\$(?![\w$])",
@@ -39,7 +39,7 @@ _WORDS = dict(  # that the library lacks
     "limits= nolimits= boxed= operatorname= mathop= tag= nonumber= binom=C(%s,%s)".split()
 )
 _SPACED = re.compile(r"\s*([≠≤≥≈≡∼→⇒⟹⟺∈∉⊆⊂∪∩↦×·÷±])\s*")
-_UNDER = re.compile(  # what stands above and below a limit or a sum, which is not what follows
+_UNDER = re.compile(  # text above and below a limit or a sum, separate from what follows
     r"((?:(?:lim|max|min|sup|inf)_\([^()]*\)|[∑∏∫][²³¹ʰ-ˣᴬ-ᵪ\u2070-\u209c]*+(?:\^(?:\([^()]*\)|\S))?))(?=[\w(√])"
 )
 _ONE = re.compile(r"[\d.]+|\w[²³¹\u2070-\u209c\u1d62-\u1d6a]*(\([^()]*\))?|[^\W\d]{3,}|\([^()]*\)")
@@ -62,7 +62,7 @@ def find_formula(state: StateInline, silent: bool) -> bool:
     return False
 
 
-@lru_cache(1024)  # what is being written is read again and again
+@lru_cache(1024)  # text that is being written is parsed repeatedly
 def in_unicode(source: str) -> str:
     """Return a formula as text; raises ValueError for what cannot be said so."""
     try:
@@ -107,8 +107,8 @@ def _unknown(node: LatexNode) -> str:
 
 @cache
 def _converter() -> tuple[Callable[[str], LatexWalker], LatexNodes2Text]:
-    """Return what reads TeX and what writes it as text, both taught what they do not know."""
-    logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)  # what it warns of stays as it is written
+    """Return the TeX parser and the text writer, with additional commands."""
+    logging.getLogger("pylatexenc").setLevel(logging.CRITICAL)  # invalid input is shown unchanged
     from pylatexenc import latex2text as text  # 60 ms
     from pylatexenc import latexwalker as tex
     from pylatexenc import macrospec

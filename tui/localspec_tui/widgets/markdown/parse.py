@@ -20,11 +20,11 @@ from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean, par
 from localspec_tui.widgets.markdown.formulae import find_formula
 
 CODE_LINES: Final = 20
-"""Code is cut into blocks of so many lines: what is rendered at once stays small."""
+"""Code is cut into blocks of this many lines, to render little at once."""
 LONGEST_OPEN: Final = 2_500
-"""Characters of one unfinished paragraph or list item; what is longer is read in pieces until the end."""
+"""Characters of one unfinished paragraph or list item; longer ones are parsed in pieces until the end."""
 SOURCE: Final = "source"
-"""What the style of a text says that stands for another, which is to be copied."""
+"""The key in a text's style for the source text that is copied instead."""
 _KEPT = 1_000  # of a long line of code, read again with what follows
 _BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins no list or heading
 _BULLETS = ("• ", "◦ ", "▪ ")
@@ -62,7 +62,7 @@ def read(source: str, first_fence: int = 0) -> list[Block]:
 
 def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:
     """Yield highlighted code in small blocks."""
-    # To guess the language costs as much as rendering a screen.
+    # Guessing the language costs as much as rendering a screen.
     content = highlight(text, language=language, theme=_Colours) if language else Content(text)
     lines = content.split("\n", allow_blank=True)
     for start in range(0, len(lines), CODE_LINES):
@@ -71,13 +71,13 @@ def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[
 
 
 def language_of(info: str) -> str:
-    """Return the language that stands after a fence's marks."""
+    """Return the language after a fence's marks."""
     return info.split(maxsplit=1)[0].strip("{}.").lower() if info.strip() else ""
 
 
 @dataclass(slots=True)
 class _Level:
-    """A list item or a quotation: what stands before its first line, and before the others."""
+    """A list item or a quotation: the prefix of its first line, and of the others."""
 
     first: str
     rest: str
@@ -214,7 +214,7 @@ class GrowingMarkdown:
 
     def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self.closed = 0  # so many blocks will stay
+        self.closed = 0  # number of blocks that will not change
         self._tail = ""
         self._continues: Literal["", "text", "code"] = ""  # what the tail belongs to, already closed
         self._fences = 0
@@ -261,7 +261,7 @@ class GrowingMarkdown:
 
     def _read(self, source: str) -> list[Block]:
         if self._continues == "code":
-            _, first, *others = read(source, self._fences - 1)  # its head stands above
+            _, first, *others = read(source, self._fences - 1)  # its head is above
             return [first, *others] if first.content else others
         blocks = read(source, self._fences)
         if blocks and self.closed and not self._continues:

@@ -1,4 +1,4 @@
-"""Widgets that show blocks of text: one however long the text, and only what is seen is rendered."""
+"""Widgets that show blocks of text: one for any length, and only visible lines are rendered."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _OPENED = ("http://", "https://", "mailto:")
 
 
 class Laid:
-    """Blocks laid out at one width: their texts, and the row and the line of text on which each starts.
+    """The layout of blocks at one width: their texts, with the first row and text line of each.
 
-    Needs no widget, so that a long text can be laid out in a thread.
+    Independent of widgets, so a long text can be laid out in a thread.
     """
 
     def __init__(self, blocks: Iterable[Block], width: int) -> None:
@@ -46,7 +46,7 @@ class Laid:
         self.put(blocks)
 
     def put(self, blocks: Iterable[Block], start: int = 0) -> None:
-        """Lay out blocks in place of those from `start` on; without a width they are only kept."""
+        """Replace the blocks from `start` on and lay them out; without a width they are only stored."""
         del self.blocks[start:], self.contents[start:], self.rows[start + 1 :], self.lines[start + 1 :]
         if not self.width:
             self.blocks.extend(blocks)
@@ -60,11 +60,11 @@ class Laid:
             self.lines.append(self.lines[-1] + block.gap + content.plain.count("\n") + 1)
 
     def text_width(self, block: Block) -> int:
-        """Return the room that a block's text has."""
+        """Return the width of a block's text."""
         return max(1, self.width - cell_len(self.mark(block.rest)))
 
     def mark(self, text: str) -> str:
-        """Return what stands before a line; deep indentation may not take more than half of the room."""
+        """Return the prefix of a line; deep indentation takes at most half of the width."""
         return text[-(self.width // 2) :] if cell_len(text) > self.width // 2 else text
 
     @property
@@ -108,7 +108,7 @@ class Prose(Widget):
         self.refresh(layout=height != self._laid.height)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the rows at a width, laying the text out anew when it differs from the last."""
+        """Return the rows at a width, laying the text out again when it differs from the last."""
         self._fit(width)
         return self._laid.height
 
@@ -118,7 +118,7 @@ class Prose(Widget):
             self._strips.clear()
 
     def notify_style_update(self) -> None:
-        """Render anew in the colours of another theme."""
+        """Render again in the colours of another theme."""
         self._strips.clear()
         super().notify_style_update()
 
@@ -183,7 +183,7 @@ class Prose(Widget):
         return rows
 
     def _options(self, first: int) -> RenderOptions:
-        """Return how to render the lines from `first` on, with what is selected of them."""
+        """Return the strips of the lines from `first` on, with their selection."""
         selection, style = self.text_selection, None
         if selection is not None:
             moved = (None if place is None else place - (0, first) for place in selection)
@@ -204,7 +204,7 @@ def _source(span: Span) -> str:
 
 
 def _moved(segment: Segment, lines: int) -> Segment:
-    """Return a segment that the mouse finds so many lines further down in the text."""
+    """Return a segment that the mouse finds `lines` further down in the text."""
     style = segment.style
     if style is None or "offset" not in style.meta:
         return segment
@@ -243,7 +243,7 @@ class GrowingProse(Prose):
             self.post_message(self.CodePicked(blocks[fence].code))
 
     async def finish(self, text: str) -> None:
-        """Show the whole text as it is when read in one go; the work is done beside the event loop."""
+        """Show the whole text as parsed at once; the work is done in a thread."""
         self.text, self._growing = text, None
         width = self.content_size.width
         laid = await asyncio.to_thread(lambda: Laid(build(text), width))

@@ -45,7 +45,7 @@ class FoldHead(Static):
 
 
 class Folded(Vertical, can_focus=True):
-    """A text that is folded unless somebody wants to read it."""
+    """A text that is folded until it is opened."""
 
     FOCUS_ON_CLICK = False  # as of the message that it is in
 
@@ -140,7 +140,7 @@ class ThinkingView(Folded):
 
 
 _MARKS = frozenset(tags.opening[0] for tags in THINKING_TAGS)
-"""With one of these a tag may begin that parts thinking from answer."""
+"""Characters that may begin a tag between thinking and answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Looks:
 
 
 Prepared = Sequence[tuple[Part, Sequence[Block]]]
-"""A message read as Markdown; needs no widget, so that it can be done in a thread."""
+"""A message parsed as Markdown; independent of widgets, for use in a thread."""
 
 
 def prepare(item: Shown) -> Prepared:
@@ -185,7 +185,7 @@ class MessageBody(Vertical):
         self._is_composed = False
 
     def compose(self) -> ComposeResult:
-        """Lay out what there is, with what has come since it was made."""
+        """Lay out the text, with text that has come since it was made."""
         self._is_composed = True
         yield from self._bodies or self._first
 
@@ -262,14 +262,14 @@ class MessageBody(Vertical):
         return GrowingProse(part.text, blocks or None)
 
     def _is_plainly_more(self, before: str, text: str) -> bool:
-        """Tell whether new text can only belong to the last part: reading all of it again is spared."""
+        """Return whether new text can only belong to the last part: reading all of it again is spared."""
         if not self._parts or self._parts[-1].kind != "answer":
             return False
         line = before[before.rfind("\n") + 1 :] + text
         return not any(mark in line for mark in _MARKS)
 
     def _grow(self, parts: tuple[Part, ...]) -> None:
-        """Let the widgets follow the parts, keeping those that only grew."""
+        """Update the widgets to the parts, keeping those that only grew."""
         kept = list(takewhile(_grew, zip(self._bodies, parts, strict=False)))
         for body, part in kept:
             body.append(part.text[len(body.text) :])
@@ -346,7 +346,7 @@ class MessageView(Vertical, can_focus=True):
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
     ]
 
-    FOCUS_ON_CLICK = False  # what is typed after a click is a prompt
+    FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
 
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
@@ -363,7 +363,7 @@ class MessageView(Vertical, can_focus=True):
         self._tell()
 
     def compose(self) -> ComposeResult:
-        """Lay out name, attachments, text, and what stands under it."""
+        """Yield name, attachments, text, and the lines below it."""
         yield self._heading
         if self.item.message.attachments:
             yield Static(_chips(self.item.message.attachments), classes="chips")
@@ -387,7 +387,7 @@ class MessageView(Vertical, can_focus=True):
             await self.body.finish(item)
 
     def pass_on(self) -> None:
-        """Let another message be the last, with which `/continue` goes on."""
+        """Make this message no longer the last, which `/continue` continues."""
         self._is_last = False
         self._tell()
 
@@ -401,8 +401,8 @@ class MessageView(Vertical, can_focus=True):
             folded.unfolded = not folded.unfolded
 
     def action_act(self, action: Action) -> None:
-        """Ask the screen to do something with this message; what is typed next is seldom meant for it."""
-        if action not in {"previous", "next"}:  # walking goes on
+        """Ask the screen to do something with this message; later typing goes to the prompt."""
+        if action not in {"previous", "next"}:  # walking continues
             self.blur()
         self.ask(action)
 

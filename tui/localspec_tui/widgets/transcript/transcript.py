@@ -43,7 +43,7 @@ class Window:
 
     @classmethod
     def around(cls, sizes: Sequence[int], index: int) -> Window:
-        """Return a message with what stands before and after it."""
+        """Return a message with its separators."""
         return cls(index, index).earlier(sizes).later(sizes)
 
     def earlier(self, sizes: Sequence[int]) -> Window:
@@ -77,7 +77,7 @@ class Window:
 
 
 def _step(sizes: Sequence[int]) -> int:
-    """Return how many of the next messages make a step."""
+    """Return the number of next messages that make a step."""
     before = accumulate(sizes[:_STEP_MESSAGES], initial=0)
     return sum(total < _STEP_CHARACTERS for total, _ in zip(before, sizes[:_STEP_MESSAGES], strict=False))
 
@@ -88,7 +88,7 @@ class MoreLine(Static):
     ALLOW_SELECT = False
 
     def tell(self, arrow: str, number: int, which: str) -> None:
-        """Tell how many there are; none hides the line."""
+        """Show the number of earlier messages; 0 hides the line."""
         self.display = number > 0
         self.update(f"{arrow} {number:,} {which} {'message' if number == 1 else 'messages'}")
 
@@ -102,9 +102,9 @@ class MoreHint(Static):
 class Transcript(VerticalScroll, can_focus=False):
     """The messages of a chat, the last of which may still be growing.
 
-    They are made into widgets, and taken away, as the reader moves through them. The end is followed until
-    the reader scrolls away from it; then the same text stays in view. The position is settled while the
-    layout is made, before anything is drawn: nothing flickers, whatever is added, taken away or folded.
+    Widgets are created and removed as the reader moves. The end is followed until the reader scrolls away
+    from it; then the same text stays in view. The position is set during layout, before anything is drawn,
+    so nothing flickers when messages are added, removed or folded.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -240,14 +240,14 @@ class Transcript(VerticalScroll, can_focus=False):
             self._look_for_more(earlier=event.widget is self._earlier)
 
     def action_go(self, way: Literal["previous", "next", "first", "last"]) -> None:
-        """Go on from the message in focus to another."""
+        """Continue from the message in focus to another."""
         focused = (number for number, view in self._views.items() if view.has_focus_within)
         index, last = self._index(next(focused, None)) or 0, len(self._items) - 1
         target = {"previous": index - 1, "next": index + 1, "first": 0, "last": last}[way]
         self.focus_at(min(max(target, 0), last))
 
     def moved(self) -> None:
-        """Take the hint from a reader who has come to the end; fetch more near an end of what is at hand."""
+        """Follow the end when the reader reaches it; load more messages near the end of the loaded ones."""
         if self.following:
             self._hint.display = False
         if self._looking_for_more or not self._views:
@@ -259,7 +259,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self._look_for_more(earlier=False)
 
     def has_end(self) -> bool:
-        """Tell whether the last message is at hand."""
+        """Return whether the last message is at hand."""
         return self._window.last == len(self._items)
 
     def watch_origins(self) -> None:
@@ -296,7 +296,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return self._views[self._items[index].message.id]
 
     def _index(self, number: int | None) -> int | None:
-        """Return where a message stands in the chat."""
+        """Return the position of a message in the chat."""
         indices = range(len(self._items) - 1, -1, -1)
         return next((index for index in indices if self._items[index].message.id == number), None)
 
@@ -336,7 +336,7 @@ class Transcript(VerticalScroll, can_focus=False):
         return [MessageView(item, done, looks, is_last=item is end) for item, done in pairs]
 
     async def _prune(self, *, downwards: bool) -> None:
-        """Take away messages far behind a reader who goes down, or up."""
+        """Remove the widgets of messages far from the reader."""
         shown = range(self._window.first, self._window.last)
         seen = [index for index in shown if self._is_seen(index)]
         if not seen:
@@ -380,7 +380,7 @@ class Transcript(VerticalScroll, can_focus=False):
                 await self._open(Window.latest(self._sizes) if last else Window.around(self._sizes, index))
             view = self._view(index)
         self._stay_at(None if at_end else view)
-        if focus and self.screen.focused is None:  # else somebody has begun to write
+        if focus and self.screen.focused is None:  # otherwise the user has begun to type
             self.screen.set_focus(view, scroll_visible=False)
 
     def _tell_more(self) -> None:
@@ -396,13 +396,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self.call_after_refresh(self._come_to_rest)
 
     def release_anchor(self) -> None:
-        """Let the reader scroll; one who asks for the end follows it again."""
+        """Scroll; a request for the end follows it again."""
         super().release_anchor()
         self.following, self._pinned = False, None
         self.call_later(self._resume)
 
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
-        """Settle the position for a new layout."""
+        """Set the position for a new layout."""
         rows = {placement.widget: placement.region for placement in placements}
         if self.following:
             bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
@@ -412,13 +412,13 @@ class Transcript(VerticalScroll, can_focus=False):
             position = rows[self._pinned].y
         else:
             position = self._same_text(rows)
-        # To move the scrollbar may ask for the layout once more: what it is compared with comes first.
+        # Moving the scrollbar may request the layout once more, so its reference is set first.
         self._rows = rows
         self._settle(position)
         return placements
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Tell that the reader is somewhere else."""
+        """Report the reader's new position."""
         super().watch_scroll_y(old_value, new_value)
         self.moved()
 
@@ -464,6 +464,6 @@ class Transcript(VerticalScroll, can_focus=False):
                 continue
             inside = y - before.y
             if inside > 0 and now.width != before.width:
-                inside = inside * now.height // max(1, before.height)  # the text was wrapped anew
+                inside = inside * now.height // max(1, before.height)  # the text was wrapped again
             return now.y + inside
         return y
