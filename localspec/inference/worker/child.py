@@ -303,7 +303,7 @@ class ModelService:
         elif call.method == "perform":
             task, *arguments = call.arguments
             told = [partial(self._tell, job)] if call.options["tells"] else []
-            return task(self._runtime, *arguments, *told)
+            return self._runtime.perform(task, *arguments, *told)
         else:
             answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
