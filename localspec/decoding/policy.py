@@ -146,18 +146,18 @@ class AcceptanceBins:
     """The chance that a draft token is accepted, learned in bins of the confidence in it.
 
     Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is kept.
-    Before anything is learned the chance is the confidence, or what is usual in a more general case.
+    At first the chance is the confidence, or that of the general case, which the bins refine.
     """
 
     def __init__(self, *, refines: bool = False) -> None:
-        """Begin with the confidence itself; bins that refine a usual chance begin with that instead."""
+        """Begin with the confidence, or with a usual chance that `chance` is given."""
         centres = [0.0 if refines else (index + 0.5) / BINS for index in range(BINS)]
         self._accepted = [PRIOR_WEIGHT * centre for centre in centres]
         self._judged = [PRIOR_WEIGHT] * BINS
         self._chances = [*centres, centres[-1]]  # a confidence of 1 belongs to the last bin
 
     def chance(self, confidence: float, usual: float | None = None) -> float:
-        """Return the chance of acceptance at a confidence of 0 to 1; `usual` is for bins that refine it."""
+        """Return the chance of acceptance at a confidence of 0 to 1; `usual` is the chance to refine."""
         if usual is None:
             return self._chances[int(confidence * BINS)]
         index = _bin(confidence)
@@ -178,7 +178,7 @@ def _bin(confidence: float) -> int:
 
 
 class AcceptanceCalibration(AcceptanceBins):
-    """What is learned of the draft model's tokens: their chances, their mean, and the outcomes of drafts."""
+    """Acceptance statistics of the draft model's tokens: by confidence, recent mean, and outcomes."""
 
     def __init__(self) -> None:
         super().__init__()

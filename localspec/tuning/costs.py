@@ -177,7 +177,7 @@ def real_rounds(
 def _rounds_of(models: OpenModels, request: Request) -> Iterator[RealRound]:
     """Decode an answer; nothing comes of a mode that these models cannot work in."""
     summary, rounds = answered(models, request)
-    if request.settings.mode == "ssd" and not summary.hits + summary.misses:
+    if request.settings.mode == "ssd" and summary.hit_rate is None:
         return
     text_s = max(0.0, summary.python_s - sum(each.stats.python_s for each in rounds[1:]))
     depth = summary.prompt_tokens

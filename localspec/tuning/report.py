@@ -143,14 +143,14 @@ def _simulated(simulator: Simulator, space: Space, result: TaskResult) -> Iterat
 def _acceptance(simulator: Simulator, settings: EngineSettings) -> go.Figure:
     whole = replace(settings, mode="sd", draft_length=POSITIONS, min_confidence=0.0, fallback="just-in-time")
     seen = simulator(whole)
-    shares = [yes / of for yes, of in zip(seen.accepted_at, seen.drafted_at, strict=True) if of]
+    shares = [share for share in seen.acceptance_by_position if share is not None]
     drawn = go.Figure(go.Bar(x=list(range(1, len(shares) + 1)), y=shares))
     return drawn.update_layout(xaxis_title="position", yaxis={"title": "accepted", "tickformat": ".0%"})
 
 
 def _hit_rates(seen: Mapping[int, Summary]) -> go.Figure:
     """Draw how often a draft was ready, by the outcomes prepared, and a fit of the misses as c·F^-r."""
-    rates = {budget: each.hits / (each.hits + each.misses) for budget, each in seen.items() if each.hits}
+    rates = {budget: each.hit_rate for budget, each in seen.items() if each.hit_rate}
     x, y = list(rates), list(rates.values())
     drawn = go.Figure(go.Scatter(x=x, y=y, name="simulated", mode="markers"))
     missed = [(math.log(budget), math.log(1 - rate)) for budget, rate in rates.items() if rate < 1]

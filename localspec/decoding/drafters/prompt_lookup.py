@@ -187,7 +187,7 @@ class PromptLookupStats:
 
     def __init__(self) -> None:
         self.repeated = AcceptanceBins()  # copied tokens, by length of the match
-        self.behind = AcceptanceBins(refines=True)  # those behind what a model wrote
+        self.behind = AcceptanceBins(refines=True)  # copies after a model's draft
         self.chosen = AcceptanceBins(refines=True)  # the model beside a copy, taking the best token
         self.drawn = AcceptanceBins(refines=True)  # the same, drawing from q
 
