@@ -439,7 +439,7 @@ def _paths(header: Header) -> list[Path]:
     if count <= 1:
         return [header.path]
     if count > _MOST_PARTS:
-        raise ModelFileError(f"{header.path} speaks of {count:,} parts", "download the file again")
+        raise ModelFileError(f"{header.path} claims {count:,} parts", "download the file again")
     suffix = f"-{header.integer('split.no') + 1:05d}-of-{count:05d}.gguf"
     if not header.path.name.endswith(suffix):
         raise ModelFileError(f"{header.path} is part of a split model, but its name does not end in {suffix}",
@@ -576,7 +576,7 @@ def _check_kind(header: Header) -> None:
     path, architecture = header.path, header.architecture
     kind = header.text("general.type")
     if kind not in ("", "model"):
-        raise ModelFileError(f"{path} holds no model but this: {kind}", "name the model's own .gguf file")
+        raise ModelFileError(f"{path} is not a model but: {kind}", "name the model's own .gguf file")
     if not architecture:
         raise ModelFileError(f"{path} does not name its architecture", "download the file again")
     if what := facts()["not_chat"].get(architecture):
@@ -588,6 +588,6 @@ def _check_kind(header: Header) -> None:
             f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
         )
     if file_kind(header) == "vocabulary":
-        raise ModelFileError(f"{path} holds a vocabulary and no weights", "download the full model")
+        raise ModelFileError(f"{path} has a vocabulary but no weights", "download the full model")
     if "tokenizer.ggml.model" not in header.values or "tokenizer.ggml.tokens" not in header.counts:
         raise ModelFileError(f"{path} has no vocabulary", "choose a GGUF with its tokenizer inside")

@@ -65,8 +65,8 @@ def short(seconds: float) -> str:
     return f"{seconds:.{2 if seconds < 0.95 else 1}f} s" if seconds < 10 else duration(seconds)
 
 
-UNMEASURED = "plain decoding until it is measured how fast both models are here"
-MEASURING = "measuring how fast both models are here; a question comes first"
+UNMEASURED = "plain decoding until the speed of both models is measured"
+MEASURING = "measuring the speed of both models; questions come first"
 MEASURING_LAST = (
     "the answer is complete; measuring how fast both models are, for the next one (Ctrl+C skips it)"
 )
@@ -74,7 +74,7 @@ MEASURING_LAST = (
 
 def first_call(seconds: float) -> str:
     """Return the line to show while a GPU compiles."""
-    return f"the card's programs are being made, once: {duration(seconds)} so far"
+    return f"compiling GPU kernels, once: {duration(seconds)} so far"
 
 
 def ago(moment: str, now: datetime) -> str:

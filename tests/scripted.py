@@ -266,7 +266,7 @@ class ScriptedModels:
         tokens = len(words_of(prompt)) if isinstance(prompt, str) else self.count_tokens(prompt)
         if tokens >= self.target.context:
             raise ContextFullError(
-                f"the prompt is {tokens:,} tokens, and the context holds {self.target.context:,}",
+                f"the prompt is {tokens:,} tokens, but the context has {self.target.context:,}",
                 "shorten it",
             )
         return tokens

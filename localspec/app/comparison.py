@@ -115,7 +115,7 @@ def tuned_settings(
     for task in dict.fromkeys(prompt.task for prompt in prompts):
         if task not in get_args(TaskType):
             raise UserError(
-                f"`{task}` is no task that can be tuned, so mode {TUNED} cannot answer its prompts",
+                f"`{task}` is not a task that can be tuned, so mode {TUNED} cannot answer its prompts",
                 f"leave {TUNED} out of --modes, or choose other --tasks: {', '.join(get_args(TaskType))}",
             )
         known = experience(cast("TaskType", task))
@@ -149,7 +149,7 @@ def check_fit(prompts: Sequence[Prompt], models: Worker) -> None:
         if tokens >= room:
             begins = " ".join(prompt.text[:_SHOWN].split())
             raise UserError(
-                f"a prompt of the task `{prompt.task}` is {tokens:,} tokens, and the context holds {room:,} "
+                f"a prompt of the task `{prompt.task}` is {tokens:,} tokens, but the context has {room:,} "
                 f"with the answer: {begins}...",
                 f"leave it out, or give a larger -c (the model was trained on "
                 f"{models.target.training_context:,})",
@@ -204,6 +204,6 @@ def machine_words(pair: OpenPlan) -> str:
     facts = facts_of(known_machine(may_measure=False))
     used = pair.target.threads or physical_cores()
     cores = f"{used} of {facts.cores} cores" if facts.cores else f"{used} threads"
-    parts = [facts.processor or "unknown processor", cores, *facts.devices]
+    parts = [facts.processor or "unknown CPU", cores, *facts.devices]
     parts += [f"{platform.system()} {platform.release()}", f"llama-cpp-python {facts.llama_cpp}"]
     return ", ".join(parts)

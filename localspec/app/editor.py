@@ -75,7 +75,7 @@ def _check(path: Path) -> None:
     try:
         read_profile(path)
     except UserError as error:
-        again = f"until `localspec profiles edit {path.stem}` mends it, it is not used"
+        again = f"until `localspec profiles edit {path.stem}` fixes it, it is not used"
         raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
@@ -97,13 +97,13 @@ def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambd
         after = path.read_bytes() if path.is_file() else b""
     edited = after.decode("utf-8", "replace").rstrip() if after != before else ""
     if edited:
-        tell(f"the editor ended with code {code}; what it saved is here" if code else "")
+        tell(f"the editor ended with code {code}; the saved text is here" if code else "")
         return edited
     if code:
         raise UserError(f"the editor ended with code {code}", "the prompt is as it was")
     if after != before and text.strip():
         raise UserError("the editor left no text", "the prompt is as it was")
     nothing = "nothing was changed" if text.strip() else "nothing was written"
-    waits = "; an editor with a window of its own needs a flag to be waited for, such as `code --wait`"
+    waits = "; an editor with its own window needs a flag to wait, such as `code --wait`"
     tell(f"{nothing}{waits if took_s < _AT_ONCE_S else ''}")
     return text

@@ -82,7 +82,9 @@ def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, forc
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
         what = f"{model.files[0].name}, {units.size(model.bytes)}{files}"
         rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
-        tell(f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is here already: {what}")
+        tell(
+            f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is already downloaded: {what}"
+        )
 
     return pull(reference, on_progress=on_progress, on_found=found)
 
@@ -146,7 +148,8 @@ class Offer:
     def stage_shown(self) -> str:
         """Return the stage in words, with the progress of a download."""
         share = f" {str(self.progress).partition('%')[0].strip()}%"
-        return self.stage + (share if self.stage in ("fetching", "paused") else "")
+        word = {"fetching": "downloading"}.get(self.stage, self.stage)
+        return word + (share if self.stage in ("fetching", "paused") else "")
 
 
 class PairFetches:
@@ -188,7 +191,7 @@ class PairFetches:
         """
         offer = self.offers[name]
         if offer.stage == "here" or offer.pair.problem:
-            raise UserError(offer.pair.problem or "these models are here already")
+            raise UserError(offer.pair.problem or "these models are already downloaded")
         for other in [each for each in self.offers.values() if each.stage == "fetching"]:
             self._attempt = attempt = object()
             progress = replace(other.progress, rate=None, left_s=None)

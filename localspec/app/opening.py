@@ -199,7 +199,7 @@ def placed_with_draft(
     """Plan the models, with the draft model even if it is not expected to help, if it fits."""
     plan = placed(files, request, via=via, tell=None)
     if files.draft is not None and plan.draft is None:
-        with suppress(UserError):  # there is no room for both
+        with suppress(UserError):  # not enough memory for both
             plan = placed(files, replace(request, mode="sd"), via=via, tell=None)
     _tell_plan(plan, tell, explain=explain)
     return plan

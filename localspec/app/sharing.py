@@ -95,4 +95,4 @@ def _check_free(endpoint: Endpoint) -> None:
         socket.create_server((endpoint.host, endpoint.port)).close()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UserError(f"cannot listen at {endpoint}: {reason}", "take another with --port N") from None
+        raise UserError(f"cannot listen at {endpoint}: {reason}", "choose another --port") from None

@@ -96,7 +96,7 @@ def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str]
         if other is not named:
             raise UserError(
                 f"the profiles {other.name} and {named.name} are both of the task {named.task}",
-                "settings are kept for each task: tune one of them",
+                "settings are saved for each task: tune one of them",
             )
     return tuple(chosen.values())
 

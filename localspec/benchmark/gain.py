@@ -45,7 +45,7 @@ class Gain:
             return f"faster: {figures} ({interval})"
         if self.high < 1.0:
             return f"no gain, it slows answers down: {figures} ({interval})"
-        return f"no gain that could be told from chance: {figures} ({interval})"
+        return f"no significant gain: {figures} ({interval})"
 
 
 def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:

@@ -242,7 +242,7 @@ def plain_anchor(models: OpenModels, least_s: float = ANCHOR_S) -> Callable[[], 
             )
             _, rounds = answered(models, request)
             seconds += [one.stats.seconds for one in rounds[1:]]
-        raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be told")
+        raise EngineError(f"{models.target.name} ends every text at once: its speed cannot be measured")
 
     return measure
 
@@ -259,7 +259,7 @@ def answered(models: OpenModels, request: Request) -> tuple[Summary, Sequence[Ro
             if event.reason == "cancelled":
                 raise Cancelled("the answer was cancelled")
             return event.summary, rounds
-    raise EngineError("an answer broke off")
+    raise EngineError("an answer was interrupted")
 
 
 def memory_peak(pid: int) -> int | None:

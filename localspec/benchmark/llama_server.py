@@ -170,7 +170,7 @@ class LlamaServer:
         try:
             code = self._process.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            return EngineError(f"{self._program} broke off in an answer ({type(error).__name__})")
+            return EngineError(f"{self._program} failed during an answer ({type(error).__name__})")
         return EngineDied(
             f"{self._program} ended in an answer ({exit_words(code)}){self._telling_words(since)}"
         )

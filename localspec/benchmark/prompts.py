@@ -44,7 +44,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         if line.strip()
     )
     if not found:
-        raise UserError(f"{path} holds no prompts", 'write one to a line: {"prompt": "..."}')
+        raise UserError(f"{path} contains no prompts", 'write one to a line: {"prompt": "..."}')
     return found
 
 
@@ -90,5 +90,7 @@ def _prompt(line: bytes, place: str, file: str) -> Prompt:
         raise UserError(f"{place}: there is none of `prompt`, `question`, `turns` with a text", _EXAMPLE)
     task = asked.task or asked.category or file
     if task == _ALL:
-        raise UserError(f"{place}: a task cannot be called `{_ALL}`: it stands for all together", _EXAMPLE)
+        raise UserError(
+            f"{place}: a task cannot be called `{_ALL}`: that name means all tasks together", _EXAMPLE
+        )
     return Prompt(task, text)

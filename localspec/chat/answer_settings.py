@@ -146,7 +146,7 @@ class SessionRequest:
         for source, values in sources.items():
             shown = [f"{name} {value:g}" for name, value in values.items() if by_name[name] == source]
             told += [f"{', '.join(shown)} {source}"] if shown else []
-        return f"sampling: {'; '.join([*told, 'all else as usual'])}"
+        return f"sampling: {'; '.join([*told, 'everything else at its default'])}"
 
 
 @dataclass(frozen=True, slots=True)

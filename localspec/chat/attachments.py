@@ -23,11 +23,11 @@ LARGEST_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attache
 MOST_COMPLETIONS = 50
 MOST_ENTRIES = 5000  # of a folder are looked at: some milliseconds
 _UNFINISHED = re.compile(r'(?<!\\)@("[^"\n]*|[^\s"@]*)\Z')
-_AS_TEXT = "a \\ before the @ keeps it as text"
+_AS_TEXT = "a \\ before the @ makes it plain text"
 _WHY_NOT: dict[Obstacle | None, str] = {
-    "address": "the @ stands in an address or a path; a space before it attaches the file",
-    "code": "it stands in a block of code; named outside of it, the file is attached",
-    "longer": "the word goes on behind that name; a space there attaches the file",
+    "address": "the @ is part of an address or a path; put a space before it to attach the file",
+    "code": "it is in a code block; name the file outside of it to attach it",
+    "longer": "the word continues after that name; put a space there to attach the file",
 }
 
 
@@ -97,7 +97,7 @@ def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attach
     except OSError as error:
         raise UserError(f"cannot read `{name}`: {error.strerror}") from None
     except ValueError:
-        raise UserError(f"{name!r} is no name of a file") from None
+        raise UserError(f"{name!r} is not the name of a file") from None
     return Attachment(name, _decoded(name, data))
 
 

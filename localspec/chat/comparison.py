@@ -64,7 +64,7 @@ def _against(answer: ComparedAnswer, reference: ComparedAnswer) -> str:
     if at is None:
         return f"{name} wrote the same text as {other}."
     if at == min(len(answer.text), len(reference.text)) and not (answer.complete and reference.complete):
-        return f"{name} and {other} agree as far as both go."
+        return f"{name} and {other} agree up to the end of the shorter one."
     before = ("…" if at > CONTEXT else "") + " ".join(reference.text[max(0, at - CONTEXT) : at].split())
     return (
         f"{name} differs from {other} from character {at + 1:,}, after “{before}”: "

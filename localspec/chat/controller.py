@@ -111,7 +111,7 @@ class ChatController:
         if (answer := self._answer) is not None:
             answer.stop()
             if not await answer.ends_within(LEAVING_S):
-                raise UserError("the answer under way has not stopped yet", "wait a moment")
+                raise UserError("the answer has not stopped yet", "wait a moment")
             self._rest()
 
     def _rest(self) -> None:

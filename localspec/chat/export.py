@@ -39,10 +39,10 @@ _STATES: dict[State, str] = {
     "length": "ended at the length limit",
     "context": "ended as the context was full",
     "circles": "ended as it repeated itself",
-    "failed": "broken off by an error",
+    "failed": "interrupted by an error",
 }
 MAX_BYTES = 512 * 2**20  # of a file that is imported
-_READABLE = f"what can be read is the JSON of `localspec history export`, or {foreign.EXPORTS}"
+_READABLE = f"supported are the JSON of `localspec history export` and {foreign.EXPORTS}"
 Format = Literal["md", "json"]
 
 
@@ -232,9 +232,9 @@ def _tagged(message: StoredMessage) -> StoredMessage:
 
 def _check_texts(where: str, texts: Sequence[str]) -> None:
     if max(map(len, texts)) > MAX_CHARACTERS:
-        raise InvalidValueError(f"{where} holds a text of more than {MAX_CHARACTERS} characters")
+        raise InvalidValueError(f"{where} has a text of more than {MAX_CHARACTERS} characters")
 
 
 def _check_time(value: float, where: str) -> None:
     if not 0 <= value < _YEAR_9999:
-        raise InvalidValueError(f"{where} is no moment that a calendar holds")
+        raise InvalidValueError(f"{where} is not a valid time")

@@ -53,11 +53,11 @@ def ratio_to_plain(mode: str, tokens_per_s: float | None, plain: float | None) -
 
 
 _WORDS: dict[str, Callable[[float], str]] = {
-    "acceptance": lambda share: f"{units.percent(share)} of guesses right",
+    "acceptance": lambda share: f"{units.percent(share)} accepted",
     "tokens_per_s": lambda speed: f"{units.rate(speed)} tokens/s",
-    "ratio": lambda ratio: f"{ratio:.1f} times plain",
-    "accepted_length": lambda tokens: f"{tokens:.1f} tokens a round",
-    "hit_rate": lambda share: f"{units.percent(share)} ready in time",
+    "ratio": lambda ratio: f"{ratio:.1f}× plain",
+    "accepted_length": lambda tokens: f"{tokens:.1f} tokens/round",
+    "hit_rate": lambda share: f"{units.percent(share)} prepared",
 }
 
 
@@ -86,7 +86,7 @@ def times(s: Summary) -> tuple[str, ...]:
     if not s.tokens:
         return ()
     tokens = units.counted(s.tokens, "token")
-    return f"{tokens} in {units.short(s.seconds)}", f"first after {units.short(s.first_token_s)}"
+    return f"{tokens} in {units.short(s.seconds)}", f"first token after {units.short(s.first_token_s)}"
 
 
 def summary_line(mode: str, s: Summary) -> str:
@@ -97,7 +97,7 @@ def summary_line(mode: str, s: Summary) -> str:
         parts.append(f"len {s.accepted_length or 0:.1f}")
     if s.hit_rate is not None:
         parts.append(f"hit {s.hit_rate:.0%}")
-    parts.append(f"{s.tokens} tokens, first after {s.first_token_s:.2f} s")
+    parts.append(f"{s.tokens} tokens, first token after {s.first_token_s:.2f} s")
     return "  ".join(parts)
 
 

@@ -182,4 +182,4 @@ class Shown:
     branches: int = 1
     spans: tuple[Span, ...] = field(default=(), repr=False)
     model: str = ""  # that wrote it
-    label: str = ""  # e.g. "SSD  58 tokens/s  1.9 times plain"
+    label: str = ""  # e.g. "SSD  58 tokens/s  1.9× plain"

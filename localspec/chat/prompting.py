@@ -198,11 +198,13 @@ def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = Fal
     """
     about = "about " if estimated else ""
     if used >= size:
-        advice = "shorten the prompt, or attach less" if is_new else "/room leaves out earlier exchanges"
+        advice = (
+            "shorten the prompt, or attach less" if is_new else "use /room to leave out earlier exchanges"
+        )
         return f"too long by {about}{used + 1 - size:,} tokens; {advice}"
     if used <= WARN_ABOVE * size:
         return None
-    advice = "" if is_new else "; /room leaves out earlier exchanges"
+    advice = "" if is_new else "; use /room to leave out earlier exchanges"
     return f"the context is {about}{100 * used // size} % full{advice}"
 
 

@@ -250,7 +250,7 @@ def describe_round(history: History, index: int) -> str:
     if stats.draft_s:
         parts.append(f"draft {duration(stats.draft_s)} waited for")
     if stats.ahead_s:
-        parts.append(f"draft {duration(stats.ahead_s)} hidden")
+        parts.append(f"draft {duration(stats.ahead_s)} overlapped")
     if stats.wait_s >= 0.00005:
         parts.append(f"other waiting {duration(stats.wait_s)}")
     return f"round {index + 1}: {', '.join(parts)}"

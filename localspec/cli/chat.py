@@ -53,14 +53,14 @@ if TYPE_CHECKING:
 _FENCE = '"""'
 _INPUT = "standard input"
 _BEYOND_COMMANDS = '''\
-Ctrl+C stops an answer. A line ending in \\ goes on in the next; """ opens and closes a block.
-@FILE attaches a text file, @FILE:3-5 or @FILE#L3 some lines of it; a \\ before the @ keeps it as text.'''
+Ctrl+C stops an answer. A line ending in \\ continues on the next; """ opens and closes a block.
+@FILE attaches a text file, @FILE:3-5 or @FILE#L3 some lines of it; a \\ before the @ makes it plain text.'''
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 
 
 def parser() -> Parser:
     """Return the parser of `localspec chat`."""
-    result = verb_parser("chat", "Talk line by line; /help lists the commands. Lines may be piped in.")
+    result = verb_parser("chat", "Chat line by line; /help lists the commands. Lines can be piped in.")
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
     add_answer_flags(result)
     add_thinking_flags(result)
@@ -74,13 +74,13 @@ def main(argv: Sequence[str]) -> int:
         raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
     if reads_standard_input(args):
         raise UserError(
-            "a chat is talked through standard input, which a flag takes", "name a file instead of -"
+            "a chat reads standard input, but a flag reads it as well", "name a file instead of -"
         )
     asked, profiles = session_request(args), profiles_named(args.profile)
     request = with_config(pair_request(args))
     files = opening.find_files(request)
     if sys.stdin is None or sys.stdin.closed:
-        raise UserError("there is no standard input to talk through", "use `localspec run` for one answer")
+        raise UserError("a chat needs standard input", "use `localspec run` for one answer")
     set_up_logging(verbose=args.verbose)
     reader = LineReader()
     with (
@@ -112,7 +112,7 @@ def open_store(*, keeps: bool) -> Store:
         try:
             return Store(chats_file())
         except StoreError as error:
-            opening.note(f"this chat is not kept: {error}")
+            opening.note(f"this chat is not saved: {error}")
     return Store(None)
 
 
@@ -297,7 +297,7 @@ class Dialogue:
         if self._last is not None and options is not None:
             for line in figures.table(options.request.settings, options.reason, self._last.summary):
                 say(line)
-        say(f"a line of figures after each answer: {'on' if self._shows_stats else 'off'}")
+        say(f"a line of statistics after each answer: {'on' if self._shows_stats else 'off'}")
 
     def _undo(self) -> None:
         questions = [message for message in self._session.chat.path if message.role == "user"]

@@ -16,8 +16,8 @@ def parser() -> Parser:
     """Return the parser of `localspec devices`."""
     result = verb_parser(
         "devices",
-        "List the devices that models can sit on, with their memory, who uses it, and how fast they are. "
-        "Rates are measured once, in about ten seconds, and kept until the devices change.",
+        "List the devices that models can use, with their memory, its use, and their speed. "
+        "The speeds are measured once, in about ten seconds, and saved until the devices change.",
     )
     result.add_argument(
         "--measure",
@@ -92,7 +92,7 @@ def _state(device: DeviceInfo) -> str:
     if device.kind == "remote":
         parts.append("on another machine")
     if device.kind == "integrated":
-        parts.append("shares the processor's memory")
+        parts.append("shares the CPU's memory")
     if device.temperature_c is not None:
         parts.append(f"{device.temperature_c:.0f} °C")
     if device.power_limit_w is not None:

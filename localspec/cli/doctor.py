@@ -46,7 +46,7 @@ def page(checks: Sequence[Check], *, colours: bool) -> Iterator[str]:
         style = _STYLES[check.verdict]
         yield Styled(f"{style}{word}{_RESET}{safe_line(what)}") if colours else f"{word}{what}"
         if check.mend:
-            yield f"{'':>{width + 8}}mend: {check.mend}"
+            yield f"{'':>{width + 8}}fix: {check.mend}"
     tally = Counter(check.verdict for check in checks)
     wrong = (("failure", tally["fail"]), ("warning", tally["warn"]))
     parts = [units.counted(number, what) for what, number in wrong if number]

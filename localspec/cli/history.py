@@ -51,7 +51,9 @@ def targets(
         return chosen, {path / _file_name(chat, chosen): (chat,) for chat in chats}
     chosen = form or ending or "md"
     if is_set and chosen == "md":
-        raise UserError(f"`{output}` is one file, and Markdown takes one for each chat", "name a folder")
+        raise UserError(
+            f"`{output}` is a file, but Markdown needs a folder with a file for each chat", "name a folder"
+        )
     return chosen, {path: chats}
 
 
@@ -129,7 +131,9 @@ def _as_json(chat: ChatInfo) -> dict[str, object]:
 
 def parser() -> Parser:
     """Return the parser of `localspec history`."""
-    result = verb_parser("history", "Find, keep and remove earlier chats. Without a command: list them.")
+    result = verb_parser(
+        "history", "List, search, export, import and delete chats. Without a command, list them."
+    )
     commands = result.add_subparsers(metavar="COMMAND", dest="command")
 
     def add(name: str, help_: str) -> Parser:
@@ -160,7 +164,7 @@ def parser() -> Parser:
     deleting = add("delete", "remove chats; they can be restored for 30 days")
     deleting.add_argument("ids", nargs="+", type=_number, metavar="ID")
     add("restore", "undo delete").add_argument("ids", nargs="+", type=_number, metavar="ID")
-    add("path", "print which file holds the chats")
+    add("path", "print the path of the chats' file")
     return result
 
 

@@ -18,7 +18,7 @@ from localspec.units import rate
 
 _MODES = {"off": "plain decoding", "sd": "taking turns (SD)", "ssd": "drafting ahead (SSD)"}
 _MEASURED = 3
-_QUIET = 0.3  # cores that other programs take without harm to a measurement
+_QUIET = 0.3  # cores that other programs use without harm to a measurement
 
 
 def parser() -> Parser:
@@ -60,7 +60,7 @@ def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]
     others = [partner for partner in found if not partner.verdict.fits]
     if not fitting:
         yield f"No draft model for {target.name} is on this computer or in the catalogue."
-        yield "Mode ngram needs none: `--mode ngram` guesses from what the text repeats."
+        yield "Mode ngram needs no draft model: it drafts by copying earlier text."
     else:
         yield f"Drafts for {target.name}, the most promising first:"
     for partner in fitting:
@@ -100,7 +100,7 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
     busy, greediest = busy_cores() if best else (0.0, "")
     if busy > _QUIET:
         say(
-            f"note: other programs take {busy:.1f} cores, {greediest} the most; the figures are good only "
+            f"note: other programs use {busy:.1f} cores, {greediest} the most; the figures are good only "
             "for as long as they do"
         )
     if not best:

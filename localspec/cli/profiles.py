@@ -95,18 +95,18 @@ def parser() -> Parser:
         return command
 
     add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
-    add("show", "show everything that a profile settles").add_argument("name", metavar="NAME")
+    add("show", "show all settings of a profile").add_argument("name", metavar="NAME")
     editing = add(
         "edit",
         "change a profile in $VISUAL or $EDITOR",
-        " A shipped one is copied to your own first. What you save is checked. "
+        " A built-in one is copied first. The saved file is checked. "
         'An editor that opens its own window has to wait for it to close: EDITOR="code -w".',
     )
     editing.add_argument("name", metavar="NAME")
     copying = add(
         "copy",
         "copy a profile to your own under a new name",
-        " Under the name of a shipped one it takes the place of that.",
+        " Under the name of a built-in one it overrides that.",
     )
     copying.add_argument("name", metavar="NAME")
     copying.add_argument("new", metavar="NEW")
@@ -150,7 +150,7 @@ def _copy(args: argparse.Namespace, folder: Path) -> int:
         print_json({"name": args.new, "path": str(path)})
         return SUCCESS
     if args.new in shipped_files():
-        say(f"from now on it takes the place of the shipped profile `{args.new}`")
+        say(f"it now overrides the built-in profile `{args.new}`")
     say(f"copied to {path}; `localspec profiles edit {args.new}` changes it, its title first of all")
     return SUCCESS
 

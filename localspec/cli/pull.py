@@ -15,10 +15,10 @@ def parser() -> Parser:
     """Return the parser of `localspec pull`."""
     result = verb_parser(
         "pull",
-        "Download models from the Hugging Face hub, and print where they are. What was broken off goes on "
-        "where it stopped; what has arrived is checked. What cannot be opened here is refused by its header, "
-        "before it comes. HF_TOKEN opens gated repositories, HF_ENDPOINT names "
-        "another hub, and LLAMA_CACHE or HF_HUB_CACHE the folder that models go to.",
+        "Download models from Hugging Face, and print their paths. Interrupted downloads resume, and files "
+        "are checked. Models that llama.cpp cannot open are rejected by their header, before the download. "
+        "HF_TOKEN gives access to gated repositories, HF_ENDPOINT sets another hub, and LLAMA_CACHE or "
+        "HF_HUB_CACHE the folder for models.",
     )
     about = (
         "which model; without a quant Q4_K_M, else Q8_0, else the first. QUANT may be a folder or the end of "

@@ -26,7 +26,7 @@ def parser() -> Parser:
         "how good they are. Nothing is downloaded.",
     )
     add = result.add_argument
-    add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
+    add("--task", choices=get_args(TaskType), help="task to rank for; models made for it rank higher")
     add("--all", action="store_true", help=f"show every pair that fits, not only the best {SHOWN}")
     return result.with_output(told="tracebacks")
 

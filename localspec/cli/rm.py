@@ -49,7 +49,10 @@ def main(argv: Sequence[str]) -> int:
         chosen[model.path] = model
     removals = [plan_removal(model) for model in chosen.values()]
     if not args.yes and (args.json or not is_terminal(sys.stdin)):
-        raise UserError("nobody is there to be asked", "say --yes to delete without a question")
+        raise UserError(
+            "cannot ask for confirmation: standard input is not a terminal",
+            "add --yes to delete without asking",
+        )
     for removal in removals:
         if not args.json:
             _announce(removal, configured)

@@ -133,7 +133,7 @@ def _measure(models: OpenModels, answer: StreamedAnswer) -> None:
 
 def _check_combinations(args: argparse.Namespace, system: str) -> None:
     if args.flag_prompt is not None and args.prompt:
-        raise UserError("the question is given twice: with -p and without", "keep one of them")
+        raise UserError("the question is given twice: with -p and without", "use only one of them")
     if args.no_chat and system:
         raise UserError(
             "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
@@ -143,7 +143,7 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
         if args.no_chat and given:
             raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
     if args.json and args.color:
-        raise UserError("--json and --color do not go together", "keep one of them")
+        raise UserError("--json and --color do not go together", "use only one of them")
 
 
 def _conclude(
@@ -151,7 +151,7 @@ def _conclude(
 ) -> int:
     finished = answer.finished
     if finished is None:
-        say("error: the answer broke off")
+        say("error: the answer was interrupted")
         return FAILURE
     if args.json:
         _print_json(models, options, answer, finished)
@@ -163,10 +163,10 @@ def _conclude(
             say(line)
     if finished.reason == "context":
         target = models.target
-        larger = "; a larger -c leaves more room" * (target.training_context > target.context)
+        larger = "; a larger -c gives more space" * (target.training_context > target.context)
         say(f"note: the context of {target.context} tokens is full{larger}")
     if _wants_form(args) and finished.reason in ("length", "context", "circles"):
-        say("note: the answer was cut off before it was what it has to be")
+        say("note: the answer was cut off before it matched the grammar")
     return INTERRUPTED if finished.reason == "cancelled" else SUCCESS
 
 

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 def parser() -> Parser:
     """Return the parser of the bare command."""
-    result = verb_parser("", "Open the chat screen. `localspec chat` talks line by line instead.")
+    result = verb_parser("", "Open the chat screen. `localspec chat` is the line-by-line alternative.")
     add_answer_flags(result)
-    about = f"chat with the models that a running `localspec serve` holds; its key from {KEY_VARIABLE}"
+    about = f"chat with the models of a running `localspec serve`; its key is read from {KEY_VARIABLE}"
     add = result.add_argument_group("server").add_argument
     add("--host", metavar="USER@MACHINE", help="open the models on another machine, through ssh")
     add("--rpc", metavar="HOST:PORT", help="use devices that `localspec share` offers on other machines")
@@ -50,7 +50,7 @@ def main(argv: Sequence[str], open_screen: Callable[[ScreenRequest], int]) -> in
     is_elsewhere = args.attach is not None or host not in ("", "none")
     if args.attach is not None and request.is_named:
         raise UserError(
-            "--attach takes the models of a server, and others are named", "leave one of them out"
+            "--attach uses the models of a server, but other models are given", "leave one of them out"
         )
     opens_default_pair = False
     if not is_elsewhere:

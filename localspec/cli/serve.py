@@ -43,8 +43,8 @@ def parser() -> Parser:
     """Return the parser of `localspec serve`."""
     result = verb_parser(
         "serve",
-        "Answer requests in OpenAI's protocol at one address. Every profile is a model to clients; any other "
-        "name of a model means the usual profile. Flags settle what requests leave open.",
+        "Serve the OpenAI and Anthropic APIs at one address. Clients see each profile as a model; any other "
+        "model name means the default profile. Flags set the defaults of requests.",
     )
     add = result.add_argument_group("server").add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
@@ -60,8 +60,10 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "memory for the KV caches of other conversations, in MiB (a quarter of free memory, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
-    about = "what --host starts on another machine: the key is the first line of standard input, and it ends "
-    about += "with that"
+    about = (
+        "used by --host on the other machine: reads the key from the first line of standard input, and ends "
+    )
+    about += "with it"
     add("--tunnel", action="store_true", help=about)
     for add_flags in (add_model_flags, add_sampling_flags, add_prompt_flags):
         add_flags(result)
@@ -131,7 +133,7 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
-    say(f"other conversations are kept in up to {memory(models.saved().limit)}; /slots tells of them")
+    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /slots")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
 
 
@@ -144,9 +146,11 @@ def _check_safe(args: argparse.Namespace) -> bool:
         is_local = is_local or ip_address(host).is_loopback
     if not is_local and not key:
         raise UserError(
-            f"--host {host} lets other machines ask, and there is no key",
-            f"set {KEY_VARIABLE} or add --api-key KEY; 127.0.0.1 is for this machine alone",
+            f"--host {host} accepts other machines and needs an API key",
+            f"set {KEY_VARIABLE} or add --api-key KEY, or leave out --host",
         )
     if key is not None and not (key.isascii() and key.isprintable() and key):
-        raise UserError("the API key holds a character that no header can", "use letters and digits")
+        raise UserError(
+            "the API key contains a character that HTTP headers do not allow", "use letters and digits only"
+        )
     return is_local

@@ -19,8 +19,8 @@ from localspec.llama.rpc import PORT, Endpoint
 
 _LOOK_S = 0.2
 _OPEN = (
-    "note: whoever reaches {host} can use and read these devices, and nothing is encrypted; llama.cpp calls "
-    "this protocol insecure. Only in a network where you trust everybody"
+    "note: anyone who can reach {host} can use and read these devices, and nothing is encrypted; llama.cpp "
+    "calls this protocol insecure. Only use it on a trusted network"
 )
 
 
@@ -37,7 +37,7 @@ def parser() -> Parser:
     result.add_argument("--port", type=whole(1, 65535), default=PORT, metavar="N", help=about)
     about = "allow a --host that other machines can reach; anyone who reaches it can use this machine"
     result.add_argument("--anyone", action="store_true", help=about)
-    about = "which devices (every graphics card, else the processor)"
+    about = "which devices (all GPUs, else the CPU)"
     result.add_argument("-dev", "--device", type=device_names, metavar="NAMES", dest="devices", help=about)
     about = "CPU threads (0: all cores)"
     result.add_argument("-t", "--threads", type=whole(0, 1024), default=0, metavar="N", help=about)
@@ -69,16 +69,16 @@ def _check_address(args: argparse.Namespace) -> None:
     try:
         address = IPv4Address(args.host)
     except ValueError:
-        raise UserError(
-            f"`{args.host}` is no IPv4 address", "llama.cpp takes numbers here, such as 127.0.0.1"
-        ) from None
+        raise UserError(f"`{args.host}` is not an IPv4 address", "use an address such as 127.0.0.1") from None
     if address.is_loopback:
         return
     if not args.anyone:
-        hint = "leave out --host and come through ssh, or add --anyone where you trust the whole network"
-        raise UserError(f"--host {args.host} lets anybody who reaches it use this machine", hint)
+        hint = "leave out --host and use an ssh tunnel, or add --anyone on a trusted network"
+        raise UserError(f"--host {args.host} lets anyone who reaches it use this machine", hint)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        raise UserError("others may not use this machine as root", "share as another user, or through ssh")
+        raise UserError(
+            "refusing to share devices as root", "run `localspec share` as another user, or share through ssh"
+        )
     say(_OPEN.format(host=args.host))
 
 

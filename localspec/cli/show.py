@@ -33,11 +33,15 @@ def parser() -> Parser:
     """Return the parser of `localspec show`."""
     result = verb_parser(
         "show",
-        "Tell what a model is, and what memory it takes with contexts of several sizes. "
-        "Of a model on the hub only the header is read.",
+        "Show a model's details, and its memory use with contexts of several sizes. "
+        "For a model on Hugging Face, only the header is read.",
     )
     add = result.add_argument
-    add("model", metavar="MODEL", help="a GGUF file, a name in `models`, or USER/REPO:QUANT on the hub")
+    add(
+        "model",
+        metavar="MODEL",
+        help="a GGUF file, a name from `localspec models`, or USER/REPO:QUANT on Hugging Face",
+    )
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
     return result.with_output(told="tracebacks")
 
@@ -52,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     lines = [*described(shape), *told, "", *_table(needs)]
     print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
-        say("one conversation on one device, without a draft model and without what a card's driver takes")
+        say("for one conversation on one device, without a draft model and the GPU driver's own memory")
     return SUCCESS
 
 
@@ -77,9 +81,7 @@ def described(shape: ModelShape) -> list[str]:
     if windows:
         lines.append(f"  {len(windows)} of the layers look back {max(windows):,} tokens at most")
     if shape.state_bytes:
-        lines.append(
-            f"  keeps a running state of {units.memory(shape.state_bytes, 0.1)}, {_ways_back(shape)}"
-        )
+        lines.append(f"  recurrent state of {units.memory(shape.state_bytes, 0.1)}, {_ways_back(shape)}")
     lines.append(f"  {shape.vocabulary:,} tokens in the vocabulary {shape.vocabulary_family}")
     lines.append(f"  trained on up to {shape.training_context:,} tokens of context")
     return [safe_line(line) for line in lines]  # a file may call itself anything
@@ -97,8 +99,8 @@ def recommended_lines(recommended: Recommendation) -> list[str]:
 def _ways_back(shape: ModelShape) -> str:
     snapshots, _ = kept_states(shape.architecture, 1)
     if snapshots:
-        return f"and as a target {snapshots} more, to take back as many guesses"
-    return "and reads again behind a wrong guess: speculation pays where most are right"
+        return f"and as a target {snapshots} snapshots, to take back as many draft tokens"
+    return "and processes text again after a rejection: speculation helps where most drafts are accepted"
 
 
 def as_json(

@@ -158,7 +158,7 @@ def _difference_text(d: Difference) -> str:
 
 def _sampled_line(part: DistributionResult) -> str:
     rounds = {"all": "all rounds", "hit": "hit rounds", "other": "other rounds"}[part.rounds]
-    verdict = "too few tokens to tell" if part.p_value is None else f"p = {part.p_value:.4f}"
+    verdict = "too few tokens" if part.p_value is None else f"p = {part.p_value:.4f}"
     tokens = f"{part.tokens:>6} tokens, {part.drafted:>6} drafted"
     return f"  {_mark(part.passed)} {part.variant:<14} {rounds:<13} {tokens}  {verdict}"
 

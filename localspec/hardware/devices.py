@@ -106,7 +106,7 @@ def describe(
             notes.append(_renumbered(device.name, card.number, environment))
     if cards.cards and found.devices and all(device.kind == "cpu" for device in every):
         notes.append(
-            f"this build of llama.cpp does not use the {cards.cards[0].device.name or 'NVIDIA card'}: "
+            f"this build of llama.cpp does not use the {cards.cards[0].device.name or 'NVIDIA GPU'}: "
             "`localspec doctor` says how to change that"
         )
     if not trouble and any(device.backend == "CUDA" for device in found.devices):
@@ -114,7 +114,7 @@ def describe(
     if trouble and not found.devices:
         notes.append(f"llama.cpp could not be asked for its devices: {trouble}")
     elif trouble:
-        notes.append(f"NVIDIA's driver could not be asked about the cards: {trouble}")
+        notes.append(f"NVIDIA's driver could not be queried: {trouble}")
     if all(device.kind != "cpu" for device in every):
         every.append(replace(processor, name=platform.processor() or platform.machine()))
     return Machine(devices=tuple(every), notes=tuple(notes))

@@ -1,4 +1,4 @@
-"""What other programs take of this machine."""
+"""What other programs use of this machine."""
 
 from __future__ import annotations
 

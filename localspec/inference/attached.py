@@ -69,7 +69,7 @@ class Server:
                         raise _refused(response.status, response.read())
                     yield response
         except (OSError, HTTPException, ValueError) as error:
-            how = "the connection has broken off" if isinstance(error, IncompleteRead) else error
+            how = "the connection was lost" if isinstance(error, IncompleteRead) else error
             raise ServerLost(f"{self.name} is gone: {how}") from error
 
 
@@ -166,7 +166,7 @@ def _refused(status: int, body: bytes) -> Exception:
     if code == 503:
         return EngineDied(message)
     if code == 404:
-        return UserError("what answers there is no LocalSpec that one can attach to", _START_HINT)
+        return UserError("the program there is not a LocalSpec server to attach to", _START_HINT)
     return UserError(message) if code in range(400, 500) else EngineError(message)
 
 
@@ -182,4 +182,4 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
     except (ValueError, RecursionError) as error:
         what = getattr(kind, "__name__", "event")
         hint = "both sides need the same version of LocalSpec"
-        raise UserError(f"what was sent is no {what}: {error}", hint) from error
+        raise UserError(f"the data is not a {what}: {error}", hint) from error

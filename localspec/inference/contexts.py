@@ -310,8 +310,8 @@ class CostedEngine(Engine):
 
 def _rereads(model: Model) -> str:
     return (
-        f"{model.name} ({model.header.architecture}) keeps a running state, and llama.cpp no earlier ones: "
-        "behind a wrong guess it reads again, so speculation pays only where most guesses are right"
+        f"{model.name} ({model.header.architecture}) has a recurrent state without snapshots: "
+        "after a rejection it processes text again, so speculation only helps where most drafts are accepted"
     )
 
 

@@ -216,7 +216,7 @@ class _Tunnel:
 def _command(host: str, words: Sequence[str], program: str, more: Sequence[str], mark: str = "") -> list[str]:
     """Return the command of ssh; `mark` is printed before what the program prints."""
     if host.startswith("-") or not host.strip():
-        raise UserError(f"`{host}` is no machine", "use --host USER@MACHINE, as with ssh")
+        raise UserError(f"`{host}` is not a machine", "use --host USER@MACHINE, as with ssh")
     start = f"exec {program} {shlex.join(words)}"
     start = f"echo {mark}; {start}" if mark else start
     script = _START.replace("COMMAND", shlex.quote(f"unset {_VARIABLE}; {start}"))

@@ -237,7 +237,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         vocabulary = self._target_model.vocabulary
         for token in tokens:
             if not 0 <= token < vocabulary.size:
-                raise UserError(f"{token} is no token of the model", f"they are 0 to {vocabulary.size - 1}")
+                raise UserError(
+                    f"{token} is not a token of the model", f"they are 0 to {vocabulary.size - 1}"
+                )
         return vocabulary.decode(tokens, special=True)
 
     def encode(
@@ -427,7 +429,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             trained = self.target.training_context
             larger = f", or open the model with a larger -c (it was trained on {trained:,})"
             raise ContextFullError(
-                f"the prompt is {len(prompt):,} tokens, and the context holds {room:,} with the answer",
+                f"the prompt is {len(prompt):,} tokens, but the context has {room:,} with the answer",
                 f"shorten it by {len(prompt) - room + 1:,} tokens or more{larger * (trained > len(prompt))}",
             )
         return prompt
@@ -531,7 +533,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                     f"logit bias: the model has no token {token}", f"its tokens are 0 to {size - 1}"
                 )
             if not isfinite(value):
-                raise UserError(f"logit bias: {value} for token {token} is no number", "-100 bans a token")
+                raise UserError(f"logit bias: {value} for token {token} is not a number", "-100 bans a token")
         constraint: Constraint | None = None
         if grammar is not None:
             opened = tags_of(answer.opening) if answer.opening else None

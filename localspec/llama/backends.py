@@ -227,7 +227,7 @@ def breakdown(context: int) -> dict[str, tuple[int, int, int]]:
     """
     library = native()._lib  # noqa: SLF001
     if not hasattr(library, _NAME):
-        raise EngineError("this build of llama.cpp cannot tell how much memory it needs")
+        raise EngineError("this build of llama.cpp does not report how much memory it needs")
     account = library[_NAME]
     account.restype, account.argtypes = _Map, [ctypes.c_void_p]
     sums: dict[str, tuple[int, int, int]] = {}

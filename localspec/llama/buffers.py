@@ -81,7 +81,7 @@ class Buffers(ExitStack):
         allocate = function("ggml_backend_alloc_ctx_tensors", _P, _P, _P)
         buffer = allocate(self._context, self._backend)
         if not buffer:
-            raise EngineError(f"{self.device} has no room for {self.bytes / 2**20:.0f} MiB")
+            raise EngineError(f"{self.device} has no space for {self.bytes / 2**20:.0f} MiB")
         self._freed_by("ggml_backend_buffer_free", buffer)
         function("ggml_backend_buffer_clear", None, _P, ctypes.c_uint8)(buffer, _FILLING)
 

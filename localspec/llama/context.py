@@ -380,7 +380,7 @@ class Context:
         """Undo a failed call, and raise its error."""
         if code == _NO_CELL:  # llama.cpp has changed nothing
             raise ContextFullError(
-                f"the memory of {self.model.name} has no room for another token",
+                f"the KV cache of {self.model.name} has no space for another token",
                 "open the model with a larger context",
             )
         if code != -1:  # -1 refuses the whole batch; other codes leave cells that were never computed
@@ -509,12 +509,10 @@ def _check_options(options: ModelOptions, sequences: int) -> None:
     if options.threads < 0:
         raise UserError(f"{options.threads} threads cannot compute", "0 takes every physical core")
     if not 1 <= sequences <= MAX_SEQUENCES:
-        raise UserError(
-            f"{sequences} sequences are impossible", f"llama.cpp has room for 1 to {MAX_SEQUENCES}"
-        )
+        raise UserError(f"{sequences} sequences are impossible", f"llama.cpp supports 1 to {MAX_SEQUENCES}")
     if options.kv_type_v not in _FLOATS and options.flash_attention is False:
         raise UserError(
-            f"values of type {options.kv_type_v} need flash attention", "switch it on, or keep values in f16"
+            f"values of type {options.kv_type_v} need flash attention", "turn it on, or use f16 for values"
         )
 
 
@@ -556,13 +554,13 @@ def _creation_error(
     reason = library.last_problem(problems)
     if "alloc" in reason or "out of memory" in reason:
         return UserError(
-            f"there is no room for {context:,} tokens of context ({needed / 1e9:.1f} GB): {reason}",
+            f"not enough memory for {context:,} tokens of context ({needed / 1e9:.1f} GB): {reason}",
             "choose a smaller context or a smaller type for the KV cache",
         )
     if (options.kv_type_k, options.kv_type_v) != ("f16", "f16"):
         return UserError(
-            f"{model.name} cannot keep keys as {options.kv_type_k}, values as {options.kv_type_v}: {reason}",
-            "keep both in f16",
+            f"{model.name} cannot use keys as {options.kv_type_k}, values as {options.kv_type_v}: {reason}",
+            "use f16 for both",
         )
     return EngineError(f"llama.cpp cannot create a context for {model.name}: {reason}")
 

@@ -282,7 +282,7 @@ def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDe
     if needed > free + on_cards:
         there = f"{free / 1e9:.1f} GB of memory"
         if on_cards:
-            there += f" and {on_cards / 1e9:.1f} GB on the cards"
+            there += f" and {on_cards / 1e9:.1f} GB on the GPUs"
         raise UserError(
             f"{options.path} needs {needed / 1e9:.1f} GB; {there} are free",
             "choose a smaller model or a smaller quantization, or close other programs",
@@ -303,7 +303,8 @@ def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
         return unsupported_type(options.path, int(found[1]))
     if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
         return UserError(
-            f"there is no room for {options.path}: {reason}", "offload fewer layers or choose a smaller model"
+            f"not enough memory for {options.path}: {reason}",
+            "offload fewer layers or choose a smaller model",
         )
     return ModelFileError(
         f"llama.cpp cannot load {options.path}: {reason}", "choose another file, or report the model"

@@ -47,7 +47,7 @@ def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, row
 class RecurrentContext(Context):
     """A context that goes back to saved states, and continues from there."""
 
-    _why_lost = ": it keeps a running state"
+    _why_lost = ": it has a recurrent state"
 
     def __init__(
         self, model: Model, options: ModelOptions, sequences: int, rows: int, states: tuple[int, int]

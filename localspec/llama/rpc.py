@@ -25,7 +25,7 @@ _DEVICE_COUNT, _DEVICE_MEMORY, _HELLO = 15, 11, 14  # enum rpc_cmd
 _CAPABILITIES = 24  # bytes of the greeting
 _MOST_DEVICES = 16  # GGML_RPC_MAX_SERVERS
 _NO_IPV6 = " with IPv4; llama.cpp takes no IPv6, but the ssh tunnel that `localspec share` prints leads there"
-_HINT = "start one there: `localspec share`"
+_HINT = "run `localspec share` on that machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,9 @@ def _endpoint(text: str) -> Endpoint:
     port = port if colon else str(PORT)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         is_ipv6 = text.count(":") > 1
-        raise UserError(f"`{text}` is no server", f"use --rpc HOST:PORT,HOST:PORT{_NO_IPV6 * is_ipv6}")
+        raise UserError(
+            f"`{text}` is not a server address", f"use --rpc HOST:PORT,HOST:PORT{_NO_IPV6 * is_ipv6}"
+        )
     return Endpoint(host, int(port))
 
 
@@ -89,13 +91,15 @@ def peek(endpoint: Endpoint, limit_s: float = PATIENCE_S) -> Peek:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return _asked(connection, endpoint, ends)
     except TimeoutError:
-        raise UserError(f"{endpoint} does not answer", "is that machine on, and the port open?") from None
+        raise UserError(
+            f"no answer from {endpoint}", "check that the machine is on and the port is open"
+        ) from None
     except socket.gaierror:
-        raise UserError(f"there is no machine `{endpoint.host}`", "look at the name") from None
+        raise UserError(f"cannot resolve host `{endpoint.host}`", "check the spelling") from None
     except ConnectionRefusedError:
-        raise UserError(f"nobody listens at {endpoint}", _HINT) from None
+        raise UserError(f"nothing is listening at {endpoint}", _HINT) from None
     except (OSError, struct.error) as error:
-        raise UserError(f"{endpoint} is no RPC server that LocalSpec knows: {error}", _HINT) from None
+        raise UserError(f"{endpoint} is not a supported RPC server: {error}", _HINT) from None
 
 
 def _ipv4(endpoint: Endpoint) -> str:
@@ -113,7 +117,8 @@ def _asked(connection: socket.socket, endpoint: Endpoint, ends: float) -> Peek:
         major, minor = _ask(connection, ends, _HELLO, bytes(_CAPABILITIES))[:2]
     except TimeoutError:
         raise UserError(
-            f"{endpoint} serves somebody else, or hangs", "a server serves one program at a time"
+            f"{endpoint} is busy or not responding",
+            "an RPC server handles one client at a time: stop the other one",
         ) from None
     if major != _MAJOR or minor > _MINOR:
         raise UserError(

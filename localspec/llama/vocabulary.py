@@ -161,8 +161,8 @@ class Vocabulary:
         longest = min(max(map(len, self.texts)), _LONGEST_BYTES)
         if size > room * longest:
             raise ContextFullError(
-                f"the prompt is at least {size // longest:,} tokens, and the context holds {room:,}",
-                "shorten it; a larger -c helps as far as the model was trained",
+                f"the prompt is at least {size // longest:,} tokens, but the context has {room:,}",
+                "shorten it; a larger -c helps up to the trained length",
             )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -217,7 +217,7 @@ def _model(key: str, table: TomlTable) -> CatalogueModel:
         table.complain("source", f"`source` has to be USER/REPO, `{_BUNDLED}` or `{_PACKAGE}NAME`")
     for name in model.also:
         if not looks_like_reference(name):
-            table.complain("also", f"`{name}` does not name a model on the hub, as USER/REPO:QUANT does")
+            table.complain("also", f"`{name}` does not name a model on Hugging Face, as USER/REPO:QUANT does")
     if model.packages and (model.in_packages is None or len(model.sha256) != 64 or not model.file):
         table.complain("packages", "`packages` is NAME{1..COUNT}==VERSION, beside `file` and `sha256`")
     if source.count("/") != 1 and not model.file:

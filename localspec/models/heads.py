@@ -33,7 +33,7 @@ def kind_of_draft(target: Path, draft: Path | None) -> HeadKind | None:
         one = read_model(target)
         if head_kind(one) == "mtp":
             raise PairingError(
-                f"{target} holds an MTP head and no model", "give it with -md, the model with -m"
+                f"{target} has an MTP head but no model", "give it with -md, the model with -m"
             )
         if draft is None or draft == target:
             is_there, problem = own_head(one)
@@ -52,7 +52,7 @@ def unsupported_draft(draft: Path) -> str:
     with suppress(ModelFileError):
         header = read_header(draft)
         if kind := facts()["other_heads"].get(header.architecture):
-            return f"{header.name} is {kind}, with which LocalSpec cannot draft yet: it goes on without"
+            return f"{header.name} is {kind}, which LocalSpec does not support yet: it continues without"
     return ""
 
 
@@ -68,7 +68,7 @@ def head_for(target: ModelOptions, draft: ModelOptions | None) -> HeadKind | Non
         check_model_file(path, head=kind is not None and path == draft.path)
     if kind == "eagle3" and borrows(read_header(draft.path)) and _place(target) != _place(draft):
         raise PairingError(
-            f"{draft.path.name} borrows tensors of its target, and is to sit on another device",
+            f"{draft.path.name} borrows tensors of its target, but is placed on another device",
             "give -devd and -ngld as -dev and -ngl, or leave them out",
         )
     return kind
@@ -108,7 +108,7 @@ def own_head(target: Header) -> tuple[bool, str]:
         return False, f"{kind} is of a kind with which LocalSpec cannot draft yet"
     wanted = f"blk.{blocks - 1}.nextn.eh_proj.weight"
     if not any(tensor.name == wanted for tensor in target.tensors):
-        return False, f"{target.name} speaks of an MTP head, but its file lacks it: {wanted} is missing"
+        return False, f"{target.name} claims an MTP head, but its file lacks it: {wanted} is missing"
     return True, ""
 
 

@@ -117,7 +117,7 @@ class Meter:
         left = (self._total - self._done) / rate if rate else None
         told = DownloadProgress(file, self._done, self._total, rate, left, self._is_check)
         if not self._on_progress(told):
-            raise Cancelled("the download was broken off; what has arrived is kept")
+            raise Cancelled("the download was stopped; the part so far is saved")
 
 
 def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -> None:
@@ -136,7 +136,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
         if digest.hexdigest() != file.blob:
             part.unlink()
             raise UnreachableError(
-                f"{file.name} arrived damaged: its checksum is not the one that the hub lists",
+                f"{file.name} was damaged in transit: its checksum differs from the one on Hugging Face",
                 "it was thrown away; pull again. If this happens again, check the network and the disk",
             )
         part.replace(blob)
@@ -209,7 +209,7 @@ def _receive_once(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, mete
             meter.add(file.name, len(kept))
             if len(kept) < len(piece):
                 raise UserError(
-                    f"{file.name} is longer than the hub lists",
+                    f"{file.name} is longer than on Hugging Face",
                     "pull again; the file may be changing just now",
                 )
     if out.tell() <= start:
@@ -496,7 +496,7 @@ def check_space(what: str, folder: Path, needed: int) -> None:
         raise UserError(
             f"{what} needs {-(-needed // 10**6):,} MB more, but only {free // 10**6:,} MB are free"
             f" in {folder.parent}",
-            "free some space, choose a smaller quant, or let HF_HUB_CACHE name a folder on another disk",
+            "free some space, choose a smaller quant, or set HF_HUB_CACHE to a folder on another disk",
         )
 
 

@@ -31,7 +31,7 @@ def endpoint() -> str:
         is_address = False
     if not is_address:
         raise UserError(
-            f"HF_ENDPOINT is no address: `{address}`", f"write it like {USUAL_ENDPOINT}, or unset it"
+            f"HF_ENDPOINT is not an address: `{address}`", f"write it like {USUAL_ENDPOINT}, or unset it"
         )
     return address
 
@@ -117,11 +117,13 @@ def plain_errors(what: str, place: Path | None = None) -> Iterator[None]:
     except OfflineModeIsEnabled:
         raise offline(what) from None
     except HFValidationError as error:
-        raise UserError(f"the hub knows no such name as {what}: {error}", "write it as USER/REPO") from None
+        raise UserError(
+            f"there is no such name on Hugging Face: {what}: {error}", "write it as USER/REPO"
+        ) from None
     except RefusedError as error:
         raise _refused(what, error) from error
     except UnicodeEncodeError:
-        raise UserError("the token holds a character that no token has", _TOKEN_HINT) from None
+        raise UserError("the token has an invalid character", _TOKEN_HINT) from None
     except OSError as error:
         raise disk_trouble(error, place) from error
     except Exception as error:
@@ -156,7 +158,7 @@ def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
     place = f" at {named}" if named else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return UserError(
-            f"the disk is full{place}", "free some space and pull again: what has arrived is kept"
+            f"the disk is full{place}", "free some space and pull again: the part so far is saved"
         )
     return UserError(
         f"the download cannot be written{place}: {error.strerror or error}",
@@ -167,8 +169,8 @@ def disk_trouble(error: OSError, written_to: Path | None = None) -> UserError:
 def unlike_the_hub(why: str = "") -> UserError:
     """Return the error for a server that is not the Hub."""
     return UnreachableError(
-        f"{endpoint()} does not answer like the hub" + (f": {why}" if why else ""),
-        "log in to this network in a browser first, or correct HF_ENDPOINT",
+        f"{endpoint()} is not a Hugging Face hub" + (f": {why}" if why else ""),
+        "log in to this network in a browser, or correct HF_ENDPOINT",
     )
 
 
@@ -188,16 +190,16 @@ def unreachable(error: Exception) -> UserError:
     if retries(error) < _MOST_RETRIES:
         if "closed" in text or "disconnected" in text:
             return UnreachableError(
-                f"{host} ends its answers early: {text}", "try again later; what has arrived is kept"
+                f"{host} ends its answers early: {text}", "try again later; the part so far is saved"
             )
         return UnreachableError(
-            f"{_endpoint_host()} does not keep to HTTP: {text}",
-            "try again later; if it goes on like this, correct HF_ENDPOINT",
+            f"{_endpoint_host()} does not speak HTTP: {text}",
+            "try again later; if this repeats, correct HF_ENDPOINT",
         )
     if "certificate" in lowered:
         return UnreachableError(
             f"the certificate of {host} is not trusted: {text}",
-            "check this computer's clock; behind a company's gateway, let SSL_CERT_FILE name its certificate",
+            "check this computer's clock; behind a company's gateway, set SSL_CERT_FILE to its certificate",
         )
     is_late = "timeout" in type(error).__name__.lower()
     what = "does not answer in time" if is_late else f"cannot be reached: {text or type(error).__name__}"
@@ -232,7 +234,7 @@ def offline(what: str, others: Sequence[str] = ()) -> UserError:
     """Return the error for a missing model offline; `others` of its repository are on this machine."""
     message = f"{what} is not on this computer, and HF_HUB_OFFLINE forbids to download it"
     if others:
-        return UserError(message, f"of its repository this is here: {', '.join(others)}")
+        return UserError(message, f"downloaded from its repository: {', '.join(others)}")
     return UserError(message, "unset HF_HUB_OFFLINE, or choose a model that `localspec models` lists")
 
 
@@ -255,8 +257,8 @@ def _refused(what: str, error: RefusedError) -> UserError:
             f"{host} has no public repository {what}",
             "check the spelling" + ("" if has_token else f"; for a private or gated one, {_TOKEN_HINT}"),
         )
-    later = "try again later; what has arrived is kept"
-    words, hint = ("is in trouble", later) if status >= 500 else (f"refuses {what}", "check the name")
+    later = "try again later; the part so far is saved"
+    words, hint = ("has a server error", later) if status >= 500 else (f"refuses {what}", "check the name")
     if status in (401, 403):
         words, hint = f"refuses access to {what} with this token", _TOKEN_HINT
     elif status == 429:

@@ -41,10 +41,10 @@ from localspec.version import __version__
 
 _NO_MODEL: dict[FileKind, str] = {
     "projector": "it is an image or audio encoder (mmproj), which goes with a model",
-    "imatrix": "it holds statistics for quantizing a model (imatrix)",
+    "imatrix": "it has statistics for quantizing a model (imatrix)",
     "adapter": "it is an adapter, which changes a model",
-    "vocabulary": "it holds a vocabulary and no weights",
-    "other": "it holds something else than a model",
+    "vocabulary": "it has a vocabulary but no weights",
+    "other": "it is not a model",
 }
 
 
@@ -340,7 +340,7 @@ class _Walk:
         for path in sorted((folder / "blobs").glob("*")):
             is_own_file = path.is_file() and not path.is_symlink()  # no download leaves a link or a folder
             if path.name.endswith(PARTIAL_ENDINGS) and is_own_file:
-                text = f"its download is not finished; `localspec pull {repository}:QUANT` goes on with it"
+                text = f"its download is not finished; `localspec pull {repository}:QUANT` resumes it"
                 name = f"{repository}{UNFINISHED}"
                 yield LocalModel(name, path, (path,), 0, kind, problem=text), repository
 

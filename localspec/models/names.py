@@ -64,7 +64,7 @@ def parse(text: str) -> Reference:
         return Reference(repository, file=file, revision=revision)
     found = _NAME.fullmatch(text)
     if found is None:
-        raise UserError(f"`{text}` does not name a model on the hub", f"write it as {_FORM}")
+        raise UserError(f"`{text}` does not name a model on Hugging Face", f"write it as {_FORM}")
     repository, revision, quant = found.groups()
     return Reference(repository, quant=_tag(quant), revision=revision)
 
@@ -135,7 +135,7 @@ def all_parts(name: str, names: Iterable[str]) -> tuple[str, ...]:
     if missing:
         raise UserError(
             f"{name} is one of {own.count} files, of which part {', '.join(missing)} is missing",
-            "download the model again, or take another quant",
+            "download the model again, or use another quant",
         )
     return tuple(parts[number] for number in sorted(parts))
 
@@ -293,7 +293,7 @@ def _of_address(text: str, steps: list[str]) -> Reference:
 
 def _checked(repository: str, text: str) -> str:
     if re.fullmatch(f"{_PART}/{_PART}", repository, re.ASCII) is None:
-        raise UserError(f"`{text}` does not name a model on the hub", f"write it as {_FORM}")
+        raise UserError(f"`{text}` does not name a model on Hugging Face", f"write it as {_FORM}")
     return repository
 
 
@@ -326,7 +326,7 @@ def _ends_with(stem: str, words: str) -> bool:
 def _nothing_fits(reference: Reference, models: Sequence[str]) -> UserError:
     if not models or reference.quant is None:
         return UnavailableError(
-            f"{reference.repository} holds no GGUF model",
+            f"{reference.repository} has no GGUF model",
             "look for a repository of the same model with GGUF in its name",
         )
     existing = dict.fromkeys(

@@ -70,7 +70,7 @@ def _model(store: Path, manifest: Path) -> Iterator[StoredModel]:
     if not weights:  # it runs in Ollama's cloud
         return
     has_adapter = any(layer.mediaType == f"{_KIND}adapter" for layer in layers)
-    problem = "it takes an adapter, which LocalSpec cannot apply" if has_adapter else ""
+    problem = "it needs an adapter, which LocalSpec does not support" if has_adapter else ""
     yield StoredModel(_name(*manifest.parts[-4:]), _blob(store, weights[0]), problem)
 
 

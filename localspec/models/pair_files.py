@@ -72,7 +72,7 @@ def _check_request(request: PairRequest) -> None:
     if request.draft.name and not request.target.name:
         raise UserError(
             "-md or -hfd names a draft model, but there is no target",
-            "name the target too: -m FILE or -hf USER/REPO",
+            "add -m FILE or -hf USER/REPO",
         )
     if request.micro_batch_size > request.batch_size:
         raise UserError(
@@ -134,7 +134,9 @@ def _drafting(request: PairRequest, target: Path, draft: Path | None) -> tuple[P
     if draft is None and kind is not None and request.mode not in ("off", "ngram"):
         draft = target
     if kind is not None and request.mode == "ssd":
-        notes += ("a head waits for what its target reads and cannot draft ahead: mode sd stands in for ssd",)
+        notes += (
+            "a head waits for its target's states and cannot draft ahead: mode sd is used instead of ssd",
+        )
     if wanted is not None and draft is not None and wanted != (found := f"draft-{kind or 'simple'}"):
         raise UserError(f"--spec-type {wanted} does not fit {draft.name}: that is {found}", f"use {found}")
     return draft, notes
@@ -152,7 +154,7 @@ def _check_draft(request: PairRequest, *, has_draft: bool) -> None:
         raise _no_draft(request.mode)
     for name, flag in _DRAFT_FLAGS.items():
         if getattr(request.draft, name) is not None:
-            raise UserError(f"{flag} speaks of a draft model, but there is none", "add -md FILE")
+            raise UserError(f"{flag} needs a draft model", "add -md FILE")
 
 
 def _no_draft(mode: Mode) -> UserError:

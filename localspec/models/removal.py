@@ -63,7 +63,7 @@ def remove(removal: Removal) -> None:
     caches = [place for place in known_places() if place.is_cache]
     for path in removal.paths:
         if not _is_own(path, caches):
-            raise StoreError(f"cannot delete {path}: it lies in no cache any more")
+            raise StoreError(f"cannot delete {path}: it is no longer in a cache")
         with in_words(f"cannot delete {path}", StoreError):
             path.unlink(missing_ok=True)
     for path in removal.paths:
@@ -90,7 +90,7 @@ def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[Place]) 
 def _place_of(file: Path, caches: Sequence[Place]) -> str:
     """Return why a file stays."""
     is_in_cache = any(file.is_relative_to(_real(place.path)) for place in caches)
-    return "it belongs to another folder of the cache" if is_in_cache else "it lies outside the cache"
+    return "it belongs to another folder of the cache" if is_in_cache else "it is outside the cache"
 
 
 def _plan_loose(model: LocalModel) -> Removal:

@@ -129,7 +129,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     count = blocks - header.integer("{arch}.nextn_predict_layers")
     if not 0 < count <= blocks <= MOST_LAYERS:
         raise ModelFileError(
-            f"{header.path} speaks of {blocks:,} layers: {header.architecture}.block_count is wrong",
+            f"{header.path} claims {blocks:,} layers: {header.architecture}.block_count is wrong",
             "download the file again",
         )
     # the later layers of some models look into the caches of those before
@@ -294,7 +294,7 @@ def _shape(header: Header) -> ModelShape:
     grouped, outside = _by_layer(header.tensors)
     if _TABLE not in outside and header.architecture != "eagle3":  # which may borrow its target's
         raise ModelFileError(
-            f"{header.path} has no {_TABLE}: it is no language model", "choose a model that writes text"
+            f"{header.path} has no {_TABLE}: it is not a language model", "choose a model that writes text"
         )
     for key in ("embedding_length", "context_length", "attention.head_count"):
         if _most(header, f"{{arch}}.{key}") < 0:

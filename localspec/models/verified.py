@@ -80,8 +80,8 @@ def verify(files: Iterable[Path], on_progress: Callable[[float], object] = float
             is_blob = real.parent.name == "blobs" and is_checksum(real.name)
             if is_blob and not is_verified(real, real.name, on_read):
                 raise UserError(
-                    f"{path} is damaged: its checksum is not the one that the hub lists",
-                    "`localspec pull` downloads it again",
+                    f"{path} is damaged: its checksum differs from the one on Hugging Face",
+                    "run `localspec pull` to download it again",
                 )
 
 

@@ -55,7 +55,7 @@ class Doors:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
         origin = headers.get("origin")
         if origin is not None and self.origins.isdisjoint((origin, "*")):
-            raise HTTPException(403, f"pages of {origin} may not ask this server; --allow-origin lets them")
+            raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             given = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "")
@@ -88,7 +88,7 @@ class LoggedApplication:
             failure = scope.get("state", {}).get("failure", failure)
             asked = safe_line(f"{scope.get('method')} {scope.get('path')}")[:_LONGEST_PATH]
             if isinstance(failure, TimeoutError):
-                self.tell(f"{asked}  given up: its client reads nothing")
+                self.tell(f"{asked}  dropped: its client does not read")
             elif failure is not None and refusal(failure).status != GONE:
                 self.tell(f"{asked}  {refusal(failure).status} {without_content(failure)}")
             elif failure is None and status >= 400:
@@ -163,7 +163,7 @@ class _Impatient(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(msg)
         assert isinstance(self.config.app, LoggedApplication)
-        self.config.app.tell("400 what was sent is no HTTP")
+        self.config.app.tell("400 not HTTP")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -45,7 +45,7 @@ async def _cancel(service: Service, body: bytes) -> bool:
     if not name:
         raise HTTPException(400, "which answer is to end? Send the name that it was asked for with")
     if not service.queue.cancel(name):
-        raise HTTPException(404, "no answer of this name is under way")
+        raise HTTPException(404, "no answer of this name is in progress")
     return True
 
 
@@ -58,7 +58,7 @@ async def _recall(service: Service, body: bytes) -> tuple[Choice, ...]:
     """Return the tuned settings for a task, if any."""
     task = from_json(body, str)
     if task not in get_args(TaskType):
-        raise UserError(f"there is no kind of work `{task[:40]}`")
+        raise UserError(f"there is no task `{task[:40]}`")
     tuned = await _in_turn(service, lambda _models: service.queue.experience(cast(TaskType, task)))
     return () if tuned is None or tuned.settings is None else (Choice(tuned.settings, tuned.reason),)
 

@@ -123,7 +123,7 @@ async def read_json(request: Request) -> object:
 
 
 def _no_number(name: str) -> object:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def read(kind: type[T], value: object) -> T:

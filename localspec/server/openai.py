@@ -197,7 +197,7 @@ async def asked_in_chat(service: Service, body: Body) -> Chat:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     if must_call and form is not None:
         if grammar is not None:
-            raise UserError("a grammar and a tool that must be called cannot both be met", "keep one")
+            raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
         token = partial(_only_token, service.queue.models)
         grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
@@ -217,7 +217,7 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not _TOOL_NAME.fullmatch(function.name):
             raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
         if not isinstance(function.parameters, dict | None):
-            raise UserError(f"tools[{at}].function.parameters is no object")
+            raise UserError(f"tools[{at}].function.parameters is not an object")
         said = {"name": function.name, "description": function.description, "parameters": function.parameters}
         known = {name: value for name, value in said.items() if value is not None}
         tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
@@ -225,7 +225,7 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if choice in (None, "auto", "none"):
         return (() if choice == "none" else every), ()
     if not tools:
-        raise UserError("tool_choice wants a call, and there are no tools")
+        raise UserError("tool_choice requires a call, but there are no tools")
     if choice == "required":
         return every, every
     wanted = choice.get("function") if isinstance(choice, dict) else None
@@ -280,7 +280,7 @@ def text_of(content: object, where: str) -> str:
         text = part.get("text") if isinstance(part, dict) else part
         if kind not in _TEXTS or not isinstance(text, str):
             what = kind[:40] if isinstance(kind, str) and kind != "text" else "something"
-            raise UserError(f"{where}.content holds {what} that is no text", "send text alone")
+            raise UserError(f"{where}.content holds {what} that is not text", "send text alone")
         texts.append(text)
     return "\n".join(texts)
 
@@ -331,7 +331,7 @@ def _grammar(body: Body) -> Grammar | None:
     if wanted is None or wanted.type == "text":
         return None if body.grammar is None else Grammar("gbnf", body.grammar)
     if body.grammar is not None:
-        raise UserError("response_format and grammar both say what the answer must look like", "keep one")
+        raise UserError("response_format and grammar cannot be combined", "use only one")
     schema = wanted.schema
     if wanted.type == "json_schema":
         around = wanted.json_schema

@@ -151,7 +151,7 @@ class EngineQueue:
     def _queued(self, asked: Asked) -> Job:
         with self._changed:
             if self._named(asked.name) is not None:  # cancelling one would also end the other
-                raise UserError("another answer of this name is under way", "give each a name of its own")
+                raise UserError("another answer of this name is in progress", "give each its own name")
             if len(self._jobs) >= MOST_WAITING:
                 raise QueueFullError(f"{MOST_WAITING} requests are waiting already")
             self._numbers += 1

@@ -21,14 +21,14 @@ from localspec.server.service import Protocol, Service
 
 _ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
-_NOT_KEPT = "send the conversation as `input`: nothing is kept between two requests"
+_NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
 async def _answer(service: Service, request: Request) -> Response:
     body = an_object(await read_json(request), "the request")
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
-            raise UserError(f"{name} asks for a response that the server keeps", _NOT_KEPT)
+            raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)
     chat = await asked_in_chat(service, read(Body, _as_chat(body)))
     streams = bool(chat.body.stream)
     return await _Reply(body, chat).send(request, service.answer(chat.asked), streams=streams)
@@ -59,7 +59,9 @@ def _nested(tool: object) -> object:
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") != "function":
-        raise UserError(f"{tool.get('type')} is no function", "offer functions alone, which you run yourself")
+        raise UserError(
+            f"{tool.get('type')} is not a function", "offer functions alone, which you run yourself"
+        )
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
 
 

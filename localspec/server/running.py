@@ -28,7 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
         holder = _holder(port)
         reason = f"{holder} has it" if holder else (error.strerror or str(error))
         raise UserError(
-            f"cannot listen at {host} port {port}: {reason}", "take another with --port N or --host ADDRESS"
+            f"cannot listen at {host} port {port}: {reason}", "choose another --port or --host"
         ) from None
 
 

@@ -100,7 +100,7 @@ def keep_costs(path: Path, now: float, verify: Points, step: Points) -> None:
                 old.unlink(missing_ok=True)
         _file(path).write(_Costs(now, *calls))
     except (LocalSpecError, OSError) as error:
-        warn("costs are not kept, and measured again next time: %s", error)
+        warn("costs cannot be saved, and will be measured again: %s", error)
 
 
 def forget_costs(identity: Identity) -> None:

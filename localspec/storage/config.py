@@ -140,7 +140,7 @@ def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
     try:
         return folder / Path(text).expanduser()
     except RuntimeError:  # `~somebody`
-        table.complain(key, f"`{key}` begins with the home folder of somebody unknown: `{text}`")
+        table.complain(key, f"`{key}` begins with the home folder of an unknown user: `{text}`")
 
 
 def _context(table: TomlTable) -> int:
@@ -162,7 +162,7 @@ def _keys(keys: TomlTable) -> Iterator[tuple[str, str]]:
 def _chords(table: TomlTable, key: str, name: str, known: Collection[str]) -> str:
     chords = table.words(key)
     if not chords:
-        table.complain(key, f"`{name}` names no key", "leave it out to keep the usual one")
+        table.complain(key, f"`{name}` names no key", "leave it out to use the default")
     for chord in chords:
         last = chord.rpartition("+")[2]
         if not _KEY.fullmatch(chord) or (len(last) > 1 and last not in known):
@@ -204,7 +204,7 @@ def models_table(target: Path | None, draft: Path | None, context: int | None = 
         table[key] = text = None if path is None else str(path)
         if text is not None and not text.isprintable():
             raise UserError(
-                f"config.toml cannot name {text!r}: it holds a character that does not print",
+                f"config.toml cannot name {text!r}: it has a character that does not print",
                 "give the file or its folder another name",
             )
     return table if context is None else table | {"models.context": context}

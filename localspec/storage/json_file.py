@@ -69,7 +69,7 @@ class JsonFile(Generic[T]):
             with FileLock(self.path.with_suffix(".lock"), timeout=patience_s, mode=PRIVATE_FILE):
                 yield
         except Timeout:
-            raise StoreError(f"cannot write `{self.path}`: another program holds it") from None
+            raise StoreError(f"cannot write `{self.path}`: another program is using it") from None
 
     def _make_folder(self) -> None:
         with in_words(f"cannot write `{self.path}`", StoreError):

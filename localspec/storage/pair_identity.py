@@ -69,7 +69,7 @@ def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
     before, after = kept.machine, now.machine
     found = []
     if (before.processor, before.cores) != (after.processor, after.cores):
-        found.append(f"tuned on another processor: {before.processor}, {before.cores} cores")
+        found.append(f"tuned on another CPU: {before.processor}, {before.cores} cores")
     if before.devices != after.devices:
         found.append(f"tuned with {_listed(before.devices)}, now {_listed(after.devices)}")
     if before.driver and after.driver and before.driver != after.driver:

@@ -71,7 +71,7 @@ def read_plain(path: Path, most: int) -> bytes:
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     with open(os.open(path, flags), "rb") as file:  # noqa: PTH123 - a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no file but a folder, a pipe or a device")
+            raise OSError("it is not a file but a folder, a pipe or a device")
         if len(data := file.read(most + 1)) > most:
             raise OSError(f"it is larger than {units.size(most)}")
     return data
@@ -100,7 +100,7 @@ def write_atomically(path: Path, text: str | bytes, mode: int = PRIVATE_FILE) ->
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        what = f"cannot write `{path}`: {error.strerror or error}; what was there is unchanged"
+        what = f"cannot write `{path}`: {error.strerror or error}; the old file is unchanged"
         raise StoreError(f"{what}{elsewhere(target, error)}") from error
     _flush_folder(target.parent)
 

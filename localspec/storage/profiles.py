@@ -247,10 +247,10 @@ def _prompts(table: TomlTable, key: str, least: int, seen: dict[str, str]) -> tu
         if not prompt:
             table.complain(key, f"a prompt in `{key}` is empty", item=at)
         if prompt in seen:
-            table.complain(key, f"this prompt stands in `{seen[prompt]}` already", item=at)
+            table.complain(key, f"this prompt is already in `{seen[prompt]}`", item=at)
         seen[prompt] = key
     if len(found) < least:
-        table.complain(key, f"`{key}` has to hold at least {least} prompts, not {len(found)}")
+        table.complain(key, f"`{key}` needs at least {least} prompts, not {len(found)}")
     return found
 
 

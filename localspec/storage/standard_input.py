@@ -41,7 +41,7 @@ class StandardInput:
         if self._obstacle is not None:
             raise UserError(f"{_NAME} cannot be read: {self._obstacle.strerror or self._obstacle}")
         if len(self._data) > self._most:
-            raise UserError(f"{_NAME} holds more than {self._most >> 20} MiB", "pipe a part of it")
+            raise UserError(f"{_NAME} is larger than {self._most >> 20} MiB", "pipe a part of it")
         return bytes(self._data)
 
     def obstacle(self) -> str:

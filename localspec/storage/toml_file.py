@@ -28,8 +28,8 @@ _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, a
 _SYNTAX = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
 
 
-_NEWER = "; if a newer LocalSpec wrote it, update this one, or take the line out"
-_BACKSLASH = "in \"...\" a backslash has a meaning of its own: write the path in '...', or with /"
+_NEWER = "; if a newer LocalSpec wrote it, update this one, or remove the line"
+_BACKSLASH = "in \"...\" a backslash is special: write the path in '...', or with /"
 _ESCAPED = re.compile(r"[\t\n\r\b\f]")  # what `\t` and its like in a path become
 _NAME = r"^\s*[\w.\"'-]+\s*"
 _MISTAKES = (  # of a line that is not valid TOML, the most certain first
@@ -299,5 +299,5 @@ def _syntax_error(path: Path, text: str, complaint: str) -> UserError:
         (hint for mistake, hint in _MISTAKES if mistake.search(written)), "the file has to be valid TOML"
     )
     if "overwrite" in what or "twice" in what:
-        hint = "it stands in the file before, which is not valid TOML: keep one of them"
+        hint = "it is in the file before, which is not valid TOML: remove one of them"
     return UserError(f"{path}, line {line}: {what[:1].lower()}{what[1:]}", hint)

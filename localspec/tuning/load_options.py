@@ -154,8 +154,8 @@ def choose(attempts: Sequence[Attempt]) -> tuple[LoadOptions, str]:
     winner = max(gains, key=lambda options: (len(gains[options]) > 1, min(gains[options])))
     least = min(gains[winner])
     if len(gains[winner]) > 1 and least > 1.0 + max(CLEAR, spread):
-        return winner, f"at least {least:.2f} times as fast as the usual way, measured twice"
-    return usual, f"nothing was clearly faster; the usual way's own runs differ by {spread:.0%}"
+        return winner, f"at least {least:.2f} times as fast as the default, measured twice"
+    return usual, f"nothing was clearly faster; the default's own runs differ by {spread:.0%}"
 
 
 def _gains(attempts: Sequence[Attempt]) -> dict[LoadOptions, list[float]]:

@@ -17,7 +17,7 @@ STAGE_WORDS = {
     "costs": "measuring what calls cost",
     "traces": "recording answers",
     "study": "simulating settings",
-    "confirm": "running the best, and plain decoding, in turn",
+    "confirm": "measuring the best and plain decoding, alternating",
 }
 UNITS = {
     "machine": "ways",
@@ -123,8 +123,8 @@ def load_options_words(options: LoadOptions) -> str:
     if options.draft_kv_type != LoadOptions().draft_kv_type:
         parts.append(f"draft cache {options.draft_kv_type}")
     if options.draft_on_cpu:
-        parts.append("draft on the processor")
-    return f"opened with {', '.join(parts)}" if parts else "opened as usual"
+        parts.append("draft on the CPU")
+    return f"opened with {', '.join(parts)}" if parts else "opened with the default options"
 
 
 def attempts_words(chosen: LoadOptionsChosen) -> str:
@@ -149,7 +149,7 @@ _RESULT_HEAD = (
 )  # fmt: skip
 _RESULT_RIGHT = frozenset({2, 3, 8})
 _NO_VALUE = "-"
-_SIMULATED = "simulated: foretold before the run, and how far from that was measured"
+_SIMULATED = "simulated: predicted before the run, and the difference of the measurement"
 
 
 def result_lines(results: Sequence[TaskResult], width: int) -> list[str]:

@@ -74,7 +74,7 @@ def test_the_small_card_within_the_processor_does_not_matter_beside_another(
 ) -> None:
     monkeypatch.setattr(machine, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
     texts = [seen.text for seen in machine_checks(WITH_CARD, WITH_CARD.machine, {}) if seen.name == "cards"]
-    assert texts == ["the NVIDIA card is used"]
+    assert texts == ["the NVIDIA GPU is used"]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def chats() -> Check:
 
 
 def test_chats_are_read_and_left_as_they_are() -> None:
-    assert chats().text == "none kept yet"
+    assert chats().text == "none saved yet"
     assert not paths.chats_file().exists()
     with Store(paths.chats_file()) as store:
         store.new_chat("hello")

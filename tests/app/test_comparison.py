@@ -146,7 +146,7 @@ def test_tuned_settings_that_are_there() -> None:
     [
         (CODING, None, "there are no tuned settings for coding"),
         (CODING, TunedChoice(None, "", "tuned for other files"), "tuned for other files"),
-        (STORY, None, "`story` is no task that can be tuned"),
+        (STORY, None, "`story` is not a task that can be tuned"),
     ],
 )
 def test_tuned_settings_that_are_not(prompt: Prompt, found: TunedChoice | None, complaint: str) -> None:
@@ -180,9 +180,7 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
 
     models = cast(Worker, Counting())  # whose context holds 512
     check_fit([Prompt("story", "x" * 400, "y" * 111)], models)
-    with pytest.raises(
-        UserError, match="task `story` is 512 tokens, and the context holds 512 with"
-    ) as raised:
+    with pytest.raises(UserError, match="task `story` is 512 tokens, but the context has 512 with") as raised:
         check_fit([CODING, Prompt("story", "Long " + "x" * 395, "y" * 112)], models)
     assert ": Long xxx" in raised.value.message
     assert "-c" in raised.value.hint

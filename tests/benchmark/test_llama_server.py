@@ -286,7 +286,7 @@ def test_a_server_that_does_not_tell_whether_it_drafts(fake: Fake) -> None:
 def test_an_answer_that_breaks_off(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.5)
     fake.behave("breaks off")
-    assert fake.failure(EngineError) == "llama-server broke off in an answer (IncompleteRead)"
+    assert fake.failure(EngineError) == "llama-server failed during an answer (IncompleteRead)"
 
 
 def test_a_server_that_dies_in_an_answer(fake: Fake) -> None:

@@ -56,7 +56,7 @@ def test_what_goes_wrong_is_an_error() -> None:
     dying = OwnContender("off", ScriptedModels(says("a", EngineDied("gone"))), OFF)
     with pytest.raises(EngineDied):
         dying.answer(HELLO)
-    with pytest.raises(EngineError, match="broke off"):
+    with pytest.raises(EngineError, match="interrupted"):
         OwnContender("off", Told(), OFF).answer(HELLO)
     cancelled = OwnContender("off", Told(Finished("cancelled", Summary(tokens=3, decode_s=1.0))), OFF)
     with pytest.raises(Cancelled):

@@ -45,8 +45,8 @@ def test_lines_may_be_empty_end_otherwise_and_hold_any_text(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "place", "what"),
     [
-        ("", "", "holds no prompts"),
-        ("\n \n", "", "holds no prompts"),
+        ("", "", "contains no prompts"),
+        ("\n \n", "", "contains no prompts"),
         ("[]", ", line 1", "is not an object"),
         ('{"prompt": "a"}\n{"prompt": }', ", line 2", "not JSON: Expecting value \\(column 12\\)"),
         ('{"prompt": "a"}\n\n"b"', ", line 3", "is not an object"),

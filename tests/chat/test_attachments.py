@@ -104,7 +104,7 @@ def test_what_can_only_be_a_file_has_to_exist(text: str, words: str, folder: Pat
     with pytest.raises(UserError) as caught:
         attach(text, folder)
     assert words in str(caught.value)
-    assert "keeps it as text" in caught.value.hint
+    assert "makes it plain text" in caught.value.hint
 
 
 def test_a_file_that_is_too_large(folder: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_file_that_may_not_be_read(folder: Path) -> None:
 
 
 def test_a_name_that_no_file_can_have(tmp_path: Path) -> None:
-    assert "is no name of a file" in complaint("a\0b", tmp_path)
+    assert "is not the name of a file" in complaint("a\0b", tmp_path)
 
 
 def test_a_link_to_nowhere_is_not_its_own_correction(folder: Path) -> None:

@@ -236,4 +236,4 @@ def test_arguments_are_completed(text: str, wanted: list[str]) -> None:
 
 def test_a_mode_is_offered_with_an_explanation() -> None:
     [offer] = complete_command("/mode of", choices)
-    assert offer.description == "plain: nothing is guessed"
+    assert offer.description == "plain: no drafts"

@@ -24,14 +24,14 @@ def test_the_ratio_is_to_the_plain_answer_of_the_same_comparison() -> None:
     assert rate == pytest.approx(55, rel=0.05)
     summary = answers[1].record.summary
     ratio = (summary.tokens - 1) / summary.decode_s / rate
-    assert f"{ratio:.1f} times plain" in figures(answers[1], rate)[0]
-    assert "times plain" not in figures(answers[0], rate)[0]
+    assert f"{ratio:.1f}× plain" in figures(answers[1], rate)[0]
+    assert "× plain" not in figures(answers[0], rate)[0]
 
 
 @pytest.mark.parametrize("plain_answer", [answer("sd"), answer("off", complete=False)])
 def test_without_a_whole_plain_answer_there_is_no_ratio(plain_answer: ComparedAnswer) -> None:
     assert plain_rate([plain_answer]) is None
-    assert "times plain" not in "".join(figures(answer("ssd"), None))
+    assert "× plain" not in "".join(figures(answer("ssd"), None))
 
 
 def test_a_plain_answer_that_changed_its_mode_is_no_measure() -> None:
@@ -43,7 +43,7 @@ def test_a_plain_answer_that_changed_its_mode_is_no_measure() -> None:
 def test_figures_of_each_mode() -> None:
     assert len(figures(answer("off"), None)) == 2
     assert "hits" not in figures(answer("sd"), None)[-1]
-    assert "ready in time" in figures(answer("ssd"), None)[-1]
+    assert "prepared" in figures(answer("ssd"), None)[-1]
 
 
 def test_first_difference() -> None:
@@ -65,7 +65,8 @@ def test_a_difference_is_shown_where_it_begins() -> None:
 def test_a_text_that_was_stopped_is_held_against_what_it_has() -> None:
     stopped = answer("sd", "one two", complete=False)
     assert (
-        verdict([answer("off", "one two three"), stopped]) == "Speculative and Plain agree as far as both go."
+        verdict([answer("off", "one two three"), stopped])
+        == "Speculative and Plain agree up to the end of the shorter one."
     )
 
 

@@ -209,9 +209,9 @@ def test_fields_of_newer_programs_are_ignored_and_optional_ones_may_lack(store: 
         (lambda v: v["chat"].update(title=5), "chat.title is not a text"),
         (lambda v: v["chat"].update(system=5), "chat.system is not a text"),
         (lambda v: v["chat"].update(pinned=1), "chat.pinned is not true or false"),
-        (lambda v: v["chat"].update(created=-1), "chat.created is no moment"),
-        (lambda v: v["chat"].update(updated=1e15), "chat.updated is no moment"),
-        (lambda v: v["chat"].update(updated=253_402_300_799), "chat.updated is no moment"),
+        (lambda v: v["chat"].update(created=-1), "chat.created is not a valid time"),
+        (lambda v: v["chat"].update(updated=1e15), "chat.updated is not a valid time"),
+        (lambda v: v["chat"].update(updated=253_402_300_799), "chat.updated is not a valid time"),
         (lambda v: v["chat"].update(updated=10**400), "chat.updated is not a number of a sensible size"),
         (lambda v: v["chat"].update(leaf=77), "chat.leaf: there is no message 77"),
         (lambda v: v.update(messages={}), "messages is not a list"),
@@ -256,7 +256,7 @@ def test_what_is_no_chat_at_all(store: Store, text: str) -> None:
 def test_sizes_are_bounded(store: Store, chat: ChatInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     text = exported(store, chat)
     monkeypatch.setattr(importing, "MAX_CHARACTERS", 10)
-    with pytest.raises(UserError, match=r"messages\[0\] holds a text of more than 10 characters"):
+    with pytest.raises(UserError, match=r"messages\[0\] has a text of more than 10 characters"):
         import_json(store, text)
     monkeypatch.setattr(importing, "MAX_MESSAGES", 2)
     with pytest.raises(UserError, match="there are 3 messages, more than 2"):

@@ -31,29 +31,29 @@ def test_the_figures_of_a_kept_answer() -> None:
 
 def test_labels_say_what_is_known() -> None:
     kept = record("ssd", replace(SUMMARY, first_token_s=0.25))
-    times = "101 tokens in 2.2 s  first after 0.25 s"
+    times = "101 tokens in 2.2 s  first token after 0.25 s"
     assert label(kept) == f"{times}  SSD  50 tokens/s"
-    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == f"{times}  SSD  50 tokens/s  1.9 times plain"
-    assert label(replace(kept, plain=PlainRate(1050, 62.5))).endswith("  0.8 times plain")
+    assert label(replace(kept, plain=PlainRate(1050, 26.0))) == f"{times}  SSD  50 tokens/s  1.9× plain"
+    assert label(replace(kept, plain=PlainRate(1050, 62.5))).endswith("  0.8× plain")
     lost = replace(kept, changes=(ModeChanged("off", "it loses"),))
     assert label(lost) == f"{times}  SSD → plain  50 tokens/s"
     back = (ModeChanged("sd", "it loses"), ModeChanged("ssd", "it may pay"))
     assert label(replace(kept, changes=back)) == label(kept)
     assert label(record("off", Summary())) == "plain"
     one = replace(SUMMARY, tokens=1, decode_s=0.0, first_token_s=12.3)
-    assert label(record("ngram", one)) == "1 token in 12 s  first after 12 s  n-gram"
+    assert label(record("ngram", one)) == "1 token in 12 s  first token after 12 s  n-gram"
 
 
 @pytest.mark.parametrize(
     ("figures", "words"),
     [
         (Figures("plain", 6.28), "6.3 tokens/s"),
-        (Figures("n-gram", 14.31, 1.04, 0.3), "30% of guesses right, 14 tokens/s, 1.0 times plain"),
+        (Figures("n-gram", 14.31, 1.04, 0.3), "30% accepted, 14 tokens/s, 1.0× plain"),
         (
             Figures("SSD", 1058.0, 1.44, 0.75, 3.4, 0.82),
-            "75% of guesses right, 1,058 tokens/s, 1.4 times plain, 3.4 tokens a round, 82% ready in time",
+            "75% accepted, 1,058 tokens/s, 1.4× plain, 3.4 tokens/round, 82% prepared",
         ),
-        (Figures("speculative", None, None, 0.0), "0% of guesses right"),
+        (Figures("speculative", None, None, 0.0), "0% accepted"),
     ],
 )
 def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str) -> None:
@@ -62,9 +62,12 @@ def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str)
 
 def test_the_line_in_the_terminal_leaves_out_what_is_not_known() -> None:
     assert summary_line("ssd", SUMMARY) == (
-        "SSD  50.0 tok/s  acc 50%  len 2.5  hit 75%  101 tokens, first after 0.00 s"
+        "SSD  50.0 tok/s  acc 50%  len 2.5  hit 75%  101 tokens, first token after 0.00 s"
     )
-    assert summary_line("off", Summary(tokens=1, rounds=1)) == "OFF  0.0 tok/s  1 tokens, first after 0.00 s"
+    assert (
+        summary_line("off", Summary(tokens=1, rounds=1))
+        == "OFF  0.0 tok/s  1 tokens, first token after 0.00 s"
+    )
 
 
 def test_the_table_in_the_terminal_leaves_out_what_is_not_known() -> None:

@@ -147,7 +147,7 @@ def test_a_measured_plain_rate_makes_the_ratio_of_an_answer(chat: OpenChat, stor
     assert saved.record is not None
     assert saved.message.content == answer.content
     for seen in (chat, reopened(chat, store)):
-        assert "times plain" in seen.shown()[-1].label
+        assert "× plain" in seen.shown()[-1].label
     with pytest.raises(UserError):
         chat.set_plain(chat.path[0].id, PlainRate(30, 10.0))
 

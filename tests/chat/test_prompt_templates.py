@@ -170,7 +170,7 @@ def test_of_two_files_for_a_name_the_first_counts(folder: Path) -> None:
 def test_a_file_without_a_prompt_is_told(folder: Path, text: str) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8")
     found = own_commands()
-    assert found.problems == ("commands/tidy.md is not used: it holds no prompt",)
+    assert found.problems == ("commands/tidy.md is not used: it has no prompt",)
     assert found.parse("/tidy") is None
 
 

@@ -207,7 +207,7 @@ def test_deleting_can_be_undone(store: Store) -> None:
     store.delete(chat)
     assert (store.chats(), store.prompts(), store.last_chat()) == ((), (), None)
     assert [gone.id for gone in store.deleted()] == [chat]
-    with pytest.raises(UserError, match=f"was deleted; `localspec history restore {chat}` brings it back"):
+    with pytest.raises(UserError, match=f"was deleted; `localspec history restore {chat}` restores it"):
         store.messages(chat)
     store.restore(chat)
     assert (titles(store), store.last_chat(), store.deleted()) == (["Q"], chat, ())

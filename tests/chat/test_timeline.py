@@ -161,7 +161,7 @@ def test_totals_in_words() -> None:
 def test_a_round_in_words() -> None:
     hidden = RoundStats(6, 4, DraftOrigin.AHEAD, 0.0182, 0.0, 0.0, 0.0, 0.0079)
     assert describe_round(history(hidden), 0) == (
-        "round 1: drafted 6, accepted 4, verify 18.2 ms, draft 7.9 ms hidden"
+        "round 1: drafted 6, accepted 4, verify 18.2 ms, draft 7.9 ms overlapped"
     )
     assert "draft 10.0 ms waited for" in describe_round(history(hidden, ROUND), 1)
 

@@ -403,7 +403,7 @@ def test_a_store_that_does_not_open_is_told_once_and_the_chat_goes_on(
     fake.scripts = [says("1"), says("2")]
     outcome = invoke("chat", typed="a\nb\n")
     assert (outcome.code, outcome.out) == (0, "1\n2\n")
-    assert outcome.err.count("note: this chat is not kept: the chats in `") == 1
+    assert outcome.err.count("note: this chat is not saved: the chats in `") == 1
     assert prompts(fake) == [["a"], ["a", "1", "b"]]
 
 
@@ -424,7 +424,7 @@ def test_a_file_that_a_line_names_is_attached(
         ["File main.py:2:\n```\n2\n```\n\n看@main.py:2。", "Hello", "me@main.py"],
     ]
     assert "attached main.py:2, 2 bytes\n" in outcome.err
-    assert "note: @main.py is not attached: the @ stands in an address" in outcome.err
+    assert "note: @main.py is not attached: the @ is part of an address" in outcome.err
     assert "there is no file `mian.py`" in outcome.err
 
 

@@ -109,7 +109,7 @@ def test_checking_what_came_from_the_hub_can_be_stopped(other: Path) -> None:
     with pytest.raises(Cancelled):
         models.open(ModelChoice(blob, None), OpeningWatch(lambda _share: False))
     blob.write_bytes(data[:-1] + b"?")
-    with pytest.raises(UserError, match="is damaged: its checksum is not the one that the hub lists"):
+    with pytest.raises(UserError, match="is damaged: its checksum differs from the one on Hugging Face"):
         models.open(ModelChoice(blob, None), OpeningWatch())
 
 

@@ -111,7 +111,7 @@ def test_a_card_of_which_little_is_known_is_short() -> None:
     assert table(Machine((unknown,))) == [
         "Vulkan0: graphics",
         "  memory    8.0 GiB free of 8.0 GiB",
-        "  state     shares the processor's memory",
+        "  state     shares the CPU's memory",
     ]
 
 

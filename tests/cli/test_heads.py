@@ -89,7 +89,7 @@ def test_a_head_of_an_unknown_kind_is_left_out(
     writer.close()
     outcome = invoke("run", "Hi", "-m", str(demo_target), "-md", str(tmp_path / "assistant.gguf"))
     assert outcome.code == 0
-    assert "note: assistant is a Gemma 4 assistant, with which LocalSpec cannot draft yet" in outcome.err
+    assert "note: assistant is a Gemma 4 assistant, which LocalSpec does not support yet" in outcome.err
     assert fake.opened[0].draft is None
 
 

@@ -176,7 +176,7 @@ def test_an_import_twice_adds_nothing_and_says_so(invoke: Invoke, tmp_path: Path
 def test_an_import_of_nothing_says_so(invoke: Invoke, text: bytes) -> None:
     outcome = invoke("history", "import", "-", piped=text)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.startswith("error: standard input is empty\n  hint: what can be read is")
+    assert outcome.err.startswith("error: standard input is empty\n  hint: supported are")
 
 
 def test_an_export_that_has_grown_continues_its_chat(invoke: Invoke, tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_deleting_and_restoring(invoke: Invoke) -> None:
     assert "`localspec history restore 1 2`" in outcome.err
     assert numbers(invoke) == []
     assert sorted(numbers(invoke, "--deleted")) == [1, 2]
-    assert "`localspec history restore 1` brings it back" in invoke("history", "show", "1").err
+    assert "`localspec history restore 1` installs it back" in invoke("history", "show", "1").err
     assert json.loads(invoke("history", "restore", "--json", "1").out) == {"schema": 1, "restored": [1]}
     assert numbers(invoke) == [1]
     assert json.loads(invoke("history", "delete", "1", "--json").out) == {"schema": 1, "deleted": [1]}

@@ -73,18 +73,18 @@ def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("mcp add x", "there is no verb `mcp`\n"),
-        ("MCP list --json", "there is no verb `MCP`\n"),
-        ("mcp add context7 -- npx -y context7", "there is no verb `mcp`\n"),
-        ("login", "there is no verb `login`\n"),
-        ("ps", "there is no verb `ps`\n"),
-        ("install qwen", "there is no verb `install`; did you mean `pull`?"),
-        ("create mymodel -f Modelfile", "there is no verb `create`"),
-        ("sessions", "there is no verb `sessions`; did you mean `history`?"),
-        ("server --port 80", "there is no verb `server`; did you mean `serve`?"),
-        ("frobnicate --all", "there is no verb `frobnicate`, and no question has --all"),
-        ("frobnicate x --all", "there is no verb `frobnicate`, and no question has --all"),
-        ("plam -m x.gguf", "there is no verb `plam`; did you mean `plan`?"),
+        ("mcp add x", "there is no command `mcp`\n"),
+        ("MCP list --json", "there is no command `MCP`\n"),
+        ("mcp add context7 -- npx -y context7", "there is no command `mcp`\n"),
+        ("login", "there is no command `login`\n"),
+        ("ps", "there is no command `ps`\n"),
+        ("install qwen", "there is no command `install`; did you mean `pull`?"),
+        ("create mymodel -f Modelfile", "there is no command `create`"),
+        ("sessions", "there is no command `sessions`; did you mean `history`?"),
+        ("server --port 80", "there is no command `server`; did you mean `serve`?"),
+        ("frobnicate --all", "there is no command `frobnicate`, and no question has --all"),
+        ("frobnicate x --all", "there is no command `frobnicate`, and no question has --all"),
+        ("plam -m x.gguf", "there is no command `plam`; did you mean `plan`?"),
     ],
 )
 def test_what_is_meant_as_a_verb_is_never_asked(
@@ -213,7 +213,7 @@ def test_attaching_and_naming_models_is_a_mistake(
         ["--attach", "-m", str(demo_target)], lambda argv: screen.main(argv, lambda _request: 0)
     )
     assert code == 2
-    assert "--attach takes the models of a server" in capsys.readouterr().err
+    assert "--attach uses the models of a server" in capsys.readouterr().err
 
 
 def test_the_screen_starts_without_what_only_the_models_need() -> None:
@@ -292,7 +292,7 @@ def test_words_of_other_programs_get_what_does_it_here(
 ) -> None:
     outcome = invoke(word)
     assert outcome.code == 2
-    assert f"there is no verb `{word}`" in outcome.err
+    assert f"there is no command `{word}`" in outcome.err
     assert way in outcome.err
     assert fake.opened == []
 

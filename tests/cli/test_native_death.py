@@ -69,7 +69,7 @@ def test_a_file_that_stops_llama_cpp_while_it_answers(tmp_path: Path, change: Ch
     done = called("run", "-m", broken(tmp_path / "broken.gguf", *change), "Hi")
     error, hint = done.stderr.splitlines()[-2:]
     assert (done.returncode, done.stdout) == (1, "")
-    assert error.startswith("error: the engine stopped itself: ops.cpp:")
+    assert error.startswith("error: the model process stopped itself: ops.cpp:")
     assert "the model's file may be damaged" in hint
 
 

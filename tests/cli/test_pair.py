@@ -106,7 +106,7 @@ def test_a_draft_without_room_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     tight, local = machine(processor=cpu(10)), (on_disk("mine", approximate_shape(entry("m", 3))),)
     (partner,) = partners(TARGET, tight, local, KNOWN_NONE)
     assert partner.placement is None
-    assert "no device has room" in partner.problem
+    assert "it does not fit on any device" in partner.problem
 
 
 KNOWN_NONE = Catalogue("2026-01-01", (), ())
@@ -159,7 +159,7 @@ def test_no_gain_is_said_plainly() -> None:
     assert not slower.is_gain
     assert str(slower).startswith("no gain, it slows answers down: 2")
     alike = Gain("sd", 10, 10.1, 1.01, 0.96, 1.06, 0.3, 6)
-    assert str(alike).startswith("no gain that could be told from chance")
+    assert str(alike).startswith("no significant gain")
 
 
 def test_a_draft_that_is_expected_to_lose_has_to_show_it() -> None:
@@ -195,7 +195,7 @@ def test_a_target_without_drafts(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("pair", str(target))
     assert outcome.code == 1
     assert "No draft model" in outcome.out
-    assert "--mode ngram" in outcome.out
+    assert "Mode ngram needs no draft model" in outcome.out
 
 
 @pytest.mark.usefixtures("this_machine")
@@ -215,7 +215,7 @@ def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.Monke
     outcome = invoke("pair", "demo-target", "--measure")
     assert "measured: faster: " in outcome.out
     assert models.closed
-    assert "other programs take 1.5 cores, a game (process 7) the most" in outcome.err
+    assert "other programs use 1.5 cores, a game (process 7) the most" in outcome.err
     monkeypatch.setattr(verb, "busy_cores", lambda: (0.1, "a clock"))
 
     def dies(*_pair: object) -> None:

@@ -183,9 +183,9 @@ def test_a_dash_is_standard_input_where_a_file_is_named(fake: FakeRuntime, invok
     ("arguments", "told"),
     [
         (["run", "Hi", "-sysf", "-", "--json-schema", "-"], "both read standard input"),
-        (["run", "-", "-sysf", "-"], "- as the question"),
-        (["run", "-", "--no-stdin"], "- as the question"),
-        (["chat", "-sysf", "-"], "talked through standard input"),
+        (["run", "-", "-sysf", "-"], "- reads the question"),
+        (["run", "-", "--no-stdin"], "- reads the question"),
+        (["chat", "-sysf", "-"], "a chat reads standard input"),
     ],
 )
 def test_standard_input_serves_one(

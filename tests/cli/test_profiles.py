@@ -150,7 +150,7 @@ def test_a_copy_of_an_own_one_is_that_file(invoke: Invoke, own: Path) -> None:
 
 def test_a_copy_in_the_place_of_a_shipped_one_is_said(invoke: Invoke, own: Path) -> None:
     outcome = invoke("profiles", "copy", "coding", "general")
-    assert "takes the place of the shipped profile `general`" in outcome.err
+    assert "overrides the built-in profile `general`" in outcome.err
     assert profiles(own).named("general").task == "coding"
 
 

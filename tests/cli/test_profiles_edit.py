@@ -105,7 +105,7 @@ def test_a_mistake_is_told_and_the_next_edit_mends_it(invoke: Invoke, own: Path,
     outcome = invoke("profiles", "edit", "poems")
     assert outcome.code == 2
     assert f"error: {path}, line 2: `task` cannot be `poetry`" in outcome.err
-    assert "`localspec profiles edit poems` mends it" in outcome.err
+    assert "`localspec profiles edit poems` fixes it" in outcome.err
     assert [problem.message for problem in profiles(own).problems] != []
 
     editor(saves(GOOD + "# mended\n"))
@@ -117,7 +117,7 @@ def test_a_mistake_is_told_and_the_next_edit_mends_it(invoke: Invoke, own: Path,
 def test_a_mistake_in_the_prompts_is_a_mistake(invoke: Invoke, editor: Editor) -> None:
     editor(saves(GOOD + '[tuning]\nprompts = [\n"a",\n"a"]\n'))
     outcome = invoke("profiles", "edit", "coding")
-    assert "line 6: this prompt stands in `prompts` already" in outcome.err
+    assert "line 6: this prompt is already in `prompts` already" in outcome.err
 
 
 def test_a_broken_file_can_be_mended(invoke: Invoke, own: Path, editor: Editor) -> None:

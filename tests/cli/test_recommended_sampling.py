@@ -49,7 +49,7 @@ def test_flags_profile_file_and_defaults_in_this_order(fake: FakeRuntime, invoke
     assert fake.requests[0].sampling == Sampling(temperature=0.2, top_k=3, top_p=0.95, min_p=0.0)
     assert (
         "sampling: min_p 0 from the model's file; temperature 0.2, repetition_penalty 1 from profile Coding; "
-        "top_k 3 from the command line; all else as usual\n"
+        "top_k 3 from the command line; everything else at its default\n"
     ) in outcome.err
 
 

@@ -293,7 +293,7 @@ def test_a_card_that_makes_its_programs_is_told_until_the_answer_comes(
     if phase == "choosing":
         monkeypatch.setattr(fake, "choose_settings", compiles)
     outcome = invoke("run", "Hi")
-    assert "the card's programs are being made, once: 12 s so far" in outcome.err
+    assert "compiling GPU kernels, once: 12 s so far" in outcome.err
     assert outcome.err.endswith(ERASE_LINE)
     assert outcome.out == "Hi\n"
 
@@ -311,7 +311,7 @@ def test_an_answer_that_repeats_itself_says_so(fake: FakeRuntime, invoke: Invoke
     fake.scripts = [says("on and on and on", reason="circles")] * 3
     outcome = invoke("run", "Hi")
     assert (outcome.code, outcome.out) == (0, "on and on and on\n")
-    assert "was ended because it repeats itself; it goes on with --ignore-circles" in outcome.err
+    assert "was ended because it repeats itself; add --ignore-circles to continue" in outcome.err
     assert json.loads(invoke("run", "Hi", "--json").out)["finish_reason"] == "circles"
     invoke("run", "Hi", "--ignore-circles")
     assert [request.ignores_circles for request in fake.requests] == [False, False, True]
@@ -339,7 +339,7 @@ def test_what_the_answer_looks_like_comes_from_a_file(
     fake.scripts = [says("{}"), says("y", reason="length")]
     assert invoke("run", "Hi", "--json-schema", str(schema)).err == ""
     cut = invoke("run", "Hi", "--grammar", str(grammar), "-n", "1")
-    assert "note: the answer was cut off before it was what it has to be" in cut.err
+    assert "note: the answer was cut off before it matched the grammar" in cut.err
     assert [request.grammar for request in fake.requests] == [
         Grammar("json_schema", '{"type": "object"}'),
         Grammar("gbnf", 'root ::= "yes" | "no"'),
@@ -370,7 +370,7 @@ def test_a_bad_schema_is_told_before_models_open(
 def test_a_schema_and_a_grammar_exclude_each_other(invoke: Invoke) -> None:
     outcome = invoke("run", "Hi", "--json-schema", "a", "--grammar", "b")
     assert outcome.code == 2
-    assert "--json-schema and --grammar both" in outcome.err
+    assert "--json-schema and --grammar cannot be combined" in outcome.err
 
 
 FILE = Message("user", 'File main.py:\n```\nprint("hello")\n```\n\nWhat does @main.py do?')
@@ -410,7 +410,7 @@ def test_what_is_piped_below_a_question_names_no_files(fake: FakeRuntime, invoke
     [
         (("run",), b"What does @main.py do?", "the text is piped in"),
         (("run", "--no-chat", "What does @main.py do?"), b"", "--no-chat continues the text alone"),
-        (("run", "What does x@main.py do?"), b"", "the @ stands in an address"),
+        (("run", "What does x@main.py do?"), b"", "the @ is part of an address"),
     ],
 )
 @pytest.mark.usefixtures("folder")

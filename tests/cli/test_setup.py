@@ -99,7 +99,7 @@ def test_yes_on_a_pipe_fetches_places_and_writes(invoke: Invoke, world: World) -
     assert "+target = " in outcome.err
 
     again = invoke("setup", "--yes")
-    assert "says all this already" in again.err
+    assert "already has these settings" in again.err
     assert len(world.fetched) == 2
 
 
@@ -135,7 +135,7 @@ def test_where_nothing_can_be_reached_only_pairs_with_other_sources_are_tried(
     outcome = invoke("setup", "--yes")
     assert outcome.code == 2
     assert outcome.err.count("arrived damaged") == 2
-    assert "error: no pair that fits this machine could be fetched" in outcome.err
+    assert "error: no pair that fits this machine could be downloaded" in outcome.err
     assert not config_file().exists()
 
 
@@ -183,7 +183,7 @@ def test_a_skipped_download_keeps_what_is_configured_and_can_be_taken_back(
     invoke: Invoke, world: World
 ) -> None:
     config_file().write_text("[models]\ncontext = 512\n", encoding="utf-8")
-    assert "says all this already" in invoke("setup", typed="s\n1\ns\ns\ny\n").err
+    assert "already has these settings" in invoke("setup", typed="s\n1\ns\ns\ny\n").err
     assert world.fetched == []
     assert invoke("setup", typed="s\n1\ns\nb\ny\ns\ny\n").code == 0
     assert len(world.fetched) == 2
@@ -287,7 +287,7 @@ def test_a_broken_configuration_is_told_first(invoke: Invoke) -> None:
 
 @pytest.mark.parametrize(
     ("flags", "complaint"),
-    [(("-md", "x"), "no target"), (("--bundled", "-m", "x"), "both name models")],
+    [(("-md", "x"), "without a target"), (("--bundled", "-m", "x"), "cannot be combined")],
 )
 def test_flags_that_do_not_go_together(flags: tuple[str, ...], complaint: str, invoke: Invoke) -> None:
     outcome = invoke("setup", "--yes", *flags)

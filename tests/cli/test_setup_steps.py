@@ -107,7 +107,13 @@ def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFi
     error = capsys.readouterr().err
     with pytest.raises(UserError, match="one or two models"):
         read("choose", "f one two three", 3)
-    for words in ("`perhaps` is no reply", "no number 9", "one or two models", "`y` is no", "not closed"):
+    for words in (
+        "`perhaps` is not an answer",
+        "no number 9",
+        "one or two models",
+        "`y` is no",
+        "not closed",
+    ):
         assert words in error
     assert work.shown == ["measure", "choose", "place", "write"]
 

@@ -71,7 +71,7 @@ def test_windows_experts_and_running_states(invoke: Invoke, tmp_path: Path) -> N
     experts = invoke("show", str(make(tmp_path / "m.gguf", SHAPES["mixture of experts"]))).out
     assert "2 experts of each layer" in experts
     state = invoke("show", str(tiny.recurrent(tmp_path / "r.gguf"))).out
-    assert "keeps a running state of 0 MiB, and reads again behind a wrong guess" in state
+    assert "recurrent state of 0 MiB, and processes text again after a rejection" in state
     assert "in the cache" not in state
 
 

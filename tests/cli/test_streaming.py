@@ -74,7 +74,7 @@ def deaf() -> Deaf:
     def script(_request: Request) -> Iterator[GenerationEvent]:
         yield WORD
         assert found.cancelled.wait(timeout=20)
-        raise EngineDied("the engine was ended")
+        raise EngineDied("the model process was ended")
 
     found = Deaf([script])
     return found
@@ -97,7 +97,7 @@ def test_models_that_do_not_react_to_ctrl_c_are_closed_at_the_next(
     with pytest.raises(KeyboardInterrupt):
         next(events)
     assert found.cancelled.is_set()
-    assert said == ["note: the engine does not react; Ctrl+C again ends it"]
+    assert said == ["note: the model process is not responding; Ctrl+C again ends it"]
 
 
 def test_who_leaves_does_not_wait_for_models_that_do_not_react(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
     outcome = invoke("tune", "--no-fit")
     assert outcome.code == 130
     assert "1.42" in outcome.out
-    assert "`localspec tune --no-fit --resume` goes on" in outcome.err
+    assert "`localspec tune --no-fit --resume` resumes it" in outcome.err
     value = json.loads(invoke("tune", "--no-fit", "--json").out)
     assert value["complete"] is False
     assert [one["task"] for one in value["tasks"]] == ["coding"]

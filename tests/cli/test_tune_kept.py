@@ -152,7 +152,7 @@ def test_reset_asks_and_forgets_these_models_alone(invoke: Invoke, two: Identity
     assert "forgot 2 tasks" in agreed.err
     assert kept_tasks() == {"math"}
     assert RunFolder(two.pair).state.read() is None
-    assert "were not kept anyway" in invoke("tune", "--reset", "--yes", "--no-fit").err
+    assert "were not saved anyway" in invoke("tune", "--reset", "--yes", "--no-fit").err
 
 
 @pytest.mark.usefixtures("two")
@@ -166,7 +166,7 @@ def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: In
 def test_nobody_to_ask_is_a_mistake(invoke: Invoke) -> None:
     outcome = invoke("tune", "--reset", "--no-fit", piped=b"y\n")
     assert outcome.code == 2
-    assert "--yes answers it" in outcome.err
+    assert "add --yes to skip the question" in outcome.err
     assert kept_tasks() == {"coding", "writing", "math"}
 
 

@@ -67,11 +67,11 @@ class TestWords:
         assert settings_words(settings) == words
 
     def test_load_options_say_what_is_unusual(self) -> None:
-        assert load_options_words(LoadOptions()) == "opened as usual"
+        assert load_options_words(LoadOptions()) == "opened with the default options"
         words = load_options_words(LoadOptions(1, 2, 128, False, "q8_0", True))
         assert words == (
             "opened with 1 thread, 2 for the draft, micro-batch 128, draft flash attention off, "
-            "draft cache q8_0, draft on the processor"
+            "draft cache q8_0, draft on the CPU"
         )
 
     def test_figures_have_digits_that_mean_something(self) -> None:
@@ -93,7 +93,7 @@ class TestResults:
 
     def test_a_wide_terminal_has_a_line_for_each(self) -> None:
         head, coding, writing, simulated, reason = result_lines(self.RESULTS, 110)
-        assert simulated.startswith("simulated: foretold")
+        assert simulated.startswith("simulated: predicted")
         assert head.split() == [
             "task", "mode", "K", "fan-out", "temp", "C", "tok/s", "(95%)", "of", "plain", "(95%)",
             "llama.cpp", "simulated",

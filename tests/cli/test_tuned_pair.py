@@ -35,7 +35,7 @@ CODING = TunedTask(
     EngineSettings(mode="sd", draft_length=5, fan_out_budget=20),
     1.8, 1.7, 1.9, 90.0, 50.0,
     (datetime.now(UTC) - timedelta(days=2, hours=1)).isoformat(),
-    "sd runs at 1.80 times plain decoding",
+    "sd runs at 1.80× plain decoding",
 )  # fmt: skip
 DIALOGUE = replace(
     CODING, task="dialogue", settings=EngineSettings(mode="off"), reason="nothing beats plain decoding"
@@ -207,7 +207,7 @@ def test_draft_model_for_which_there_is_no_room_is_left_out(
 ) -> None:
     def place(files: PairFiles, request: PairRequest, **_here: object) -> OpenPlan:
         if request.mode == "sd":
-            raise UserError("there is no room for both")
+            raise UserError("not enough memory for both")
         return replace(as_asked(files, request), draft=None)
 
     keep(identity(files), CODING)

@@ -31,7 +31,7 @@ def test_prepared_drafts_are_really_judged() -> None:
     contract = EngineContract()
     contract.settings = SSD
     judged = 0
-    for _ in range(10):  # on a busy machine few drafts are ready in time
+    for _ in range(10):  # on a busy machine few drafts are prepared
         judged += len(contract.uniform_values(tokens=2000)[DraftOrigin.AHEAD])
         if judged > 500:
             return

@@ -189,7 +189,7 @@ class RunningState(FakeModel):
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         if 0 < length < self.length(sequence):
-            raise EngineError("it keeps a running state")
+            raise EngineError("it has a recurrent state")
         super().truncate(length, sequence)
 
 

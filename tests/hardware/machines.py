@@ -101,7 +101,7 @@ def mixture(gib: float, layers: int, share: float) -> ModelShape:
 
 
 def recurrent(gib: float, layers: int) -> ModelShape:
-    """Return a model that keeps a running state in half of its layers."""
+    """Return a model that has a recurrent state in half of its layers."""
     shape = model(gib, layers)
     states = (replace(shape.layers[0], key_values=0, value_values=0, state_bytes=2**20),) * (layers // 2)
     return replace(shape, layers=(*states, *shape.layers[layers // 2 :]))

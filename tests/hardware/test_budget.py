@@ -44,5 +44,5 @@ def test_a_reserve_larger_than_a_card_leaves_nothing_of_it_and_all_of_the_others
 
 
 def test_a_machine_without_a_processor_is_refused() -> None:
-    with pytest.raises(UserError, match="no processor was seen"):
+    with pytest.raises(UserError, match="no CPU was found"):
         MemoryBudget(Machine((card(0, 8),)))

@@ -110,7 +110,7 @@ def test_a_library_that_dies_after_the_devices_leaves_them(monkeypatch: pytest.M
     monkeypatch.setattr(devices, "values_of", answers(found(cuda(0), CPU), dies=True))
     machine = look().machine
     assert [device.id for device in machine.devices] == ["CUDA0", "CPU"]
-    assert machine.notes[0].startswith("NVIDIA's driver could not be asked about the cards")
+    assert machine.notes[0].startswith("NVIDIA's driver could not be queried")
     assert "SIGSEGV" in machine.notes[0]
 
 

@@ -129,7 +129,7 @@ def test_all_short_devices_are_named() -> None:
     error = refusal(models, machine(4, 2))
     assert "CUDA0 has" in error.message
     assert "CUDA1 has" in error.message
-    count = int(re.findall(r"cards \(-ngl (\d+)\)", error.hint)[0])
+    count = int(re.findall(r"GPUs \(-ngl (\d+)\)", error.hint)[0])
     assert 0 < count < 33
 
 

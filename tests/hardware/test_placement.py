@@ -51,8 +51,8 @@ def test_one_big_card_holds_both_and_they_take_turns() -> None:
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
     assert found.mode == "sd"
-    assert told(found, "the target needs", "fits on CUDA0", "23.7 GiB free, 512 MiB of it kept free")
-    assert told(found, "beside the target", "take turns")
+    assert told(found, "the target needs", "fits on CUDA0", "23.7 GiB free, 512 MiB of it reserved")
+    assert told(found, "with the target", "work alternately")
 
 
 def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
@@ -61,7 +61,7 @@ def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
     assert 25 < sum(found.target.layers) < 45
     on_card = {need.device: need.total for need in found.target.needs}
     assert on_card["CUDA0"] < 11.2 * 2**30
-    assert told(found, f"{sum(found.target.layers)} of 64 layers", "with the processor")
+    assert told(found, f"{sum(found.target.layers)} of 64 layers", "on the CPU")
 
 
 def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
@@ -70,8 +70,10 @@ def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
     assert found.draft is not None
     assert found.draft.devices == ("CUDA1",)
     assert found.mode == "ssd"
-    assert told(found, "sits on CUDA1, so that it works while the target verifies: SSD")
-    [same] = [other for other in found.rejected if other.description == "the same seats in mode speculative"]
+    assert told(found, "is on CUDA1, so it drafts while the target verifies: SSD")
+    [same] = [
+        other for other in found.rejected if other.description == "the same placement in mode speculative"
+    ]
     assert same.tokens_per_s is not None
     assert found.tokens_per_s is not None
     assert same.tokens_per_s < found.tokens_per_s
@@ -120,8 +122,8 @@ def test_without_cards_a_bulky_draft_takes_turns() -> None:
     assert found.draft is not None
     assert found.mode == "sd"
     assert (found.target.threads, found.draft.threads) == (8, 8)
-    assert told(found, "finds no graphics card")
-    assert told(found, "they take turns")
+    assert told(found, "finds no GPU")
+    assert told(found, "they work alternately")
 
 
 def test_without_cards_cores_are_split_where_the_draft_stays_in_the_caches() -> None:
@@ -148,8 +150,8 @@ def test_a_card_that_drives_a_display_keeps_more_free() -> None:
     busy = assignments(machine((card(0, 8, display=True), 360)), target, None)
     assert silent.target.context == 8192
     assert busy.target.context < 8192 or sum(busy.target.layers) < 32
-    assert told(silent, "512 MiB of it kept free")
-    assert told(busy, "1.0 GiB of it kept free")
+    assert told(silent, "512 MiB of it reserved")
+    assert told(busy, "1.0 GiB of it reserved")
 
 
 def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
@@ -189,7 +191,7 @@ def test_a_draft_that_does_not_pay_sits_ready() -> None:
     found = assignments(machine((card(0, 24), 900)), mixture(16, 48, 0.1), SMALL)
     assert found.mode == "off"
     assert found.draft is not None
-    assert told(found, "ready in case measured costs speak for it")
+    assert told(found, "ready if measured costs favour it")
 
 
 def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
@@ -199,7 +201,7 @@ def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
     )
     speeds = [found.tokens_per_s or 0.0 for found in (poor, unknown, good)]
     assert speeds[0] < speeds[1] < speeds[2]
-    assert "if 95% of the draft's tokens are accepted, as its file tells" in " ".join(good.reasons)
+    assert "if 95% of the draft's tokens are accepted, as its file claims" in " ".join(good.reasons)
     assert "if 70% of the draft's tokens are accepted and 70%" in " ".join(unknown.reasons)
 
 
@@ -220,7 +222,7 @@ def test_a_draft_without_room_stays_closed() -> None:
     where = machine(processor=cpu(8))
     found = assignments(where, MIDDLE, model(4.1, 32), asking(context=4096))
     assert found.draft is None
-    assert told(found, "no device has room")
+    assert told(found, "it does not fit on any device")
     assert any("does not fit: CPU has" in other.reason for other in found.rejected)
 
 
@@ -238,7 +240,7 @@ def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_me
     slow = replace(where, rates=where.rates[1:], failures=failed)
     found = assignments(slow, SMALL, None, asking(devices=("CUDA0",), gpu_layers=99))
     why = "CUDA0's memory rate could not be measured (it took longer than 84 s): 50 GB/s"
-    assert told(found, f"{why}, taken for no faster than the processor's")
+    assert told(found, f"{why}, assumed to be as fast as the CPU's")
     assert not told(found, "localspec devices")
     assert found.tokens_per_s is not None
     assert found.tokens_per_s < 1.2 * 50e9 / SMALL.weight_bytes  # at 250 GB/s it would be 430

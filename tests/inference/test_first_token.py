@@ -199,7 +199,7 @@ def test_the_process_of_the_models_measures_while_nobody_asks(demo_target: Path,
     with Worker.open(OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4)) as worker:
         request = replace(greedy(EngineSettings(mode="sd"), max_tokens=5), steps_down=True)
         first = [event for event in worker.generate(request) if isinstance(event, TextDelta)]
-        assert "until it is measured" in worker.known_settings()[1]
+        assert "until the speed" in worker.known_settings()[1]
         again = [event for event in worker.generate(request) if isinstance(event, TextDelta)]
         assert again == first
         never = threading.Event()

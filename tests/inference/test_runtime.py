@@ -164,9 +164,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
         return tokenize(self, text, **options)
 
     monkeypatch.setattr(Vocabulary, "tokenize", spy)
-    with pytest.raises(
-        ContextFullError, match=r"at least [\d,]+ tokens, and the context holds 96; shorten it"
-    ):
+    with pytest.raises(ContextFullError, match=r"at least [\d,]+ tokens, but the context has 96; shorten it"):
         next(alone.generate(greedy(prompt=prompt)))
     assert sum(counted) < 1000
 

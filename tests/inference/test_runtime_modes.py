@@ -35,7 +35,7 @@ def test_models_with_a_running_state_are_a_pair(tmp_path: Path, mode: Mode) -> N
     options = ModelOptions(target, threads=1, flash_attention=False)
     with Runtime.open(OpenPlan(options, replace(options, path=draft))) as runtime:
         assert runtime.modes == MODES
-        assert "(mamba) keeps a running state" in "".join(runtime.notes)
+        assert "(mamba) has a recurrent state" in "".join(runtime.notes)
         expected = answer(runtime, greedy(prompt="abc abc abc", max_tokens=24))[0]
         settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.0)
         said, end = answer(runtime, greedy(settings, "abc abc abc", 24))

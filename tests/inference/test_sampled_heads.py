@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from localspec.benchmark.exactness import DRAFTED, FALSE_ALARM, FULL, Judged, _rows, judge, verdict
-from localspec.decoding import loop
 from localspec.decoding.verify import Uniforms, verify
 from localspec.inference.runtime import Runtime
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
@@ -77,5 +76,5 @@ def test_drafts_that_are_believed_are_found_out(runtime: Runtime, monkeypatch: p
         believed = len(draft.tokens)
         return replace(verify(Draft(), lambda _: target(believed), acceptance, random), accepted=believed)
 
-    monkeypatch.setattr(loop, "verify", trusting)
+    monkeypatch.setattr("localspec.decoding.verify.verify", trusting)
     assert min(p_values(sampled(runtime, 1.0, "rejection", TOKENS))) < FALSE_ALARM

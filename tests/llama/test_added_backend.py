@@ -45,7 +45,7 @@ def test_a_backend_is_loaded_beside_those_of_the_build(
     monkeypatch.setenv("GGML_BACKEND_PATH", str(library))
     assert devices.look().found.backends[-2:] == ("CPU", "Toy")
     seen = next(check for check in examine() if check.name == "llama.cpp")
-    assert seen.text.endswith(f"`{library}` is loaded beside it, but finds no card")
+    assert seen.text.endswith(f"`{library}` is loaded as well, but finds no GPU")
     assert seen.verdict == "warn"
 
 

@@ -27,7 +27,7 @@ def test_an_unknown_device_is_told() -> None:
 
 
 def test_memory_that_is_not_there_is_refused() -> None:
-    with pytest.raises(EngineError, match="CPU has no room"):
+    with pytest.raises(EngineError, match="CPU has no space"):
         Buffers("CPU", 2**50)
 
 

@@ -201,7 +201,7 @@ def test_no_free_cell_leaves_everything_as_it_was(llama_model: Model, open_conte
         for _ in range(200):  # three branches that share nothing, longer than the cells that are there
             context.step([1, 1, 1], [1, 2, 3])
 
-    with pytest.raises(ContextFullError, match="no room for another token"):
+    with pytest.raises(ContextFullError, match="no space for another token"):
         fill()
     assert context.length(0) == 100
     assert context.length(1) == context.length(2) == context.length(3) < 200

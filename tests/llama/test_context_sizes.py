@@ -72,6 +72,6 @@ def test_a_kv_type_that_does_not_fit_the_heads(
 ) -> None:
     monkeypatch.setattr(tiny, "HEADS", 4)  # 16 values a head, where a block of q8_0 holds 32
     model = Model.open(ModelOptions(path=tiny.llama(tmp_path / "narrow.gguf")))
-    with pytest.raises(UserError, match=r"cannot keep keys as q8_0, values as f16: .*block size"):
+    with pytest.raises(UserError, match=r"cannot use keys as q8_0, values as f16: .*block size"):
         open_context(model, kv_type_k="q8_0")
     model.close()

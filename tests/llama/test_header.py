@@ -157,7 +157,7 @@ def test_other_architectures_and_empty_models(tmp_path: Path) -> None:
     assert "draft head" in refusal(head.write())
     vocabulary = tiny.Recipe(tmp_path / "vocabulary.gguf", "llama")
     vocabulary.vocabulary()
-    assert "vocabulary and no weights" in refusal(vocabulary.write())
+    assert "vocabulary but no weights" in refusal(vocabulary.write())
     weights = tiny.Recipe(tmp_path / "weights.gguf", "llama")
     weights.ones("output_norm")
     assert "no vocabulary" in refusal(weights.write())

@@ -88,7 +88,7 @@ def test_all_of_the_last_call_is_not_taken_back(model: Model) -> None:
     context.evaluate(TEXT[:20])
     context.evaluate(TEXT[20:23], 3)
     assert context.rewindable(20) == 0
-    with pytest.raises(EngineError, match="cannot go back to token 20 of 23: it keeps a running state"):
+    with pytest.raises(EngineError, match="cannot go back to token 20 of 23: it has a recurrent state"):
         context.truncate(20)
     assert is_right(context, model, TEXT[:23])
 

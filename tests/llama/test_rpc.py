@@ -96,14 +96,14 @@ def test_servers_are_read_with_the_usual_port() -> None:
 @pytest.mark.parametrize("text", ["tower:", ":5", "tower:0x5", "tower:70000", "[::1]:5", "a,,b"])
 def test_what_is_no_server_is_told(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["devices", "--rpc", text]) == 2
-    assert "is no server; use --rpc HOST:PORT" in capsys.readouterr().err.replace("\n  hint:", ";")
+    assert "is not a server address; use --rpc HOST:PORT" in capsys.readouterr().err.replace("\n  hint:", ";")
 
 
 @pytest.mark.parametrize(
     "text", ["[::1]:50052", "::1:50052", "::1", "[::1]", "fe80::1%eth0:50052", "tower,[2001:db8::5]:50052"]
 )
 def test_an_address_that_llama_cpp_cannot_reach_is_told(text: str) -> None:
-    with pytest.raises(UserError, match="is no server") as caught:
+    with pytest.raises(UserError, match="is not a server") as caught:
         endpoints(text)
     assert "llama.cpp takes no IPv6" in caught.value.hint
 
@@ -117,20 +117,20 @@ def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(UserError, match="six has IPv6 addresses only"):
         peek(Endpoint("six", 5))
-    with pytest.raises(UserError, match="there is no machine `nowhere`"):
+    with pytest.raises(UserError, match="cannot resolve host `nowhere`"):
         peek(Endpoint("nowhere", 5))
 
 
 @pytest.mark.parametrize(
     ("replies", "told"),
     [
-        ((), "serves somebody else, or hangs"),
+        ((), "is busy or not responding"),
         ((b"\x03" + bytes(7) + bytes([6, 0, 0]),), "speaks version 6.0 of the RPC protocol, and this is 7.0"),
         ((b"\x03" + bytes(7) + bytes([7, 1, 0]),), "speaks version 7.1"),
         ((b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(5000),), "speaks version"),
         ((HELLO, b"\x04" + bytes(7) + bytes(4)), "offers 0 devices"),
-        ((HELLO, b"\x02" + bytes(7) + bytes(2)), "is no RPC server that LocalSpec knows"),
-        ((HELLO,), "does not answer"),
+        ((HELLO, b"\x02" + bytes(7) + bytes(2)), "is not a supported RPC server"),
+        ((HELLO,), "no answer from"),
     ],
 )
 def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[bytes, ...], told: str) -> None:
@@ -142,7 +142,7 @@ def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[byte
 @pytest.mark.parametrize("verb", [["serve"], ["run", "Hi"], ["devices"]])
 def test_servers_can_be_named_to_every_verb(verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main([*verb, "--rpc", "tower:"]) == 2
-    assert "`tower:` is no server" in capsys.readouterr().err
+    assert "`tower:` is not a server address" in capsys.readouterr().err
 
 
 def test_none_does_without_the_servers_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,16 +153,16 @@ def test_none_does_without_the_servers_of_the_configuration(monkeypatch: pytest.
 
 
 def test_nobody_there_is_told() -> None:
-    with pytest.raises(UserError, match="nobody listens at"):
+    with pytest.raises(UserError, match="nothing is listening at"):
         peek(Endpoint("127.0.0.1", free_port()))
-    with pytest.raises(UserError, match=r"there is no machine `nowhere\.invalid`"):
+    with pytest.raises(UserError, match=r"cannot resolve host `nowhere\.invalid`"):
         peek(Endpoint("nowhere.invalid"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--host", "tower"], "is no IPv4 address"),
+        (["--host", "tower"], "is not an IPv4 address"),
         (["--host", "0.0.0.0"], "lets anybody who reaches it use this machine"),
         (["--device", "CUDA9"], "no device is called 'CUDA9'|lacks the RPC backend"),
     ],
@@ -409,9 +409,9 @@ def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
 
 def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
     with Worker.open(OpenPlan(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",)))):
-        with pytest.raises(UserError, match="serves somebody else"):
+        with pytest.raises(UserError, match="is busy"):
             peek(endpoints(servers)[0], 0.3)
-        with pytest.raises(UserError, match="serves somebody else"):
+        with pytest.raises(UserError, match="is busy"):
             list(values_of(devices.ask, PATIENCE_S))
 
 

@@ -191,7 +191,9 @@ def test_a_pair_of_two_families_is_refused(tmp_path: Path) -> None:
 def test_further_sources_are_names_on_the_hub(tmp_path: Path) -> None:
     text = MINIMAL.replace('quant = "Q4_K_M"', 'quant = "Q4_K_M"\nalso = ["other/big:Q4_K_M"]')
     assert read(tmp_path, text)[0].target.references == ("user/big-GGUF:Q4_K_M", "other/big:Q4_K_M")
-    with pytest.raises(UserError, match=r"catalogue\.toml, line 8: `big` does not name a model on the hub"):
+    with pytest.raises(
+        UserError, match=r"catalogue\.toml, line 8: `big` does not name a model on Hugging Face"
+    ):
         read(tmp_path, text.replace("other/big:Q4_K_M", "big"))
 
 

@@ -53,7 +53,7 @@ def test_a_missing_part(tmp_path: Path) -> None:
 
 
 def test_a_count_of_parts_that_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="speaks of 65,000 parts"):
+    with pytest.raises(ModelFileError, match="claims 65,000 parts"):
         read_shape(part(tmp_path, 0, 65_000))
 
 

@@ -142,7 +142,7 @@ def test_a_head_of_a_kind_that_is_not_known(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.close()
     told = unsupported_draft(tmp_path / "assistant.gguf")
-    assert told == "Helper is a Gemma 4 assistant, with which LocalSpec cannot draft yet: it goes on without"
+    assert told == "Helper is a Gemma 4 assistant, which LocalSpec does not support yet: it continues without"
     assert unsupported_draft(tmp_path / "nothing.gguf") == ""
 
 
@@ -150,7 +150,7 @@ def test_a_head_that_borrows_sits_with_its_target(
     demo_target: Path, made_eagle3: Path, tmp_path: Path
 ) -> None:
     on_card, beside = ModelOptions(demo_target, devices=("CUDA0",)), ModelOptions(made_eagle3, gpu_layers=0)
-    with pytest.raises(PairingError, match="is to sit on another device"):
+    with pytest.raises(PairingError, match="is placed on another device"):
         head_for(on_card, beside)
     assert head_for(on_card, replace(beside, devices=("CUDA0",), gpu_layers=2)) == "eagle3"
     own = eagle3(tmp_path / "own.gguf", own=True)
@@ -183,7 +183,7 @@ def test_a_file_that_claims_a_head_that_it_lacks(tmp_path: Path) -> None:
         head_for(ModelOptions(claiming), ModelOptions(claiming))
     assert head_for(ModelOptions(claiming), None) is None
     with Runtime.open(OpenPlan(ModelOptions(claiming, gpu_layers=0))) as opened:
-        assert "speaks of an MTP head, but its file lacks it" in opened.notes[0]
+        assert "claims an MTP head, but its file lacks it" in opened.notes[0]
         assert opened.target.parameters > 0
 
 
@@ -194,5 +194,5 @@ def test_a_file_of_a_head_alone(made_hybrid: Path, tmp_path: Path) -> None:
     assert len(shape.layers) == 1
     assert head_for(ModelOptions(made_hybrid), ModelOptions(alone)) == "mtp"
     for draft in (None, ModelOptions(made_hybrid)):
-        with pytest.raises(PairingError, match=r"alone\.gguf holds an MTP head and no model"):
+        with pytest.raises(PairingError, match=r"alone\.gguf has an MTP head but no model"):
             head_for(ModelOptions(alone), draft)

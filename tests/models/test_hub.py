@@ -86,7 +86,7 @@ def test_a_pull_broken_off_three_times_goes_on_where_it_stopped(hub: Hub, cache:
     offer(hub, "tiny-Q4_K_M.gguf")
     sizes = []
     for fraction in (0.2, 0.5, 0.8):
-        with pytest.raises(Cancelled, match="is kept"):
+        with pytest.raises(Cancelled, match="is saved"):
             pull(parse(NAME), on_progress=broken_off_at(fraction))
         (part,) = cache.rglob("*.incomplete")
         sizes.append(part.stat().st_size)
@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_the_part(hub: Hub, cache: Path) -> None:
 def test_damaged_bytes_are_refused_and_thrown_away(hub: Hub, cache: Path) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
     hub.damaged = True
-    with pytest.raises(UnreachableError, match="arrived damaged: its checksum is not the one") as caught:
+    with pytest.raises(UnreachableError, match="was damaged in transit: its checksum differs") as caught:
         pull(parse(NAME))
     assert "pull again" in caught.value.hint
     assert not [path for path in cache.rglob("*") if path.suffix in (".gguf", ".incomplete")]
@@ -130,7 +130,7 @@ def test_a_damaged_part_from_before_is_noticed(hub: Hub, cache: Path) -> None:
     blobs = cache / "models--someone--tiny-GGUF" / "blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{hub.sha(NAME, 'tiny-Q4_K_M.gguf')}.incomplete").write_bytes(b"x" * 1000)
-    with pytest.raises(UserError, match="arrived damaged"):
+    with pytest.raises(UserError, match="damaged in transit"):
         pull(parse(NAME))
     assert pull(parse(NAME)).read_bytes() == DATA
 
@@ -159,7 +159,7 @@ def test_small_files_are_checked_by_gits_checksum(hub: Hub) -> None:
     changed = offer(hub, "tiny-Q4_K_M.gguf", content=DATA[::-1])
     changed.plain_git.add("tiny-Q4_K_M.gguf")
     changed.commit, hub.damaged = "b" * 40, True
-    with pytest.raises(UserError, match="arrived damaged"):
+    with pytest.raises(UserError, match="damaged in transit"):
         pull(parse(NAME))
 
 

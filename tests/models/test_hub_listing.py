@@ -107,7 +107,7 @@ def test_a_size_that_is_none(hub: Hub, size: object) -> None:
 )  # fmt: skip
 def test_what_is_wrong_with_a_listing_is_said(hub: Hub, field: str, value: object, words: str) -> None:
     hub.listed[field] = value
-    assert refusal() == f"{hub.url} does not answer like the hub{words}"
+    assert refusal() == f"{hub.url} is not a Hugging Face hub{words}"
 
 
 def test_what_a_hub_says_of_other_things_may_be_anything(hub: Hub) -> None:
@@ -132,7 +132,7 @@ def test_what_a_hub_says_of_other_things_may_be_anything(hub: Hub) -> None:
 def test_json_that_is_none_or_has_no_end(hub: Hub, body: bytes) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
     hub.raw["/api/"] = head + body
-    assert refusal().startswith(f"{hub.url} does not answer like the hub")
+    assert refusal().startswith(f"{hub.url} is not a Hugging Face hub")
 
 
 ANYTHING = st.recursive(

@@ -43,20 +43,20 @@ def ok(header: bytes, body: bytes = b"abcd") -> bytes:
 
 
 ODD = [
-    (ok(b": x"), "does not keep to HTTP: illegal header line"),
-    (ok(b"X: \0"), "does not keep to HTTP: illegal header line"),
-    (ok(b"X: " + b"a" * 300_000), "does not keep to HTTP: "),
-    (ok(b"Content-Length: many"), "does not keep to HTTP: bad Content-Length"),
-    (ok(b"Content-Length: -4"), "does not keep to HTTP: bad Content-Length"),
-    (ok(b"Content-Encoding: gzip\r\nContent-Length: 4"), "does not keep to HTTP: "),
-    (b"what?\r\n\r\n", "does not keep to HTTP: illegal status line"),
+    (ok(b": x"), "does not speak HTTP: illegal header line"),
+    (ok(b"X: \0"), "does not speak HTTP: illegal header line"),
+    (ok(b"X: " + b"a" * 300_000), "does not speak HTTP: "),
+    (ok(b"Content-Length: many"), "does not speak HTTP: bad Content-Length"),
+    (ok(b"Content-Length: -4"), "does not speak HTTP: bad Content-Length"),
+    (ok(b"Content-Encoding: gzip\r\nContent-Length: 4"), "does not speak HTTP: "),
+    (b"what?\r\n\r\n", "does not speak HTTP: illegal status line"),
     (ok(b"Content-Type: text/html; charset=utf-8\r\nContent-Length: 4"), "like the hub: it sends a web page"),
     (b"HTTP/1.1 204 Fine\r\n" + CLOSE + b"\r\n", "like the hub: it says HTTP 204"),
     (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + CLOSE + b"\r\n", "like the hub: it says HTTP 302"),
-    (redirect(b"file:///etc/passwd"), "does not keep to HTTP: "),
-    (redirect(b"ftp://127.0.0.1/file"), "does not keep to HTTP: "),
-    (redirect(b"javascript:alert(1)"), "does not keep to HTTP: "),
-    (redirect(b"http://127.0.0.1/\x01"), "does not keep to HTTP: "),
+    (redirect(b"file:///etc/passwd"), "does not speak HTTP: "),
+    (redirect(b"ftp://127.0.0.1/file"), "does not speak HTTP: "),
+    (redirect(b"javascript:alert(1)"), "does not speak HTTP: "),
+    (redirect(b"http://127.0.0.1/\x01"), "does not speak HTTP: "),
 ]
 
 
@@ -131,7 +131,7 @@ def test_a_server_that_begins_anew_and_breaks_anywhere_is_given_up(hub: Hub) -> 
         (403, b"GatedRepo", "is gated"),
         (404, b"EntryNotFound", "is no longer there"),
         (400, b"", "refuses someone/tiny-GGUF (HTTP 400)"),
-        (500, b"", "is in trouble (HTTP 500)"),
+        (500, b"", "has a server error (HTTP 500)"),
     ],
 )
 def test_what_a_refusal_says_besides_is_not_read(

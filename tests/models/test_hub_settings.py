@@ -68,12 +68,12 @@ def test_a_proxy_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     message, hint = refusal()
-    assert message.startswith("HF_ENDPOINT is no address: ")
+    assert message.startswith("HF_ENDPOINT is not an address: ")
     assert "https://huggingface.co" in hint
 
 
 def test_a_token_that_was_copied_with_its_quotes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "“hf_good”")
     message, hint = refusal()
-    assert message == "the token holds a character that no token has"
+    assert message == "the token has an invalid character"
     assert "HF_TOKEN" in hint

@@ -99,7 +99,7 @@ def test_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("status", "words"),
     [(403, "is gated"), (404, "has no public repository"), (418, "HTTP 418"), (429, "fewer requests"),
-     (500, "is in trouble (HTTP 500)"), (503, "is in trouble (HTTP 503)")],
+     (500, "has a server error (HTTP 500)"), (503, "has a server error (HTTP 503)")],
 )  # fmt: skip
 def test_other_refusals(hub: Hub, status: int, words: str) -> None:
     hub.failing = {API: [status]}
@@ -113,7 +113,7 @@ def test_a_server_that_recovers_while_downloading(hub: Hub) -> None:
 
 def test_a_server_that_does_not_recover(hub: Hub) -> None:
     hub.failing = {RESOLVE: [503] * 9}
-    assert refusal()[1] == "try again later; what has arrived is kept"
+    assert refusal()[1] == "try again later; the part so far is saved"
     assert len([asked for asked in hub.asked if asked.path.startswith(RESOLVE)]) == 4
 
 
@@ -155,7 +155,7 @@ def test_a_name_that_cannot_be_resolved(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_login_page_of_a_hotel(hub: Hub) -> None:
     hub.html = True
     message, hint = refusal()
-    assert message.endswith("does not answer like the hub")
+    assert message.endswith("is not a Hugging Face hub")
     assert "log in to this network" in hint
 
 
@@ -192,7 +192,7 @@ def test_a_disk_that_fills_up_keeps_the_part(monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr(os, "fsync", full)
     message, hint = refusal()
     assert message == f"the disk is full at {cache / 'models--someone--tiny-GGUF'}"
-    assert hint == "free some space and pull again: what has arrived is kept"
+    assert hint == "free some space and pull again: the part so far is saved"
     assert [path.stat().st_size for path in cache.rglob("*.incomplete")] == [len(DATA)]
 
 
@@ -227,7 +227,7 @@ def test_more_bytes_than_listed_are_refused(hub: Hub, offered: Repository) -> No
             return content + b"more" if hub.asked[-1].path.startswith("/storage/") else content
 
     offered.files, hub.no_ranges = Growing(offered.files), True
-    assert refusal()[0] == f"{FILE} is longer than the hub lists"
+    assert refusal()[0] == f"{FILE} is longer than on Hugging Face"
 
 
 def test_the_remote_shape_of_what_is_no_model() -> None:

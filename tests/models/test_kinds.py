@@ -207,7 +207,7 @@ def test_what_was_pulled_is_listed_opened_and_removed_by_the_same_name(
     text = f"{REPOSITORY}{tags[which % len(tags)]}"
     path, refusal = pulled(text)
     if path is None:
-        assert re.search("fits [0-9]+ models: |has no quant|holds no GGUF model", refusal)
+        assert re.search("fits [0-9]+ models: |has no quant|has no GGUF model", refusal)
         return
     with monkeypatch.context() as offline:
         offline.setenv("HF_HUB_OFFLINE", "1")
@@ -237,7 +237,7 @@ def found_here() -> tuple[LocalModel, ...]:
 
 
 def test_no_model_is_told_where_nothing_can_be_one() -> None:
-    with pytest.raises(UserError, match="holds no GGUF model"):
+    with pytest.raises(UserError, match="has no GGUF model"):
         choose(Reference(REPOSITORY), ("a.safetensors", "mmproj-F16.gguf", "imatrix.gguf"))
-    with pytest.raises(UserError, match="holds no GGUF model"):
+    with pytest.raises(UserError, match="has no GGUF model"):
         choose(Reference(REPOSITORY), ("a-imatrix.gguf",), lambda _name: "imatrix")

@@ -140,7 +140,7 @@ def test_a_wrong_quant_lists_the_right_ones() -> None:
 
 
 def test_a_repository_without_models() -> None:
-    with pytest.raises(UserError, match="holds no GGUF model"):
+    with pytest.raises(UserError, match="has no GGUF model"):
         choose(Reference(REPO), ("model.safetensors", "mmproj-F16.gguf"))
 
 

@@ -189,4 +189,4 @@ def test_weights_that_are_gone_are_told(root: Path) -> None:
 
 def test_a_model_with_an_adapter_is_not_opened_without_it(root: Path) -> None:
     store(root, f"{USUAL}/tuned/1", DRAFT, ("adapter", b"lora"))
-    assert "it takes an adapter" in here()["tuned:1"].problem
+    assert "it needs an adapter" in here()["tuned:1"].problem

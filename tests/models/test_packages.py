@@ -103,7 +103,7 @@ def test_other_bytes_than_the_published_ones_are_refused_and_thrown_away(cache: 
     [
         ({}, "holds 0 parts"),
         ({"data/part1.bin": b"1", "data/part2.bin": b"2"}, "holds 2 parts"),
-        ({"data/part01.bin": bytes(len(WHOLE) + 1)}, "holds more than tiny.gguf"),
+        ({"data/part01.bin": bytes(len(WHOLE) + 1)}, "is larger than tiny.gguf"),
     ],
 )
 def test_a_package_that_is_not_what_it_should_be_is_refused(

@@ -165,7 +165,7 @@ def test_flags_go_before_the_profile_and_that_before_the_file(tmp_path: Path) ->
     told = SessionRequest(sampling={"temperature": 0.9}).explained_sampling(mine, QWEN)
     assert told == (
         "sampling: top_p 0.95, min_p 0 from the model's file; top_k 9 from profile W; "
-        "temperature 0.9 from the command line; all else as usual"
+        "temperature 0.9 from the command line; everything else at its default"
     )
 
 

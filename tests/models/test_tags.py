@@ -111,7 +111,7 @@ def test_offline_a_tag_takes_no_other_file(hub: Hub, monkeypatch: pytest.MonkeyP
     for tag in ("Compact", "Balanced", "Mini", "Q4_K_M"):
         with pytest.raises(UserError, match="is not on this computer, and HF_HUB_OFFLINE") as caught:
             resolve(parse(f"{STEP}:{tag}"))
-        assert caught.value.hint == f"of its repository this is here: {STEP}:I-Compact"
+        assert caught.value.hint == f"downloaded from its repository: {STEP}:I-Compact"
     assert list(here(STEP)) == [f"{STEP}:I-Compact"]
 
 

@@ -65,7 +65,7 @@ def test_a_damaged_file_is_not_used(cache: Path) -> None:
     path = put(cache, FILE, DATA)
     flip_a_bit(path.resolve())
     for _ in range(2):  # damage is not remembered: somebody may mend it
-        with pytest.raises(UserError, match="is damaged: its checksum is not the one") as caught:
+        with pytest.raises(UserError, match="is damaged: its checksum differs") as caught:
             resolve(parse(REPOSITORY))
         assert "localspec pull" in caught.value.hint
     path.resolve().write_bytes(DATA)

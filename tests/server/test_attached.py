@@ -98,7 +98,7 @@ def test_requests_survive_the_way(prompt: str | tuple[Message, ...]) -> None:
     "text", ["", "{", "[]", '{"prompt": "x", "sampling": 3}', '{"max_tokens": 1}', "9" * 999]
 )
 def test_what_is_no_request_is_said_to_be_none(text: str) -> None:
-    with pytest.raises(UserError, match="no Request"):
+    with pytest.raises(UserError, match="not a Request"):
         from_json(text, Request)
 
 
@@ -152,7 +152,7 @@ def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Ser
         list(models.generate(Request("word " * 4000, GREEDY)))
     with pytest.raises(UserError, match="temperature"):
         list(models.generate(Request("word", Sampling(temperature=-1))))
-    with pytest.raises(UserError, match="no kind of work"):
+    with pytest.raises(UserError, match="no task"):
         Server(served.url).call("recall", tuple[Choice, ...], "cooking")
 
 
@@ -189,7 +189,7 @@ def test_a_key_is_sent_where_one_is_asked_for(served: Served) -> None:
 
 
 def test_a_server_of_another_kind_is_told(served: Served) -> None:
-    with pytest.raises(UserError, match="no LocalSpec that one can attach to"):
+    with pytest.raises(UserError, match="not a LocalSpec server to attach to"):
         AttachedModels(Server(f"{served.url}/elsewhere"))
 
 

@@ -22,7 +22,7 @@ from tests.server.turning_models import TurningModels
 SECRET = "xyzzy"
 SAYS = {"role": "user", "content": SECRET}
 TOOL = {"type": "function", "function": {"name": SECRET, "parameters": SECRET}}
-DIED = "the engine was ended by the system (SIGKILL)"
+DIED = "the model process was ended by the system (SIGKILL)"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def said(lines: list[str]) -> list[str]:
         ("/v1/responses", {"input": [{"type": SECRET}]}, "400 invalid_request_error"),
         ("/v1/completions", {"prompt": [SECRET, SECRET]}, "400 invalid_request_error"),
         ("/engine/generate", {"prompt": SECRET, "sampling": 3}, "400 invalid_request_error"),
-        ("/engine/cancel", SECRET, "404 not_found_error: no answer of this name is under way"),
+        ("/engine/cancel", SECRET, "404 not_found_error: no answer of this name is in progress"),
         ("/engine/recall", SECRET, "400 invalid_request_error"),
         ("/v1/nothing", {"prompt": SECRET}, "404 not_found_error: Not Found"),
         ("/health", {"prompt": SECRET}, "405 invalid_request_error: Method Not Allowed"),
@@ -105,7 +105,7 @@ def test_what_is_no_http_leaves_a_line(made_up: Served, lines: list[str]) -> Non
         client.sendall(b"xyzzy\r\n\r\n")
         assert b"400" in client.recv(100)
         until(lambda: bool(lines))
-    assert said(lines) == ["400 what was sent is no HTTP"]
+    assert said(lines) == ["400 the data is not a HTTP"]
 
 
 def test_what_is_answered_leaves_the_line_of_its_figures_alone(made_up: Served, lines: list[str]) -> None:

@@ -245,7 +245,7 @@ def test_other_ways_to_name_what_an_answer_must_look_like(served: Served) -> Non
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema is missing"),
         ({"response_format": {"type": "xml"}}, "response_format.type is not one of text"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}}, ""),
-        ({"response_format": {"type": "json_object"}, "grammar": "root ::= [a]"}, "keep one"),
+        ({"response_format": {"type": "json_object"}, "grammar": "root ::= [a]"}, "use only one"),
         ({"logit_bias": {"x": 1}}, "logit_bias is not an object of token ids"),
         ({"logit_bias": 5}, "logit_bias is not an object of token ids"),
         ({"logit_bias": {"99999999": 1}}, "the model has no token 99999999"),

@@ -123,9 +123,9 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--host", "0.0.0.0"], "lets other machines ask, and there is no key"),
-        (["--host", "example.org"], "lets other machines ask, and there is no key"),
-        (["--api-key", "ké"], "the API key holds a character that no header can"),
+        (["--host", "0.0.0.0"], "accepts other machines and needs an API key"),
+        (["--host", "example.org"], "accepts other machines and needs an API key"),
+        (["--api-key", "ké"], "the API key contains a character that HTTP headers do not allow"),
         (["--port", "99999"], "is not a whole number from 0 to 65535"),
         (["--profile", "codin"], "did you mean `coding`"),
         (["--host", "203.0.113.7", "--api-key", "k"], "cannot listen at 203.0.113.7 port 8080"),

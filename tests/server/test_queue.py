@@ -206,7 +206,7 @@ def test_a_death_ends_what_was_begun_and_nothing_else(engine: Engine) -> None:
         results = await asyncio.gather(*tasks, return_exceptions=True)
         for letter, result in zip("abcd", results, strict=True):
             if letter in engine.opened[0].written:
-                assert str(result) == "the engine was ended by the system (SIGKILL)"
+                assert str(result) == "the model process was ended by the system (SIGKILL)"
             else:
                 assert result == 3 * letter
 

@@ -352,13 +352,13 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("/v1/messages", {"messages": [{"role": "user", "content": [IMAGE]}]}, "image that is no text"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": [IMAGE]}]}, "image that is not text"),
         ("/v1/messages", {"messages": "Hi"}, "messages is not a list"),
         ("/v1/messages", {"messages": []}, "messages is missing or empty"),
         ("/v1/messages", {"messages": [USER], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash"),
         ("/v1/messages", {"messages": [USER], "tool_choice": {"type": "any"}}, "there are no tools"),
-        ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is kept"),
-        ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search is no function"),
+        ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is stored"),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "web_search"}]}, "web_search is not a function"),
         ("/v1/responses", {"input": [{"type": "item_reference", "id": "1"}]}, "input[0]"),
         ("/v1/responses", {"instructions": "Hi"}, "input is missing or empty"),
         ("/v1/responses", {"input": ["Hi"]}, "input[0] is not an object"),

@@ -67,7 +67,7 @@ class TurningModels(FakeRuntime):
 
     def saved(self) -> SavedConversations:
         if self.dies.is_set():
-            raise EngineDied("the engine was ended by the system (SIGKILL)")
+            raise EngineDied("the model process was ended by the system (SIGKILL)")
         return SavedConversations(len(self.still))
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
@@ -103,7 +103,7 @@ class TurningModels(FakeRuntime):
             else:
                 self.cancels.wait(0.001)  # no models write faster
             if self.dies.is_set():
-                raise EngineDied("the engine was ended by the system (SIGKILL)")
+                raise EngineDied("the model process was ended by the system (SIGKILL)")
             number += 1
             self.written.append(letter)
             yield TextDelta((TextPiece(letter * self.size, Provenance.TARGET),))

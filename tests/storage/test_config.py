@@ -140,8 +140,8 @@ def test_a_profile_of_ones_own_may_be_named(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (os.mkfifo, "it is no file but a folder, a pipe or a device"),
-        (lambda path: path.symlink_to("/dev/zero"), "it is no file but a folder, a pipe or a device"),
+        (os.mkfifo, "it is not a file but a folder, a pipe or a device"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a file but a folder, a pipe or a device"),
         (Path.mkdir, "a directory|it is no file but a folder"),
         (_bind, "No such device or address|it is no file"),
         (lambda path: path.write_bytes(b"#" * 2**19), "it is larger than 262 kB"),

@@ -65,5 +65,5 @@ def test_a_file_that_cannot_be_used_is_none_and_the_log_tells_why(
 
 def test_who_waits_too_long_for_another_program_is_told(tmp_path: Path) -> None:
     file = JsonFile(tmp_path / "whole.json", Whole)
-    with file.locked(1.0), pytest.raises(StoreError, match="another program holds it"), file.locked(0.01):
+    with file.locked(1.0), pytest.raises(StoreError, match="another program is using it"), file.locked(0.01):
         pass

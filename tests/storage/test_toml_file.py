@@ -290,8 +290,8 @@ def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
         ("sidebar = off # no", "write true or false"),
         ("width = 0,5", "with a point"),
         ("// target", "a comment begins with #"),
-        ("a = 1\na = 2", "it stands in the file before"),
-        ("[t]\n[t]", "it stands in the file before"),
+        ("a = 1\na = 2", "it is in the file before"),
+        ("[t]\n[t]", "it is in the file before"),
         ("a = [1", "valid TOML"),
     ],
 )

@@ -95,7 +95,7 @@ def test_tuning_again_replaces_and_another_placement_is_kept_beside(
     [
         ({"driver": "560.2"}, "tuned with driver 550.1, now 560.2"),
         ({"llama_cpp": "0.4.0"}, "tuned with llama-cpp-python 0.3.36, now 0.4.0"),
-        ({"cores": 4}, "tuned on another processor: A processor, 8 cores"),
+        ({"cores": 4}, "tuned on another CPU: A processor, 8 cores"),
         ({"devices": ()}, "tuned with CUDA0: A card, now the processor alone"),
     ],
 )

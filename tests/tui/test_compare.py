@@ -107,7 +107,7 @@ async def test_modes_run_one_after_the_other() -> None:
         for mode in ("off", "sd", "ssd"):
             await until(pilot, lambda mode=mode: app.text(mode) == "The answer [b]is 42.")  # type: ignore[misc]
             assert "tokens/s" in app.said(".answer-column--figures", mode)
-        assert "times plain" in app.said(".answer-column--figures", "ssd")
+        assert "× plain" in app.said(".answer-column--figures", "ssd")
         assert app.said("#compare-verdict").count("same text as Plain") == 2
 
 
@@ -135,7 +135,7 @@ async def test_says_which_mode_runs_while_it_writes() -> None:
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, lambda: app.text("sd") == "The answer")
         assert app.said("#compare-progress").startswith("Answering in Speculative: 2 of 2")
-        assert "times plain" not in app.said(".answer-column--figures", "sd")
+        assert "× plain" not in app.said(".answer-column--figures", "sd")
         app.released.set()
         await until(pilot, app.done)
 
@@ -175,7 +175,7 @@ async def test_second_escape_ends_an_engine_that_does_not_react(monkeypatch: pyt
     async with app.run_test() as pilot:
         await until(pilot, lambda: "The answer" in app.text("off"))
         await pilot.press("escape")
-        await until(pilot, lambda: "the engine does not react" in app.said("#compare-progress"))
+        await until(pilot, lambda: "the model process is not responding" in app.said("#compare-progress"))
         assert not app.cancelled.is_set()
         await pilot.press("escape")
         await until(pilot, lambda: app.results == [None])
@@ -220,7 +220,7 @@ async def test_a_failure_is_told_in_its_column_and_the_next_mode_runs() -> None:
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, app.done)
         assert app.said(".answer-column--figures", "off") == "the engine is gone"
-        assert "times plain" not in app.said(".answer-column--figures", "sd")
+        assert "× plain" not in app.said(".answer-column--figures", "sd")
         assert "sd ends" in app.order
 
 

@@ -57,15 +57,15 @@ def test_editor_that_fails_is_told(code: str, words: str) -> None:
 @pytest.mark.parametrize(
     ("before", "code", "text", "said"),
     [
-        ("", "pass", "", "nothing was written; an editor with a window of its own needs a flag"),
+        ("", "pass", "", "nothing was written; an editor with its own window needs a flag"),
         ("", "path.unlink()", "", "nothing was written"),
-        ("mine", "pass", "mine", "nothing was changed; an editor with a window of its own needs a flag"),
+        ("mine", "pass", "mine", "nothing was changed; an editor with its own window needs a flag"),
         ("mine", "path.write_text('other')", "other", ""),
         (
             "mine",
             "path.write_text('other'); sys.exit(1)",
             "other",
-            "ended with code 1; what it saved is here",
+            "ended with code 1; the saved text is here",
         ),
     ],
 )

@@ -30,7 +30,7 @@ class Host(App[None]):
         self.told: list[str] = []
 
     def compose(self) -> ComposeResult:
-        yield FilteredList("Type to narrow")
+        yield FilteredList("Type to filter")
 
     def on_mount(self) -> None:
         self.rows.show(ROWS)

@@ -80,15 +80,15 @@ def opening(
 async def fetched(screen: Desktop) -> None:
     await screen.shows(OFFER)
     await screen.press("f9")
-    await screen.shows("They are here", "Open them  F9")
+    await screen.shows("They are downloaded", "Open them  F9")
 
 
 async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         for size in ((80, 24), (110, 30)):
             await screen.pilot.resize_terminal(*size)
-            await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to fetch", "tokens/s here")
-            await screen.shows("licence MIT", "Fetch them  F9", "Ask anything")
+            await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to download", "tokens/s here")
+            await screen.shows("licence MIT", "Download them  F9", "Ask anything")
             assert screen.chat.pane.welcome.max_scroll_y == 0
         assert isinstance(screen.app.focused, PromptArea)  # one may type at once
         await screen.pilot.click("#keep")
@@ -103,16 +103,16 @@ async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, 
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER)
         await screen.press("f9")
-        await screen.shows("Fetching: ", "Pause  F9", " of ")
+        await screen.shows("Downloading: ", "Pause  F9", " of ")
         await screen.answered("Hi")
-        await screen.shows("fetching ")
+        await screen.shows("downloading ")
         await screen.press("f9")
         await screen.shows("paused ")
         hub.released.set()
         await screen.until(lambda: "localspec-fetch" not in [each.name for each in threading.enumerate()])
         await screen.shows("paused ")  # nothing more came
         await screen.press("f9")
-        await screen.shows("better models are here: F9 opens them")
+        await screen.shows("better models are downloaded: F9 opens them")
         assert len(screen.opened) == 1
         await screen.press("f9")
         await screen.shows("big-Q4_K_M + small", "these models open from now on")
@@ -125,7 +125,7 @@ async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, 
             "small-Q4_K_M.gguf",
         ]
         await screen.press("f9")
-        await screen.shows("there are no better models to fetch")
+        await screen.shows("there are no better models to download")
     begun = [int(asked.range.removeprefix("bytes=").split("-")[0]) for asked in hub.downloads if asked.range]
     assert begun[:2] == begun[-2:] == [0, 0]  # of each file its header before it
     assert begun[2] > 0  # the first file in two goes
@@ -136,7 +136,7 @@ async def test_what_is_on_this_computer_already_is_opened_at_once(hub: Hub, tmp_
         await fetched(screen)
     hub.asked.clear()
     async with opening(tmp_path) as screen:
-        await screen.shows(OFFER, "They are here")
+        await screen.shows(OFFER, "They are downloaded")
         await screen.pilot.click("#fetch")
         await screen.shows("big-Q4_K_M + small")
         await screen.until(lambda: OFFER not in screen.screen_text())
@@ -148,14 +148,14 @@ async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER)
         await screen.press("f9")
-        await screen.shows("Fetching: ")
+        await screen.shows("Downloading: ")
         await screen.answered("Hi")
         await screen.press("ctrl+q")
     hub.released.set()
     async with opening(tmp_path) as screen:
-        await screen.shows("better models are partly here: F9 goes on", "paused ")
+        await screen.shows("better models are partly downloaded: F9 resumes", "paused ")
         await screen.press("ctrl+n")
-        await screen.shows("Paused: ", "Go on  F9")
+        await screen.shows("Paused: ", "Resume  F9")
         await fetched(screen)
 
 
@@ -163,9 +163,9 @@ async def test_what_fails_is_a_line_and_the_key_tries_again(hub: Hub, tmp_path: 
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER)
         for fault, is_so, words in (
-            ("html", True, "does not answer like the hub"),
-            ("damaged", True, "arrived damaged"),
-            ("failing", {"/api": [503]}, "is in trouble (HTTP 503)"),
+            ("html", True, "is not a Hugging Face hub"),
+            ("damaged", True, "damaged in transit"),
+            ("failing", {"/api": [503]}, "has a server error (HTTP 503)"),
         ):
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(hub, fault, is_so)
@@ -205,19 +205,19 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     tmp_path: Path,
 ) -> None:
     def fails(_choice: ModelChoice) -> None:
-        raise UserError("there is no room for them")
+        raise UserError("not enough memory for them")
 
     (config_dir() / "config.toml").parent.mkdir(parents=True, exist_ok=True)
     (config_dir() / "config.toml").write_text('theme = "nord"\n', encoding="utf-8")
     async with opening(tmp_path, fails) as screen:
         await fetched(screen)
         await screen.press("f9")
-        await screen.shows("the others did not open: there is no room for them", "Open them  F9")
+        await screen.shows("the others did not open: not enough memory for them", "Open them  F9")
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")
         await screen.press("f9")
-        await screen.shows("the others did not open: there is no room for them")
+        await screen.shows("the others did not open: not enough memory for them")
 
 
 async def test_where_what_came_along_is_best_nothing_is_said(
@@ -226,6 +226,6 @@ async def test_where_what_came_along_is_best_nothing_is_said(
     put_in_catalogue(monkeypatch, pair(INCLUDED), pair(entry("giant", 900)))
     async with opening(tmp_path) as screen:
         await screen.press("f9")
-        await screen.shows("there are no better models to fetch")
+        await screen.shows("there are no better models to download")
         assert OFFER not in screen.screen_text()
     assert hub.asked == []

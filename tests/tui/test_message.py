@@ -123,11 +123,11 @@ async def test_actions_appear_under_the_mouse() -> None:
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        ("stopped", "stopped - /continue goes on"),
-        ("length", "length limit - /continue goes on"),
-        ("context", "context is full - /continue goes on"),
-        ("circles", "repeats itself - /continue goes on"),
-        ("failed", "model failed - /continue goes on"),
+        ("stopped", "stopped - /continue resumes it"),
+        ("length", "length limit - /continue resumes it"),
+        ("context", "context is full - /continue resumes it"),
+        ("circles", "repeats itself - /continue resumes it"),
+        ("failed", "model failed - /continue resumes it"),
     ],
 )
 async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, words: str) -> None:
@@ -138,7 +138,7 @@ async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, w
         await pilot.click(offset=host.place("/continue"))
         assert [asked.action for asked in host.asked] == ["continue"]
         await host.transcript.add(shown(3, "another question"))
-        await until(pilot, words.replace("/continue goes on", "continue"))
+        await until(pilot, words.replace("/continue resumes it", "continue"))
         await host.transcript.show([shown(2, "half an", state=state), shown(3, "another question")])
         await until(pilot, "another question")
         assert "/continue" not in host.text()

@@ -86,7 +86,7 @@ async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -
 
     def models() -> ScriptedModels:
         if opened and not went:
-            raise UserError("nobody listens at tower:50052", "start one there")
+            raise UserError("nothing is listening at tower:50052", "start one there")
         opened.append(ScriptedModels(says("from here")))
         return opened[-1]
 
@@ -94,7 +94,7 @@ async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -
         desk.chat.pane.go_home = lambda: went.append(True)
         desk.loader.release()
         await desk.enter("go")
-        await desk.shows("nobody listens at tower:50052")
+        await desk.shows("nothing is listening at tower:50052")
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
         await desk.press("n")
         await desk.until(lambda: not isinstance(desk.app.screen, AskScreen))

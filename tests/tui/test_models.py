@@ -66,7 +66,7 @@ def included() -> ScriptedModels:
 async def shown(screen: Desktop) -> list[str]:
     """Open the screen, and wait until it shows all."""
     await screen.press("f8")
-    await screen.shows("To fetch", "Giant")
+    await screen.shows("To download", "Giant")
     return rows(screen)
 
 
@@ -83,7 +83,7 @@ async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Pa
             ["●", "demo-target"],
             ["other-Q8_0", "421"],
             ["broken", "3"],
-            ["To", "fetch"],
+            ["To", "download"],
             ["Big", "Q4_K_M"],
             ["Giant", "Q4_K_M"],
         ]
@@ -153,7 +153,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
     def refuse(_choice: ModelChoice) -> None:
         begun.set()
         assert release.wait(10)
-        raise UserError("there is no room for them")
+        raise UserError("not enough memory for them")
 
     async with desktop(tmp_path, models=included, on_choice=refuse, size=(80, 24)) as screen:
         await screen.press(*"half a word")
@@ -162,7 +162,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
         await screen.until(begun.is_set)
         await screen.shows("Loading the models")
         release.set()
-        await screen.shows("the others did not open: there is no room for them", "large + small")
+        await screen.shows("the others did not open: not enough memory for them", "large + small")
         begun.clear()
         release.clear()
         await screen.enter("/model other-Q8_0")
@@ -179,17 +179,17 @@ async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub,
     hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
         await screen.enter("/setup")
-        await screen.shows("To fetch", "Big Q4_K_M", "licence MIT", "from user/big-GGUF, user/small-GGUF")
+        await screen.shows("To download", "Big Q4_K_M", "licence MIT", "from user/big-GGUF, user/small-GGUF")
         await screen.press("enter")
-        await screen.shows("fetching ", "Enter pauses")
+        await screen.shows("downloading ", "Enter pauses")
         await screen.press("escape")
-        await screen.shows("fetching ")  # in the title bar
+        await screen.shows("downloading ")  # in the title bar
         await shown_pair(screen)
         await screen.press("enter")
-        await screen.shows("paused ", "Enter goes on")
+        await screen.shows("paused ", "Enter resumes")
         hub.released.set()
         await screen.press("enter")
-        await screen.shows("Big is here: F8 opens them", "Enter opens them")
+        await screen.shows("Big is downloaded: F8 opens them", "Enter opens them")
         await screen.press("ctrl+d")
         await screen.shows("these open at every start from now on")
         config = read_config(config_dir() / "config.toml")
@@ -238,7 +238,7 @@ async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
         await screen.shows("no model `nobody-knows-it` is on this computer")
         screen.chat.choices = None
         await screen.press("f8")
-        await screen.shows("a server holds these models")
+        await screen.shows("these models are on a server")
     assert len(screen.opened) == 2
 
 
@@ -264,7 +264,7 @@ async def test_models_of_another_machine_are_listed_and_opened_there(tmp_path: P
         screen.chat.choices = lambda _open_now: there
         await screen.press("f8")
         await screen.shows("On tower", "other-Q8_0")
-        assert "To fetch" not in screen.screen_text()
+        assert "To download" not in screen.screen_text()
         await screen.press("ctrl+d")
         await screen.shows("these are on tower")
         assert read_config(config_dir() / "config.toml").target is None

@@ -53,7 +53,7 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
         await desk.press(*"My Poems", "ctrl+s")
         await desk.shows("My Poems is yours to change")
         await desk.press("escape", *"poems", "ctrl+d")
-        await desk.shows("new chats take My Poems, kept in config.toml")
+        await desk.shows("new chats use My Poems, saved in config.toml")
         assert read_config(config_dir() / "config.toml").profile == "my-poems"
         await desk.press("ctrl+o")
         await desk.until(lambda: isinstance(desk.app.screen, SettingsScreen) and desk.app.screen.focused)

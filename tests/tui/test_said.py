@@ -44,7 +44,7 @@ async def midway(desk: Desktop, gate: Gate) -> None:
         (["ctrl+up", "e"], "an answer is being written; stop it first: Esc"),
         (["ctrl+up", "r"], "an answer is being written; stop it first: Esc"),
         (["f5"], "profile "),
-        (["f6"], "mode plain, kept with this chat, from the next answer on"),
+        (["f6"], "mode plain, saved with this chat, from the next answer on"),
     ],
 )
 async def test_what_is_said_during_an_answer_can_be_read(
@@ -85,7 +85,7 @@ async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> Non
 async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("one"), says("two")) as desk:
         await desk.press("ctrl+r")
-        await desk.shows("there is no answer to write anew")
+        await desk.shows("there is no answer to regenerate")
         await desk.press("f3")
         await desk.until(lambda: "there is no question" not in desk.status())
         await desk.enter("/foo")
@@ -94,4 +94,4 @@ async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(t
         assert "there is no command" not in desk.status()
         await desk.press("f6")
         await desk.answered("question")
-        assert "mode plain, kept with this chat, from the next answer on" in desk.status()
+        assert "mode plain, saved with this chat, from the next answer on" in desk.status()

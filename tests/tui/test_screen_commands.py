@@ -80,7 +80,7 @@ async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path
 async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/system Talk like a pirate.")
-        await desk.shows("system prompt of its own")
+        await desk.shows("has its own system prompt")
         await desk.answered("hello")
         assert desk.models.requests[-1].prompt[0] == Message("system", "Talk like a pirate.")
         await desk.enter("/new")
@@ -182,10 +182,10 @@ async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: P
         await desk.answered("go")
         desk.models.plain = 7.0  # what would be measured in passing
         await desk.press(*"/compare ssd off", "enter")
-        await desk.shows("Enter keeps the chosen answer", "times plain")
+        await desk.shows("Enter keeps the chosen answer", "× plain")
         columns = [column.mode for column in desk.app.screen.query(AnswerColumn)]
         assert columns == ["off", "ssd"]
-        found = re.search(r"([0-9.]+ times plain)", desk.screen_text())
+        found = re.search(r"([0-9.]+× plain)", desk.screen_text())
         assert found is not None
         await desk.press("enter")
         await desk.until(lambda: desk.app.screen is desk.chat and found[1] in desk.status())

@@ -33,7 +33,7 @@ async def test_theme_is_kept_and_so_are_the_comments_of_the_file(tmp_path: Path)
     path = written("# mine\n\n[chat]\nsidebar = false  # too wide\n")
     async with desktop(tmp_path) as desk:
         await desk.enter("/theme nord")
-        await desk.shows("theme nord, kept in config.toml")
+        await desk.shows("theme nord, saved in config.toml")
     text = path.read_text(encoding="utf-8")
     assert read_config(path).theme == "nord"
     assert text.endswith("# mine\n\n[chat]\nsidebar = false  # too wide\n")
@@ -91,7 +91,7 @@ async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path
         await burst(desk, ["up", "ctrl+s"])
         await desk.until(lambda: screen.focused is row(screen, "top_k").field)
         await desk.press("escape")
-        await desk.shows("Esc again gives up what was changed")
+        await desk.shows("Esc again drops the changes")
         await burst(desk, [*["backspace"] * 4, *"5", "ctrl+s"])
         await desk.shows("kept: Temperature, Top-k with this chat")
         assert desk.chat.session.sampling(None).top_k == 5
@@ -105,7 +105,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
     own = config_dir() / "profiles" / "general.toml"
     async with desktop(tmp_path) as desk:
         await desk.enter("/temp 0.9")
-        await desk.shows("temperature 0.9, kept with this chat")
+        await desk.shows("temperature 0.9, saved with this chat")
         screen = await opened(desk)
         await desk.press("down", *["backspace"] * 3, *"0.2")
         await desk.until(lambda: row(screen, "temperature").wanted == 0.2)
@@ -124,7 +124,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
 async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/mode sd")
-        await desk.shows("mode speculative, kept with this chat")
+        await desk.shows("mode speculative, saved with this chat")
         screen = await opened(desk)
         await desk.pilot.click(row(screen, "mode").query_one(".reset"))
         await desk.pilot.click(row(screen, "thinking").field)

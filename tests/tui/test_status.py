@@ -22,8 +22,8 @@ from tests.tui.styled import STYLES
 
 METER = "context 5.1k/32k ▓░░░░"
 SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
-FIGURES = "SSD  71% of guesses right  58 tokens/s  1.9 times plain"
-ALL = f"{FIGURES}  3.4 tokens a round  82% ready in time"
+FIGURES = "SSD  71% accepted  58 tokens/s  1.9× plain"
+ALL = f"{FIGURES}  3.4 tokens/round  82% prepared"
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
 ERROR = "The engine stopped: out of memory. It is started again; the text so far is kept, nothing is lost."
 
@@ -79,8 +79,8 @@ async def test_everything_where_there_is_room() -> None:
     [
         (126, f"{ALL} {METER}"),
         (86, f"{FIGURES} {METER}"),
-        (62, f"SSD 58 tokens/s 1.9 times plain {METER}"),
-        (38, "SSD 58 tokens/s 1.9 times plain"),
+        (62, f"SSD 58 tokens/s 1.9× plain {METER}"),
+        (38, "SSD 58 tokens/s 1.9× plain"),
         (8, "SSD"),
     ],
 )
@@ -101,7 +101,7 @@ TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
             f"auto: {ALL} profile auto: coding {TUNED} {RIGHT}",
         ),
         (120, f"auto: {FIGURES} profile auto: coding {METER}"),
-        (94, f"auto: SSD 58 tokens/s 1.9 times plain profile auto: coding {METER}"),
+        (94, f"auto: SSD 58 tokens/s 1.9× plain profile auto: coding {METER}"),
     ],
 )
 async def test_whom_auto_followed_stays_and_the_reason_is_told_where_there_is_room(
@@ -153,7 +153,7 @@ async def test_what_is_said_comes_first_and_in_full_and_leaves_the_context() -> 
     text = await shown(90, SSD, said=ERROR)
     *said, figures = text.split("\n")
     assert " ".join(row.strip() for row in said) == ERROR
-    assert figures.split() == f"{FIGURES} {METER}".split()
+    assert figures.split() == f"{FIGURES} 82% prepared {METER}".split()
     assert ERROR in await shown(200, SSD, said=ERROR)
 
 
@@ -188,7 +188,7 @@ async def test_each_figure_explains_itself() -> None:
         app.line.meter = (context_part(5234, 32768, estimated=True),)
         await pilot.pause()
         for word, meaning in (
-            ("of guesses", "accepted"),
+            ("accepted", "acceptance rate"),
             ("tokens/s", "per second"),
             ("context", "about 5,234 of 32,768"),
         ):
@@ -252,12 +252,12 @@ async def test_figures_under_an_answer_fall_away_whole() -> None:
     app = Row()
     async with app.run_test(size=(100, 5)) as pilot:
         row = app.query_one(FigureRow)
-        row.text = "101 tokens in 2.2 s  first after 0.25 s  speculative  46.3 tokens/s  0.3 times plain"
-        without_wait = row.text.replace("first after 0.25 s  ", "")
+        row.text = "101 tokens in 2.2 s  first token after 0.25 s  speculative  46.3 tokens/s  0.3× plain"
+        without_wait = row.text.replace("first token after 0.25 s  ", "")
         for width, text in (
             (100, row.text),
             (80, without_wait),
-            (60, without_wait[:-17]),
+            (55, without_wait.removesuffix("  0.3× plain")),
             (15, "speculative"),
         ):
             await pilot.resize_terminal(width, 5)

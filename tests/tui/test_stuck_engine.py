@@ -67,7 +67,7 @@ def stuck(tmp_path: Path, demo_target: Path) -> Iterator[Callable[[], Stuck]]:
 def test_second_press_ends_an_engine_that_does_not_react(stuck: Callable[[], Stuck], key: str) -> None:
     found = stuck()
     found.terminal.send(key)
-    found.terminal.shows("the engine does not react")
+    found.terminal.shows("the model process is not responding")
     found.terminal.send(key)
     found.terminal.until(lambda: found.answers()[-1][0] == "failed")
     assert found.answers()[-1][1].startswith(found.kept)
@@ -81,7 +81,7 @@ def test_second_press_ends_an_engine_that_does_not_react(stuck: Callable[[], Stu
 def test_leaving_the_chat_is_refused_rather_than_waited_for(stuck: Callable[[], Stuck]) -> None:
     found = stuck()
     found.terminal.send("\x0e")
-    found.terminal.shows("the engine does not react")
+    found.terminal.shows("the model process is not responding")
     found.terminal.send("/reload")
     found.terminal.shows("/reload")
     found.terminal.send("\r")

@@ -208,7 +208,7 @@ async def test_what_the_shapes_mean_is_always_said(height: int) -> None:
         app.timeline.show(ssd(60), "SSD answer of 12:31")
         await pilot.pause()
         screen = app.export_screenshot().replace("&#160;", " ")
-        assert screen.count("prepared ahead") == screen.count("just in time") == 1
+        assert screen.count("prepared ahead") == screen.count("on demand") == 1
 
 
 def test_curves_rise_from_zero() -> None:

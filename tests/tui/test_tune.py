@@ -130,7 +130,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
         await desk.press("enter")
         await desk.shows(" s left", "4 of 10", "Esc stops", "tuned in")
         await desk.press(key)
-        await desk.shows("Stopped; what was found is kept. /tune coding writing, then r")
+        await desk.shows("Stopped; results so far are saved. /tune coding writing")
         assert script.ended.is_set()
         await desk.shows("SSD is 1.4 times as fast")  # of the task that was done
         await desk.press(key)
@@ -145,7 +145,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
 async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> None:
     script = Script()
     async with tuning(tmp_path, script, command="/tune coding", was_stopped=True) as desk:
-        await desk.shows("Go on  r")
+        await desk.shows("Resume  r")
         await desk.press(key)
         await desk.shows("Tuned;")
         assert script.choices == [choice]

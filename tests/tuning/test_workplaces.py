@@ -161,7 +161,10 @@ def fails(error: BaseException) -> Speed:
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (EngineDied("the engine was ended by the system"), "the engine was ended by the system"),
+        (
+            EngineDied("the model process was ended by the system"),
+            "the model process was ended by the system",
+        ),
         (UserError("not enough memory", "use a smaller context"), "not enough memory; use a smaller context"),
         (EngineError("decoding failed"), "decoding failed"),
         (MemoryError(), "out of memory"),

@@ -172,7 +172,7 @@ class LocalSpecApp(App[int]):
 
     async def _write_theme(self, name: str) -> None:
         await asyncio.to_thread(keep, {"theme": name})
-        self.chat_screen.say(f"theme {name}, kept in config.toml")
+        self.chat_screen.say(f"theme {name}, saved in config.toml")
 
     def on_ready(self) -> None:
         """Freeze loaded objects, so the garbage collector skips them."""

@@ -44,7 +44,7 @@ def _missing_folder(name: str, path: Path) -> Check:
     """Look whether a folder that is not there can be made."""
     above = next(each for each in path.parents if each.exists())
     if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-        return Check(name, "pass", f"`{path}` is made when there is something to keep")
+        return Check(name, "pass", f"`{path}` will be created when it is needed")
     mend = f"export LOCALSPEC_{name.partition(' ')[0].upper()}_DIR=...   # a folder that you can write to"
     return Check(name, "fail", f"`{path}` cannot be made: `{above}` cannot be written", mend)
 
@@ -59,7 +59,7 @@ def folder(name: str, path: Path) -> Check:
     free = disk_usage(path).free
     room = f"{units.memory(free, 0)} free on its disk"
     if free < _TOO_LITTLE:
-        text = f"`{path}`: {room}: chats cannot be kept"
+        text = f"`{path}`: {room}: chats cannot be saved"
         return Check(name, "fail", text, f"df -h {quoted}   # free some space")
     if free < _SCARCE:
         return Check(name, "warn", f"`{path}`: {room}", f"df -h {quoted}   # free some space")
@@ -72,7 +72,7 @@ def chats(name: str, path: Path) -> Check:
     """Look whether the chats can be read, and whether their file is whole."""
     quoted = shlex.quote(str(path))
     if not path.exists() and (os.access(path.parent, os.X_OK) or not path.parent.exists()):
-        return Check(name, "pass", "none kept yet")
+        return Check(name, "pass", "none saved yet")
     mend = f"sqlite3 {quoted} .recover | sqlite3 {quoted}.new   # then put the new file in its place"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:

@@ -67,10 +67,10 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
     backends = dict.fromkeys(device.backend for device in found.devices)
     text = f"llama-cpp-python {found.version} computes with {', '.join(backends)}"
     if (added := added_backend()) is not None:
-        text += f"; `{added[1]}` is loaded beside it"
+        text += f"; `{added[1]}` is loaded as well"
         if all(device.kind == "cpu" for device in found.devices):
-            mend = "localspec --list-devices   # again, once the driver of the card is installed"
-            return Check("llama.cpp", "warn", f"{text}, but finds no card", mend)
+            mend = "localspec --list-devices   # again, once the GPU's driver is installed"
+            return Check("llama.cpp", "warn", f"{text}, but finds no GPU", mend)
     if found.version != VERSION:
         text += f"; LocalSpec is tested with {VERSION}"
         return Check("llama.cpp", "warn", text, rebuild_command(vendors))
@@ -81,7 +81,7 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
     """Compare what the CPU can do with what the build uses."""
     name, built = "processor", set(sight.found.features.get("CPU", ()))
     if not built:
-        return Check(name, "pass", "what the build uses is not known")
+        return Check(name, "pass", "the build's instruction sets are unknown")
     lines = re.findall(r"^(?:flags|Features).*?:(.*)", text_of(root / "proc/cpuinfo"), re.MULTILINE)
     flags = set(" ".join(lines).split())
     unused = [ours for theirs, ours in _INSTRUCTIONS.items() if theirs in flags and ours not in built]
@@ -90,13 +90,15 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
         text = f"this build of llama.cpp leaves {', '.join(unused)} unused: models compute slower"
         return Check(name, "warn", text, rebuild_command(uses))
     if sys.platform.startswith("linux") and "OPENMP" not in built:
-        text = "this build starts its threads anew for every token (no OpenMP): a model on the CPU is slower"
+        text = "this build restarts its threads for every token (no OpenMP): models on the CPU are slower"
         return Check(name, "warn", text, rebuild_command(uses))
     if tile_code.is_broken():
-        text = "an old GCC spoilt llama.cpp's code for AMX, which is left unused: prompts are read slower"
+        text = (
+            "an old GCC broke llama.cpp's code for AMX, so AMX is not used: prompts are processed more slowly"
+        )
         mend = f"CC=gcc-14 CXX=g++-14 {rebuild_command(uses)}   # or 11.5, 12.4 or 13.3"
         return Check(name, "warn", text, mend)
-    return Check(name, "pass", "the build uses what the processor can do")
+    return Check(name, "pass", "the build uses all instruction sets of the CPU")
 
 
 def _used(sight: Sight, vendor: str) -> bool:
@@ -105,18 +107,18 @@ def _used(sight: Sight, vendor: str) -> bool:
 
 def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
     if not vendors:
-        return Check("cards", "pass", "no NVIDIA, AMD or Intel card in this machine")
+        return Check("cards", "pass", "no NVIDIA, AMD or Intel GPU in this machine")
     vendor = vendors[0]  # beside another GPU, AMD's is the small one within the CPU
     if vendor == "NVIDIA" and not sight.cards.cards:
         return _driver(sight.cards.trouble)
     if not sight.found.devices:
-        return Check("cards", "warn", f"the {vendor} card is of no use until llama.cpp works")
+        return Check("cards", "warn", f"the {vendor} GPU cannot be used until llama.cpp works")
     if _used(sight, vendor):
-        return _foreign_code(sight) or Check("cards", "pass", f"the {vendor} card is used")
+        return _foreign_code(sight) or Check("cards", "pass", f"the {vendor} GPU is used")
     if not set(USABLE_BY[vendor]).isdisjoint(sight.found.backends):
         return _hidden(vendor, environment)
-    text = f"this build of llama.cpp cannot use the {vendor} card: models compute on the processor; build it "
-    text += "anew, or load a card's backend beside it (README, Install)"
+    text = f"this build of llama.cpp cannot use the {vendor} GPU: models run on the CPU; rebuild it "
+    text += "for the GPU, or load a GPU backend with it (README, Install)"
     return Check("cards", "fail" if vendor == "NVIDIA" else "warn", text, rebuild_command((vendor,)))
 
 
@@ -127,7 +129,7 @@ def _foreign_code(sight: Sight) -> Check | None:
     for card in sight.cards.cards if built else ():
         own = card.capability
         if own and not any(each <= own and each // 100 == own // 100 for each in built):
-            text = f"this build of llama.cpp holds no code for the {card.device.name or 'card'}, which has "
+            text = f"this build of llama.cpp has no code for the {card.device.name or 'GPU'}, which has "
             text += f"compute capability {own / 100:.1f} ({archs})"
             verdict: Verdict = "fail" if own < min(built) else "warn"  # drivers may translate older code
             return Check("cards", verdict, text, rebuild_command(("NVIDIA",)))
@@ -135,7 +137,7 @@ def _foreign_code(sight: Sight) -> Check | None:
 
 
 def _driver(trouble: str) -> Check:
-    text = f"there is an NVIDIA card, but {trouble or 'its driver lists none'}"
+    text = f"there is an NVIDIA GPU, but {trouble or 'its driver lists none'}"
     if "mismatch" in trouble.lower():
         return Check("driver", "fail", f"{text}: the driver was updated", "sudo reboot")
     if which("nvidia-smi") is None:
@@ -144,7 +146,7 @@ def _driver(trouble: str) -> Check:
 
 
 def _hidden(vendor: str, environment: Mapping[str, str]) -> Check:
-    text = f"this build of llama.cpp is made for the {vendor} card, but finds none"
+    text = f"this build of llama.cpp is made for the {vendor} GPU, but finds none"
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if variable in environment:
             text += f": {variable} is `{environment[variable]}`"
@@ -156,18 +158,18 @@ def _hidden(vendor: str, environment: Mapping[str, str]) -> Check:
 def _order(sight: Sight, environment: Mapping[str, str]) -> Check:
     order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if order != "PCI_BUS_ID" and len(sight.cards.cards) > 1:
-        text = f"CUDA_DEVICE_ORDER is {order}: cards have other numbers than in nvidia-smi"
+        text = f"CUDA_DEVICE_ORDER is {order}: GPU numbers differ from nvidia-smi"
         return Check("order of cards", "warn", text, "export CUDA_DEVICE_ORDER=PCI_BUS_ID")
     if shown := environment.get("CUDA_VISIBLE_DEVICES"):
-        return Check("order of cards", "pass", f"CUDA_VISIBLE_DEVICES={shown} chooses and numbers the cards")
-    return Check("order of cards", "pass", "cards have the numbers of nvidia-smi")
+        return Check("order of cards", "pass", f"CUDA_VISIBLE_DEVICES={shown} selects and numbers the GPUs")
+    return Check("order of cards", "pass", "GPU numbers are those of nvidia-smi")
 
 
 def _threads(environment: Mapping[str, str], cores: int) -> Check:
     for variable in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):
         wanted = environment.get(variable, "")
         if wanted.isdigit() and int(wanted) > cores:
-            text = f"{variable} is {wanted} on {cores} physical cores: threads take turns, which is slow"
+            text = f"{variable} is {wanted} on {cores} physical cores: threads share cores, which is slow"
             return Check("threads", "warn", text, f"unset {variable}")
         if variable == "OMP_THREAD_LIMIT" and wanted.isdigit() and int(wanted) < cores:
             text = f"{variable} is {wanted}: models cannot use all {cores} cores"
@@ -180,9 +182,9 @@ def _threads(environment: Mapping[str, str], cores: int) -> Check:
 
 def _load(busy: float, greediest: str, cores: int) -> Check:
     if busy > _BUSY * cores:
-        text = f"other programs take {busy:.1f} of {cores} cores, {greediest} the most: models have to wait"
+        text = f"other programs use {busy:.1f} of {cores} cores, {greediest} the most: models have to wait"
         return Check("other programs", "warn", text, "top   # shows them; end what you do not need")
-    return Check("other programs", "pass", f"the processor is free: others take {busy:.1f} of {cores} cores")
+    return Check("other programs", "pass", f"the CPU is free: other programs use {busy:.1f} of {cores} cores")
 
 
 def _rates(rated: Machine) -> Iterator[Check]:

@@ -14,11 +14,11 @@ ExportFormat = Literal["md", "json"]
 AutoMode = Mode | Literal["auto"]
 _MODE_ALIASES = {"ar": "off"}
 _MODES = {
-    "auto": "what pays on this machine",
-    "off": "plain: nothing is guessed",
-    "ngram": "n-gram: guesses repeat the text",
-    "sd": "speculative: the draft model guesses, the target model checks",
-    "ssd": "SSD: the draft model guesses on during the check",
+    "auto": "the fastest mode on this machine",
+    "off": "plain: no drafts",
+    "ngram": "n-gram: drafts copied from earlier text",
+    "sd": "speculative: the draft model drafts, the target verifies",
+    "ssd": "SSD: the draft model drafts ahead while the target verifies",
 }
 CHOICES: dict[str, dict[str, str]] = {
     "mode": _MODES,
@@ -50,7 +50,7 @@ def _read_modes(argument: str) -> tuple[Mode, ...]:
     modes = dict.fromkeys(_read_mode(word) for word in argument.replace(",", " ").split())
     if "auto" in modes:
         raise UserError(
-            "`auto` cannot be compared: it stands for one of the other modes",
+            "`auto` cannot be compared: it means one of the other modes",
             f"choose from: {_listed(CHOICES['fixed-mode'])}",
         )
     return tuple(cast("Mode", mode) for mode in modes)

@@ -34,7 +34,7 @@ def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     left_out: Counter[LeftOut] = Counter()
     found = read_chats(path, "", left_out)
     if not found:
-        raise UserError(f"`{path.name}` holds no chats", "choose another file")
+        raise UserError(f"`{path.name}` contains no chats", "choose another file")
     added = [store.add_missing(*chat) for chat in found]
     store.fill_file()
     new = sum(each.is_new for each in added)

@@ -21,7 +21,7 @@ def answer_again(context: CommandContext, mode: AutoMode | None) -> Iterator[Eff
     """Answer the last question again."""
     check_possible(context, mode)
     if not context.session.chat.path:
-        raise UserError("there is no answer to write anew", "ask something first")
+        raise UserError("there is no answer to regenerate", "ask something first")
     modes = () if mode is None or mode == "auto" else (mode,)
     yield ActOnMessage("regenerate", context.session.chat.last().id, modes)
 

@@ -84,14 +84,14 @@ def _read(path: Path) -> Command[str]:
     if name in SCREEN_NAMES:
         raise UserError(f"/{name} is a command already")
     if not all(unicodedata.category(sign)[0] in "LMN" or sign in "_-" for sign in name):
-        raise UserError("its name may hold nothing but letters, digits, dashes and underscores")
+        raise UserError("its name may only contain letters, digits, dashes and underscores")
     known, text = _without_front_matter(read_attachment(str(path), path.parent).text.strip())
     first, _, rest = text.partition("\n")
     description = known.get("description", first)
     if first.startswith("# ") and "description" not in known:
         description, text = first[2:], rest.strip()
     if not text:
-        raise UserError("it holds no prompt")
+        raise UserError("it has no prompt")
     about = _shortened(description)
     hint = _shortened(known.get("argument-hint", "[TEXT]"))
     return Command(name, _asks(text), Argument(hint, str), about, about)

@@ -35,11 +35,11 @@ COMMANDS: tuple[Command[Any], ...] = (
     ),
     Command(
         "profile", settings.set_profile, arguments.PROFILE,
-        "choose, copy, edit or delete profiles, or take the one that is named",
+        "choose, copy, edit or delete profiles; NAME switches to one at once",
     ),
     Command(
         "settings", _act("settings"), NOTHING,
-        "all settings of this chat, where they come from, and where to keep them",
+        "all settings of this chat, their sources, and where to save them",
         key=CommandKey("ctrl+o", "chat.settings", "Settings"),
     ),
     Command(
@@ -52,13 +52,14 @@ COMMANDS: tuple[Command[Any], ...] = (
         "show or set the temperature", "show or set the temperature",
     ),
     Command(
-        "regen", messages.answer_again, arguments.MODE, "answer the last question again",
-        "write the last answer anew, in another mode if one is named",
+        "regen", messages.answer_again, arguments.MODE,
+        "answer the last question again, in MODE if it is given",
+        "answer the last question again, in MODE if it is given",
         key=CommandKey("ctrl+r", "chat.regenerate", "Answer again"),
     ),
     Command("undo", _act("undo"), NOTHING, in_lines="take back the last question and its answer"),
-    Command("edit", messages.edit_question, NOTHING, "edit the last question and go on from there"),
-    Command("continue", messages.continue_answer, NOTHING, "go on with the last answer"),
+    Command("edit", messages.edit_question, NOTHING, "edit the last question and continue from there"),
+    Command("continue", messages.continue_answer, NOTHING, "continue the last answer"),
     Command("branch", messages.show_branch, arguments.BRANCH, "show another answer to the same question"),
     Command(
         "attach", messages.attach_file, arguments.FILE, "send a text file with the next prompt",
@@ -69,7 +70,7 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("ctrl+g", "chat.editor", "Write in your editor", has_priority=False),
     ),
     Command(
-        "room", _act("room"), NOTHING, "make room: choose what the model no longer reads",
+        "room", _act("room"), NOTHING, "free up context: choose exchanges to leave out",
         aliases=("make-room", "drop"),
     ),
     Command("copy", messages.copy_answer, arguments.CODE, "copy the last answer, or its last code block"),
@@ -78,11 +79,11 @@ COMMANDS: tuple[Command[Any], ...] = (
     Command("rename", chats.rename_chat, arguments.TITLE, "give this chat another title"),
     Command(
         "tag", chats.tag_chat, arguments.TAGS,
-        "put #NAME before the title of this chat, where the list finds it; again takes it away",
+        "add #NAME to this chat's title for searching; again removes it",
     ),
-    Command("pin", _always(ChangeChat("pin")), NOTHING, "keep this chat at the top, or no longer"),
+    Command("pin", _always(ChangeChat("pin")), NOTHING, "pin this chat at the top, or unpin it"),
     Command(
-        "delete", _always(ChangeChat("delete")), NOTHING, "put this chat into the bin; can be undone"
+        "delete", _always(ChangeChat("delete")), NOTHING, "move this chat to the bin; can be undone"
     ),
     Command(
         "search", _act("search"), arguments.WORDS, "search all chats",
@@ -90,24 +91,24 @@ COMMANDS: tuple[Command[Any], ...] = (
     ),
     Command("clear", _act("clear"), NOTHING, in_lines="start over"),
     Command(
-        "stats", _act("figures"), NOTHING, "figures of the last answer",
-        "figures of the last answer; also switches a line after each on or off",
+        "stats", _act("figures"), NOTHING, "statistics of the last answer",
+        "statistics of the last answer; also turns a line after each answer on or off",
     ),
     Command(
-        "timeline", _act("timeline"), NOTHING, "show or hide the rounds of the last answer",
+        "timeline", _act("timeline"), NOTHING, "show or hide the timeline of the last answer",
         key=CommandKey("f3", "chat.timeline", "Show or hide the timeline"),
     ),
     Command(
-        "origins", _act("origins"), NOTHING, "mark who wrote each token, or stop it",
-        key=CommandKey("f2", "chat.origins", "Colour words by origin"),
+        "origins", _act("origins"), NOTHING, "colour tokens by source, or stop it",
+        key=CommandKey("f2", "chat.origins", "Colour tokens by source"),
     ),
-    Command("color", _act("color"), NOTHING, in_lines="mark tokens by origin, or stop it"),
+    Command("color", _act("color"), NOTHING, in_lines="colour tokens by source, or stop it"),
     Command(
         "compare", messages.compare_modes, arguments.MODES, "answer in several modes, side by side",
-        key=CommandKey("f4", "chat.compare", "Plain, speculative, SSD in turn"),
+        key=CommandKey("f4", "chat.compare", "Compare plain, speculative and SSD"),
     ),
     Command(
-        "thinking", _act("thinking"), NOTHING, "show or fold what the model thinks",
+        "thinking", _act("thinking"), NOTHING, "show or fold the model's thinking",
         key=CommandKey("ctrl+t", "chat.thinking", "Show or fold thinking"),
     ),
     Command(
@@ -115,25 +116,25 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("ctrl+l", "chat.log", "Show or hide the log"),
     ),
     Command("theme", _act("theme"), arguments.THEME, "show or change the colours"),
-    Command("vim", _act("vim"), NOTHING, "write with the keys of vim, or no longer"),
+    Command("vim", _act("vim"), NOTHING, "use vim keys in the prompt, or stop it"),
     Command(
         "tune", _act("tune"), arguments.TASKS, "find the fastest settings for this machine",
         key=CommandKey("f7", "chat.tune", "Find the fastest settings"),
     ),
     Command(
         "model", _act("model"), arguments.MODEL,
-        "choose the models, also to fetch some; NAME opens one at once", aliases=("models",),
+        "choose or download models; NAME opens one at once", aliases=("models",),
         key=CommandKey("f8", "chat.setup", "Choose the models"),
     ),
     Command(
         "fetch", _act("fetch"), NOTHING,
-        "fetch the best models for this machine; again pauses, and opens them once they are here",
-        key=CommandKey("f9", "chat.fetch", "Fetch, pause, open better models"),
+        "download the best models for this machine; again pauses, or opens downloaded ones",
+        key=CommandKey("f9", "chat.fetch", "Download better models"),
     ),
-    Command("setup", _act("setup"), NOTHING, "choose the models that suit this machine, and fetch them"),
+    Command("setup", _act("setup"), NOTHING, "choose models for this machine, and download them"),
     Command(
         "reload", _act("reload"), NOTHING,
-        "end the engine, also one that does not react, and open the models anew",
+        "restart the model process, even if it hangs, and reload the models",
     ),
     Command("keys", _act("help"), NOTHING, "list the keys and how to change them"),
     Command("exit", _act("exit"), NOTHING, "leave", "leave, as Ctrl+D does", aliases=("quit",)),

@@ -429,9 +429,7 @@ def _read_chat(connection: sqlite3.Connection, chat_id: int) -> ChatInfo:
         raise _no_chat(chat_id)
     chat = _chat_of(row)
     if chat.deleted is not None:
-        raise UserError(
-            f"chat {chat_id} was deleted", f"`localspec history restore {chat_id}` brings it back"
-        )
+        raise UserError(f"chat {chat_id} was deleted", f"`localspec history restore {chat_id}` restores it")
     return chat
 
 

@@ -238,13 +238,13 @@ def _explained(path: Path) -> Iterator[None]:
 def _explanation(error: sqlite3.Error, path: Path) -> str:
     kind = _kind(error)
     if kind == sqlite3.SQLITE_FULL:
-        return f"no room left on the disk for the chats in `{path}`; free some space, nothing old is lost"
+        return f"no space left on the disk for the chats in `{path}`; free some space, nothing old is lost"
     if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return f"another program has kept the chats in `{path}` busy; close it or try again"
+        return f"another program is using the chats in `{path}`; close it or try again"
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return (
             f"the chats in `{path}` are damaged ({error}); the file is left as it is: restore it from a "
-            f"backup, try `sqlite3 {path.name} .recover`, or move it away to start anew"
+            f"backup, try `sqlite3 {path.name} .recover`, or move it away to start again"
         )
     if kind in _REFUSED:
         return (

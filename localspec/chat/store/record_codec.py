@@ -123,7 +123,7 @@ def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int | str]]:
 def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
     drafts = zip(columns.accepted, columns.drafted, strict=False)
     if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
-        raise InvalidValueError(f"{where}: no round drafts or accepts so many tokens")
+        raise InvalidValueError(f"{where}: too many drafted or accepted tokens for a round")
     columns = replace(columns, ahead_us=columns.ahead_us or (0,) * len(columns.tokens))
     try:
         rows = zip(*(getattr(columns, column.name) for column in fields(columns)), strict=True)
@@ -139,7 +139,7 @@ def _spans(columns: _Spans, where: str) -> tuple[Span, ...]:
     if len(columns.length) != len(columns.provenance):
         raise InvalidValueError(f"{where}: columns differ in length")
     if min(columns.length, default=0) < 0:
-        raise InvalidValueError(f"{where}.length holds a length below 0")
+        raise InvalidValueError(f"{where}.length has a negative length")
     if not _LETTERS.keys() >= {*columns.provenance}:
-        raise InvalidValueError(f"{where}.provenance holds other letters than {''.join(_LETTERS)}")
+        raise InvalidValueError(f"{where}.provenance has other letters than {''.join(_LETTERS)}")
     return tuple(map(_span, columns.length, map(_LETTERS.__getitem__, columns.provenance)))

@@ -84,14 +84,14 @@ def parser() -> Parser:
     """Return the parser of `localspec bench`."""
     result = verb_parser(
         "bench",
-        "Answer prompts in every mode in turn, each time from empty caches, and compare the speeds with "
-        "their 95% intervals. Plain decoding between the prompts tells whether the machine kept its pace; "
-        "if it did not, nothing is compared, and the exit code is 1.",
+        "Answer prompts in every mode alternately, each time with empty caches, and compare the speeds with "
+        "their 95% intervals. Plain decoding between the prompts detects changes of the machine's speed; "
+        "after such a change nothing is compared, and the exit code is 1.",
     )
     add = result.add_argument
     about = (
         f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the text), "
-        f"{TUNED} ({', '.join(MODES)}, as far as possible); off is always among them"
+        f"{TUNED} ({', '.join(MODES)}, those that are possible); off is always included"
     )
     add("--modes", type=read_modes, metavar="LIST", help=about)
     about = "also compare drafts of these fixed lengths, such as 2,4,8, in modes with a draft model"
@@ -105,15 +105,15 @@ def parser() -> Parser:
     add("--runs", type=whole(1, 1000), default=1, metavar="N", help="number of times to run each prompt (1)")
     most, about = whole(2, 2**31 - 1), f"most tokens of an answer ({USUAL_TOKENS})"
     add("-n", "--predict", "--n-predict", type=most, default=USUAL_TOKENS, metavar="N", help=about)
-    about = "tables, figures, one object, or a line for each answer (md)"
+    about = "output format: tables, CSV, one JSON object, or a JSON line for each answer (md)"
     add("-o", "--output", choices=OUTPUTS, default=OUTPUTS[0], help=about)
     add("--plot", type=read_plot, metavar="FILE.svg", help="draw the speeds")
     about = "also run llama.cpp's own server, with and without its speculation, on the same models"
     add("--against", type=read_against, metavar=f"{SERVER}=PATH", help=about)
     add_verbose_flag(add)
     about = (
-        "the same for all that is compared; what is not given: as the model's file recommends (SmolLM2: its "
-        "card), else as in parentheses"
+        "the same for all modes; defaults: as the model's file recommends (SmolLM2: its "
+        "model card), else as in parentheses"
     )
     add_sampler_flags(result, USUAL_SAMPLING, about)
     add_drafting_flags(

@@ -27,15 +27,20 @@ def parser() -> Parser:
     """Return the parser of `localspec setup`."""
     result = verb_parser(
         "setup",
-        "Look at this machine, recommend models, download them, plan where they sit, and write that to "
+        "Inspect this machine, recommend models, download them, plan their placement, and write that to "
         "config.toml. Nothing is written before the last question; every step can be skipped.",
     )
     add = result.add_argument
-    add("-y", "--yes", action="store_true", help="ask nothing: take the recommendation, and download it")
-    add("--task", choices=get_args(TaskType), help="what the models are for: those made for it rise")
-    add("-m", "--model", metavar="FILE", help="take this target: a GGUF file, or its name in `models`")
+    add("-y", "--yes", action="store_true", help="do not ask: download and use the recommendation")
+    add("--task", choices=get_args(TaskType), help="task to rank for; models made for it rank higher")
+    add(
+        "-m",
+        "--model",
+        metavar="FILE",
+        help="use this target: a GGUF file, or a name from `localspec models`",
+    )
     add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
-    add("--bundled", action="store_true", help="take the models that came with LocalSpec")
+    add("--bundled", action="store_true", help="use the models that come with LocalSpec")
     return result.with_output("about what was set up")
 
 
@@ -45,8 +50,8 @@ def main(argv: Sequence[str]) -> int:
     given = _given(args.model, args.model_draft, bundled=args.bundled)
     if not args.yes and not is_terminal(sys.stdin):
         raise UserError(
-            "setup asks questions, but nobody sits at the standard input",
-            "--yes takes the recommended answers; see `localspec setup --help` for the others",
+            "setup needs a terminal to ask its questions",
+            "add --yes to accept the recommendation",
         )
     config = config_dir() / "config.toml"
     read_config(config)  # errors are reported before the first question
@@ -63,9 +68,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _given(model: str | None, draft: str | None, *, bundled: bool) -> Answer | None:
     if draft and not model:
-        raise UserError("-md names a draft model, but there is no target", "name the target too: -m FILE")
+        raise UserError("a draft model was given without a target", "add -m FILE")
     if bundled and model:
-        raise UserError("--bundled and -m both name models", "keep one of them")
+        raise UserError("--bundled and -m cannot be combined", "use only one of them")
     if bundled:
         return Reply.BUNDLED
     return tuple(name for name in (model, draft) if name) or None
@@ -147,9 +152,9 @@ class SetupConversation:
 
     def _show_edit(self) -> None:
         if self._setup.omits_draft:
-            say("The draft model comes with LocalSpec and is not written down: name it with -md.")
+            say("The draft model comes with LocalSpec and cannot be written to the file: give it with -md.")
         edit = self._setup.edit()
         for line in edit.diff():
             say(line)
         if not edit.changes:
-            say(f"{self._setup.config} says all this already.")
+            say(f"{self._setup.config} already has these settings.")

@@ -50,7 +50,7 @@ def question(step: Step, options: int) -> str:
     numbers = f"1 to {options}, Enter for 1; " if options > 1 else "Enter for 1; " if options else ""
     return (
         f"Which models? ({numbers}t: those that came with LocalSpec; f TARGET [DRAFT]: files or names on "
-        "this computer; s: keep what is configured; a: again; b: back; q: quit)"
+        "this computer; s: keep the configured models; a: again; b: back; q: quit)"
     )
 
 
@@ -64,7 +64,7 @@ def read(step: Step, text: str, options: int) -> Answer:
         return meant
     if step == "choose" and (pick := _pick(text.strip(), options)) is not None:
         return pick
-    raise UserError(f"`{text.strip()}` is no reply to this question", question(step, options))
+    raise UserError(f"`{text.strip()}` is not an answer to this question", question(step, options))
 
 
 def usual(step: Step, options: int) -> Answer:
@@ -117,7 +117,7 @@ def converse(
         try:
             options = show(step)
             if ask is None and refused and not options:
-                raise UserError("no pair that fits this machine could be fetched", "run it again later")
+                raise UserError("no pair that fits this machine could be downloaded", "run it again later")
             answer = _answer(step, options, ask, given)
             if step == "choose":
                 given = None  # coming back, one may choose otherwise

@@ -79,7 +79,7 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
                     models.cancel()  # again and again: before their first step models hear nothing
                     if not is_stuck and time.monotonic() - stopped_s >= STUCK_S:
                         is_stuck = True
-                        say("note: the engine does not react; Ctrl+C again ends it")
+                        say("note: the model process is not responding; Ctrl+C again ends it")
                 try:
                     event = events.get(timeout=_POLL_S)
                 except Empty:
@@ -166,7 +166,7 @@ def write_answer(
                     answer.finished = event
     writer.end_line()
     if answer.finished is not None and answer.finished.reason == "circles":
-        goes_on = "it goes on with --ignore-circles, or with -n N to N tokens"
+        goes_on = "add --ignore-circles to continue, or -n N for up to N tokens"
         say(f"note: the answer was ended because it repeats itself; {goes_on}")
     elif answer.finished is not None and answer.finished.reason != "cancelled" and writer.is_thinking:
         say("note: the model was still thinking when its turn ended")

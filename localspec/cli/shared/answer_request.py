@@ -85,7 +85,7 @@ def system_prompt(args: argparse.Namespace) -> str | None:
     text: str | None = args.system_prompt
     file: str | None = args.system_prompt_file
     if text is not None and file is not None:
-        raise UserError("-sys and -sysf both give a system prompt", "keep one of them")
+        raise UserError("-sys and -sysf both give a system prompt", "use only one of them")
     return text if file is None else read_text(file, "system prompt").rstrip("\r\n")
 
 
@@ -93,7 +93,7 @@ def grammar(args: argparse.Namespace) -> Grammar | None:
     """Return the grammar that was given, None if none was; raises UserError for one that cannot be used."""
     schemas, grammars = (args.json_schema, args.json_schema_file), (args.grammar, args.grammar_file)
     if sum(each is not None for each in (*schemas, *grammars)) > 1:
-        raise UserError("--json-schema and --grammar both say what the answer looks like", "keep one of them")
+        raise UserError("--json-schema and --grammar cannot be combined", "use only one of them")
     kinds: tuple[GrammarKind, ...] = ("json_schema", "gbnf")
     whats = ("JSON schema", "grammar")
     for kind, what, (given, file) in zip(kinds, whats, (schemas, grammars), strict=True):

@@ -203,7 +203,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     hub("-hf", "-hfr", "--hf-repo", dest="model", help=about)
     about = "file in the -hf repository, if the quant does not identify it"
     add("-hff", "--hf-file", metavar="FILE", help=about)
-    about = 'Jinja template that the target is to use for chats; "" takes the one in its own file'
+    about = 'Jinja chat template for the target; "" means the one in its file'
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on Hugging Face")
@@ -325,8 +325,8 @@ def add_sampling_flags(parser: Parser) -> None:
     add = add_sampler_flags(
         parser,
         _SAMPLING,
-        "what is not given: as the profile says, else as the model's file recommends (SmolLM2: its card, "
-        "before the profiles that come with LocalSpec), else as in parentheses",
+        "defaults: the profile, else the recommendation of the model's file (SmolLM2: its model card, "
+        "which precedes built-in profiles), else the value in parentheses",
     )
     add("-s", "--seed", type=_or_minus_one(*SEEDS), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
@@ -336,7 +336,7 @@ def add_sampling_flags(parser: Parser) -> None:
         "default both are ended, unless -n is given)"
     )
     add("--ignore-circles", action=argparse.BooleanOptionalAction, default=None, help=about)
-    about = "end the answer before this text, wherever that stands behind the thinking; repeatable"
+    about = "end the answer before this text, after any thinking; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 
 
@@ -368,9 +368,9 @@ def add_prompt_flags(parser: Parser) -> None:
     """Add what surrounds the question."""
     add = parser.add_argument_group("prompt").add_argument
     add("-sys", "--system-prompt", metavar="TEXT", help="system prompt")
-    add("-sysf", "--system-prompt-file", metavar="FILE", help="file that holds the system prompt")
+    add("-sysf", "--system-prompt-file", metavar="FILE", help="file with the system prompt")
     about = (
-        "system prompt, sampling and settings from a profile, where no flag says more; auto goes by the "
+        "profile for the system prompt, sampling and settings that no flag sets; auto chooses by the "
         "question: coding or general"
     )
     add("--profile", metavar="NAME", help=about)
@@ -403,7 +403,7 @@ class _SpecType(argparse.Action):
 def add_speculation_flags(parser: Parser) -> None:
     """Add how to speculate."""
     group = parser.add_argument_group(
-        "speculation", "what is not given: as the profile says, else as `tune` found, else as in parentheses"
+        "speculation", "defaults: the profile, else the result of `tune`, else the value in parentheses"
     )
     add, s = group.add_argument, _SETTINGS
     add("--mode", choices=MODES, help="decoding mode; auto picks the fastest on this machine (auto)")

@@ -303,9 +303,9 @@ def tell(error: LocalSpecError) -> None:
     if isinstance(error, ServerLost):
         hint = "start again once `localspec share` runs there, or with --rpc none to compute here"
     elif isinstance(error, LibraryError):
-        hint = "`localspec doctor` says what mends it"
+        hint = "run `localspec doctor` for a fix"
     elif isinstance(error, EngineDied):
-        hint = "the model's file may be damaged, or memory too short; -v shows what llama.cpp says"
+        hint = "the model's file may be damaged, or memory short; -v shows llama.cpp's messages"
     say(f"error: {message}")
     if hint:
         say(f"  hint: {hint}")

@@ -55,7 +55,7 @@ def place(request: PairRequest, files: PairFiles, worker: Worker, *, explain: bo
 def check_explained(request: PairRequest, *, explain: bool) -> None:
     """Raise UserError where a plan is to be explained and none is made."""
     if explain and not request.plans:
-        raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
+        raise UserError("--explain and --no-fit cannot be combined", "use only one of them")
 
 
 @contextmanager
@@ -116,7 +116,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
         with ConsoleStatus() as status:
             return fetching.fetch(reference, tell, on_progress, force=force)
     except KeyboardInterrupt:
-        say(f"stopped; what has arrived is kept, and `localspec pull {reference}` goes on with it")
+        say(f"stopped; the download so far is saved, and `localspec pull {reference}` resumes it")
         raise
 
 

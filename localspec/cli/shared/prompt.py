@@ -41,7 +41,7 @@ class GivenPrompt:
         is_taken = reads_standard_input(args)
         if self._must_read and (args.no_stdin or is_taken):
             raise UserError(
-                "- as the question is standard input, which a flag keeps from it", "leave one out"
+                "- reads the question from standard input, but a flag reads it as well", "leave one out"
             )
         may_read = not args.no_stdin and not is_taken and is_piped()
         otherwise = _SKIP if argument.strip() and not self._must_read else ""
@@ -69,7 +69,7 @@ class GivenPrompt:
             raise UserError("the prompt is empty", _HOW)
         if self._input is not None:
             raise UserError("standard input is empty, and there is no prompt", _HOW)
-        raise UserError("there is no prompt", f"{_HOW}; `localspec chat` talks line by line")
+        raise UserError("there is no prompt", f"{_HOW}; `localspec chat` is for several questions")
 
     def _piped(self) -> str:
         """Return the text of standard input; with a question, an unreadable one counts as none (`nohup`)."""

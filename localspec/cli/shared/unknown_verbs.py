@@ -37,15 +37,15 @@ _FEW = 2  # words after one of those; with more it is a question
 
 
 _WAYS = {
-    "auth": "nobody logs in; HF_TOKEN opens private models of the hub",
-    "config": "config.toml holds all settings (README, Settings); `localspec setup` chooses models",
+    "auth": "there is no login; HF_TOKEN gives access to private models on Hugging Face",
+    "config": "all settings are in config.toml (README, Settings); `localspec setup` chooses models",
     "exit": "nothing is open; /exit leaves a chat",
     "kill": "Ctrl+C ends what runs",
-    "ps": "models are open only while a verb runs; `localspec models` lists those on disk",
+    "ps": "models are only open while a command runs; `localspec models` lists those on disk",
     "search": "`localspec history search` finds chats, `localspec recommend` models",
-    "stop": "Ctrl+C ends what runs; models are open only while a verb runs",
+    "stop": "Ctrl+C stops a command; models are only open while it runs",
     "template": "--chat-template-file, or [templates] in config.toml, replaces a model's",
-    "update": "install LocalSpec again to update it (README, Install); `localspec pull` fetches models",
+    "update": "install LocalSpec again to update it (README, Install); `localspec pull` downloads models",
     "version": "`localspec --version` prints it",
 }
 """What does here what a command of other programs does, where no verb does."""
@@ -77,7 +77,7 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
     is_question = name in _UNLESS_LONG and (len(rest) > _FEW or any(each.endswith("?") for each in rest))
     if not (near or foreign_flags or (name in known and not is_question)):
         return
-    told = f"there is no verb `{word}`"
+    told = f"there is no command `{word}`"
     if meant:
         told += f"; did you mean `{meant}`?"
     elif foreign_flags:

@@ -87,12 +87,12 @@ def parser() -> Parser:
     tasks = get_args(TaskType)
     about = f"which kinds of work: {', '.join(tasks)} ({', '.join(USUAL_TASKS)})"
     add("--task", nargs="+", action="extend", choices=tasks, default=[], metavar="TASK", help=about)
-    add("--profile", action="append", default=[], metavar="NAME", help="a profile's kind of work; repeatable")
-    add("--budget", type=budget, metavar="TIME", help="how long the whole may take: 90s, 3m, 1h")
+    add("--profile", action="append", default=[], metavar="NAME", help="a profile's task; repeatable")
+    add("--budget", type=budget, metavar="TIME", help="time limit of the whole run: 90s, 3m, 1h")
     about = f"settings to simulate for each task ({TRIALS}; {QUICK_TRIALS} with --quick)"
     add("--trials", type=whole(1, 1_000_000), metavar="N", help=about)
     add("--quick", action="store_true", help="shorter run: fewer samples and trials, default load options")
-    add("--resume", action="store_true", help="go on with the last run where it was stopped")
+    add("--resume", action="store_true", help="resume the last run where it was stopped")
     _add_kept_flags(result.with_output())
     add_model_flags(result)
     return result
@@ -114,7 +114,7 @@ def budget(text: str) -> float:
 
 def _add_kept_flags(result: Parser) -> None:
     add = result.add_argument_group("what was found (instead of tuning)").add_argument
-    add("--show", action="store_true", help="list the settings that are kept, and which are out of date")
+    add("--show", action="store_true", help="list saved settings, and which are out of date")
     add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
     add("-y", "--yes", action="store_true", help="ask nothing before --reset")
     add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
@@ -164,7 +164,7 @@ def _check(args: argparse.Namespace) -> None:
     if wanted and given:
         raise UserError(f"{wanted[0]} does not tune, and {given[0]} says how", f"leave {given[0]} out")
     if args.explain and args.no_fit:
-        raise UserError("--explain tells of a plan, and --no-fit makes none", "keep one of them")
+        raise UserError("--explain and --no-fit cannot be combined", "use only one of them")
     if args.yes and not args.reset:
         raise UserError("-y/--yes answers a question that only --reset asks", "leave it out")
 
@@ -190,7 +190,7 @@ def _tune(plan: TunePlan, args: argparse.Namespace, again: str) -> int:
             is_stopped = True
     _print_results(shown.progress, pair, args, is_stopped=is_stopped)
     if is_stopped:
-        say(f"stopped; what was found so far is kept, and `{again}` goes on with it")
+        say(f"stopped; results so far are saved, and `{again}` resumes it")
     return INTERRUPTED if is_stopped else SUCCESS
 
 
@@ -207,7 +207,7 @@ def _print_results(
     shown = result_lines(progress.results, results_width())
     print_result(value, shown, as_json=args.json, escaped=True)
     if progress.results:
-        say(f"kept in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")
+        say(f"saved in {paths.data_dir() / 'tuned.json'}; `--mode auto` uses it from the next start on")
 
 
 def result_json(result: TaskResult) -> dict[str, object]:

@@ -127,7 +127,7 @@ def _present(args: argparse.Namespace) -> Identity | None:
     try:
         return identity_of(_plan(args))
     except LocalSpecError as error:
-        say(f"note: what is out of date is not known: {error}")
+        say(f"note: cannot check for outdated settings: {error}")
         return None
 
 
@@ -141,7 +141,7 @@ def reset(args: argparse.Namespace) -> int:
     chosen = tasks_of(args)
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
     if not args.yes and not is_terminal(sys.stdin):
-        raise UserError("--reset asks first, but nobody sits at the standard input", "--yes answers it")
+        raise UserError("--reset needs a terminal to ask for confirmation", "add --yes to skip the question")
     if not args.yes and not agrees(f"Forget {what}?"):
         say("nothing was forgotten")
         return FAILURE
@@ -151,7 +151,7 @@ def reset(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"forgotten": count})
     else:
-        say(f"forgot {counted(count, 'task')}" if count else f"{what[4:]} were not kept anyway")
+        say(f"forgot {counted(count, 'task')}" if count else f"{what[4:]} were not saved anyway")
     return SUCCESS
 
 

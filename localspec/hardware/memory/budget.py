@@ -60,7 +60,7 @@ class MemoryBudget:
     def __init__(self, machine: Machine, reserve: Sequence[tuple[str, int]] = ()) -> None:
         self.devices = {device.id: device for device in machine.devices}
         if PROCESSOR not in self.devices:
-            raise UserError("no processor was seen among the devices", "run `localspec doctor`")
+            raise UserError("no CPU was found among the devices", "run `localspec doctor`")
         given = dict(reserve_on(machine, reserve))
         self.reserve = {name: given.get(name, usual_reserve(device)) for name, device in self.devices.items()}
         self.free = {
@@ -221,7 +221,7 @@ def _fewer_layers(models: Models, budget: MemoryBudget) -> str:
         if _fits(models, budget):
             split = models[0][1].split
             count = split.on_cards + 1 if split.devices else 0  # what follows the layers counts as one more
-            return f"put fewer layers on the card{'s' if len(split.devices) > 1 else ''} (-ngl {count})"
+            return f"put fewer layers on the GPU{'s' if len(split.devices) > 1 else ''} (-ngl {count})"
     return ""
 
 
@@ -267,7 +267,7 @@ def reserve_on(machine: Machine, given: Sequence[tuple[str, int]]) -> Reserve:
         device = known.get(name.lower())
         if device is None:
             there = ", ".join(f"{number} ({card})" for number, card in enumerate(cards))
-            raise UserError(f"--reserve: there is no device {name}", f"devices: {there or 'no cards'}, cpu")
+            raise UserError(f"--reserve: there is no device {name}", f"devices: {there or 'no GPUs'}, cpu")
         if device in found:
             raise UserError(f"--reserve names {device} twice", "give one size for each device")
         found[device] = size
@@ -278,5 +278,5 @@ def _bytes(text: str) -> int:
     found = _SIZE.fullmatch(text)
     unit = _UNITS.get(found[2].lower()) if found else None
     if found is None or unit is None:
-        raise UserError(f"--reserve: `{text}` is no size", _EXAMPLE)
+        raise UserError(f"--reserve: `{text}` is not a size", _EXAMPLE)
     return int(float(found[1]) * unit)

@@ -87,7 +87,7 @@ def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[A
     """Yield every other placement once, the fastest first and those that do not fit last."""
     for speed in chosen.speeds[1:]:
         slower = "slower" if speed.tokens_per_s < chosen.best.tokens_per_s else "expected to gain too little"
-        yield Alternative(f"the same seats in mode {MODE_NAMES[speed.mode]}", slower, speed.tokens_per_s)
+        yield Alternative(f"the same placement in mode {MODE_NAMES[speed.mode]}", slower, speed.tokens_per_s)
     if chosen.context < search.contexts[0]:
         usual = search.fitting(search.contexts[0])
         if usual is not None:
@@ -113,7 +113,7 @@ def _refusal(search: PlacementSearch) -> UserError:
     if search.draft is not None and nearest.draft is not None:
         models.append((search.draft, search.memory_request(search.draft, nearest.draft, nearest.context)))
         ways.append("leave the draft model out")
-    ways += ["close programs that hold memory", "keep less free (--reserve)", "choose a smaller model"]
+    ways += ["close programs that use memory", "reserve less memory (--reserve)", "choose a smaller model"]
     worked_out = ways_out(tuple(models), search.budget)
     return UserError(
         f"{search.target.name} does not fit with {nearest.context:,} tokens of context: "
@@ -166,14 +166,14 @@ def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:
 
 def _assignments(split: LayerSplit, layers: int) -> str:
     if not split.devices:
-        return "the processor"
+        return "the CPU"
     rest = layers - split.on_cards
     if rest == 0 and len(split.devices) == 1 and not split.output_at_home:
         return split.devices[0]
     held = {name: f"{count} layers" if count else _OUTPUT for name, count in _layers(split)}
     if rest or split.output_at_home:
         here = ([f"{rest} layers"] if rest else []) + [_OUTPUT] * split.output_at_home
-        held["the processor"] = " and ".join(here)
+        held["the CPU"] = " and ".join(here)
     parts = [f"{name} ({what})" for name, what in held.items()]
     return ", ".join(parts[:-1]) + " and " + parts[-1]
 
@@ -189,8 +189,8 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     needs, split = found.target_needs, found.target
     total, layers = memory(sum(need.total for need in needs)), len(search.target.layers)
     if not split.devices:
-        why = "" if search.budget.cards else "; this build of llama.cpp finds no graphics card"
-        return f"the target ({total}) computes on the processor{why}"
+        why = "" if search.budget.cards else "; this build of llama.cpp finds no GPU"
+        return f"the target ({total}) runs on the CPU{why}"
     rest = layers - split.on_cards
     if rest == 0 and len(split.devices) == 1:
         name = split.devices[0]
@@ -201,7 +201,7 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
         for name, count in _layers(split)
     ]
     if rest:
-        parts.append(f"{rest} with the processor ({memory(_on(needs, PROCESSOR))})")
+        parts.append(f"{rest} on the CPU ({memory(_on(needs, PROCESSOR))})")
     return f"the target needs {total} and is split: {', '.join(parts)}"
 
 
@@ -214,12 +214,12 @@ def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | 
     if search.is_remote(found.target.output) or not any(map(search.is_remote, found.target.devices)):
         return None
     wide, row = search.target.width * ACTIVATION, search.target.vocabulary * LOGIT
-    return f"the output layer stays here: {size(wide)} a token over the line instead of {size(row)}"
+    return f"the output layer stays here: {size(wide)} a token over the network instead of {size(row)}"
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:
     free, reserve = search.budget.devices[name].memory_free, search.budget.reserve[name]
-    return f"{name} ({memory(free)} free, {memory(reserve)} of it kept free)"
+    return f"{name} ({memory(free)} free, {memory(reserve)} of it reserved)"
 
 
 def _on(needs: Sequence[DeviceNeed], name: str) -> int:
@@ -237,7 +237,7 @@ def _draft_reason(found: PlacementCandidate, search: PlacementSearch) -> str | N
 def _why_closed(search: PlacementSearch) -> str:
     if search.request.mode in {"off", "ngram"}:
         return f"mode {search.request.mode} does not ask it"
-    return "no device has room for it"
+    return "it does not fit on any device"
 
 
 def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, search: PlacementSearch) -> str:
@@ -249,16 +249,16 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
         verifies, drafts = search.threads(found.target, split).together
         cores = "core" if verifies == 1 else "cores"
         shares = f"{verifies} {cores} for the target, {drafts} for drafting ahead (SSD)"
-        return f"{draft} shares the processor: {shares}"
+        return f"{draft} shares the CPU: {shares}"
     if mode == "ssd":
-        return f"{draft} sits on {where}, so that it works while the target verifies: SSD"
+        return f"{draft} is on {where}, so it drafts while the target verifies: SSD"
     if mode == "off":
-        return f"{draft} sits on {where}, ready in case measured costs speak for it"
+        return f"{draft} is on {where}, ready if measured costs favour it"
     if search.budget.cards and not split.devices and search.request.draft.devices is None:
-        return f"{draft} sits on {where}: the cards' memory is worth more to the target"
+        return f"{draft} is on {where}: the target makes better use of the GPUs' memory"
     if draft_at.isdisjoint(target_at):
-        return f"{draft} sits on {where}; they take turns, because drafting ahead would not hide enough"
-    return f"{draft} sits on {where} beside the target, and they take turns"
+        return f"{draft} is on {where}; they work alternately, because drafting ahead would not save enough"
+    return f"{draft} is on {where} with the target; they work alternately"
 
 
 def _speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
@@ -269,7 +269,7 @@ def _speed_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     if known is not None:
         return (
             f"expected tokens/s: {figures}, if {known:.0%} of the draft's tokens are accepted, as its file "
-            "tells of the target that it was made for, and as many of the outcomes were prepared"
+            "claims for its target, and as many outcomes were prepared"
         )
     return (
         f"expected tokens/s: {figures}, if {ACCEPTANCE:.0%} of the draft's tokens are accepted and "
@@ -302,7 +302,7 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
             "theoretical": "70% of its theoretical rate",
             "name": "from what its maker states of the chip",
             "kind": "assumed for a device of its kind",
-            "failure": "taken for no faster than the processor's",
+            "failure": "assumed to be as fast as the CPU's",
         }[known.origin]
         trouble = search.rates.failures.get(name)
         lack = f"could not be measured ({trouble})" if trouble else "was not measured"

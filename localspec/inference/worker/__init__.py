@@ -14,7 +14,7 @@ _early: dict[bool, subprocess.Popen[bytes]] = {}
 def start(*, tells_log: bool) -> subprocess.Popen[bytes]:
     """Return a process for models; raises EngineError if it cannot be started."""
     code = _CODE.format(tells_log)
-    return _early.pop(tells_log, None) or start_python(code, subprocess.PIPE, "the engine's process")
+    return _early.pop(tells_log, None) or start_python(code, subprocess.PIPE, "the model process")
 
 
 def start_early(*, tells_log: bool) -> None:

@@ -264,13 +264,13 @@ class ModelService:
         with self._lock:
             self._is_measuring = True
         self._outbox.put(Measuring(is_under_way=True))
-        logger.info("measuring what calls of the models cost, while nobody asks anything")
+        logger.info("measuring call costs while idle")
         try:
             runtime.measure_between_answers(lambda: not queue.empty())
         except LocalSpecError as error:
-            logger.warning("what calls cost could not be measured: %s", error)
+            logger.warning("call costs could not be measured: %s", error)
         else:
-            logger.info("measuring was interrupted" if runtime.lacks_costs else "what calls cost is measured")
+            logger.info("measuring was interrupted" if runtime.lacks_costs else "call costs are measured")
         finally:
             with self._lock:
                 self._is_measuring = False
@@ -287,7 +287,9 @@ class ModelService:
         except BaseException as error:
             logger.exception("%s failed", job.call.method)
             first_line = next(iter(str(error).splitlines()), "")
-            return Failure(number, EngineError(f"the engine failed: {type(error).__name__}: {first_line}"))
+            return Failure(
+                number, EngineError(f"the model process failed: {type(error).__name__}: {first_line}")
+            )
 
     def _perform(self, job: _Job) -> object:
         call = job.call

@@ -85,7 +85,7 @@ def _remote(
         limit_s = _ASIDE_S if method.__name__ in ASIDES else None
         with closing(self._process.call(method.__name__, *arguments, **options)) as pending:
             if (reply := pending.next(limit_s)) is None:
-                raise EngineError("the engine does not answer")
+                raise EngineError("the model process is not responding")
             return cast(_Value, cast(Result, reply).value)
 
     return call
@@ -426,7 +426,7 @@ class EngineProcess:
         self._output.reader.join(_FIRM_S)
         self.first_call_since = None
         self.is_measuring = False
-        died = EngineDied("the engine was ended")
+        died = EngineDied("the model process was ended")
         if self._end is None:
             self._end = died = explain(self._process.returncode or 0, self._output.last_lines)
         for pending in list(self._pending.values()):
@@ -444,7 +444,7 @@ def _joined(thread: threading.Thread) -> bool:
 _MEANINGS = {
     "SIGBUS": "crashed: a file that it reads became shorter, or memory is faulty",
     "SIGFPE": "crashed: it divided by zero",
-    "SIGILL": "crashed: llama.cpp was built for another processor than this",
+    "SIGILL": "crashed: llama.cpp was built for another CPU",
     "SIGKILL": "was ended by the system, probably for lack of memory",
     "SIGSEGV": "crashed: it reached for memory that is not its own",
     "SIGTERM": "was ended by another program",
@@ -465,10 +465,10 @@ def explain(code: int, output: Iterable[str]) -> EngineDied:
     if name == "SIGABRT" and _SERVER in line:
         return ServerLost("the machine that computes for us is gone, or its server has ended")
     if name == "SIGABRT":
-        return EngineDied(f"the engine stopped itself: {line or 'it gave no reason'} (SIGABRT)")
+        return EngineDied(f"the model process stopped itself: {line or 'it gave no reason'} (SIGABRT)")
     if name:
-        return EngineDied(f"the engine {_MEANINGS.get(name, 'was ended')} ({name})")
-    return EngineDied(f"the engine ended with exit code {code}" + (f": {line}" if line else ""))
+        return EngineDied(f"the model process {_MEANINGS.get(name, 'was ended')} ({name})")
+    return EngineDied(f"the model process ended with exit code {code}" + (f": {line}" if line else ""))
 
 
 def _telling_line(output: Iterable[str]) -> str:

@@ -258,9 +258,9 @@ def _guarded_json(text: str, guard: Callable[[str], str]) -> str:
 
 
 def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:
-    name, note = "plain.j2", " and may not know conversation; plain text stands in"
+    name, note = "plain.j2", " and may not be made for chats; plain text is used instead"
     marks = [vocabulary.tokenize(text, special=True) for text in ("<|im_start|>", "<|im_end|>")]
     if all(len(tokens) == 1 for tokens in marks):
-        name, note = "chatml.j2", "; ChatML stands in, whose tokens it knows"
+        name, note = "chatml.j2", "; ChatML is used instead, whose tokens it has"
     source = Path(__file__).with_name(name).read_text(encoding="utf-8")
-    return source, f"the model brings no chat template{note}"
+    return source, f"the model has no chat template{note}"

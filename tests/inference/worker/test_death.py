@@ -122,14 +122,18 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
         (
             -6,
             [ABORT],
-            "the engine stopped itself: llama-vocab.cpp:25: GGML_ASSERT(size == 3) failed (SIGABRT)",
+            "the model process stopped itself: llama-vocab.cpp:25: GGML_ASSERT(size == 3) failed (SIGABRT)",
         ),
         (-6, ["CUDA error: out of memory", "  current device: 0"], "CUDA error: out of memory"),
         (-6, [ABORT, "Fatal Python error: Aborted", "Current thread"], "GGML_ASSERT(size == 3) failed"),
         (-6, [ABORT, "Fatal Python error:", "Aborted"], "GGML_ASSERT(size == 3) failed"),
         (-6, ["terminate called", "  what():  std::bad_alloc"], "what():  std::bad_alloc"),
         (-6, [], "it gave no reason"),
-        (-9, ["anything"], "the engine was ended by the system, probably for lack of memory (SIGKILL)"),
+        (
+            -9,
+            ["anything"],
+            "the model process was ended by the system, probably for lack of memory (SIGKILL)",
+        ),
         (-4, [], "built for another processor"),
         (-7, [], "crashed"),
         (-1, [], "was ended (SIGHUP)"),
@@ -140,7 +144,7 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
             ["Traceback", "ModuleNotFoundError: No module named 'numpy'"],
             "exit code 1: ModuleNotFoundError",
         ),
-        (3, [], "the engine ended with exit code 3"),
+        (3, [], "the model process ended with exit code 3"),
     ],
 )
 def test_an_end_is_told_in_plain_words(code: int, output: list[str], expected: str) -> None:

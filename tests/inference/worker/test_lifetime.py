@@ -135,7 +135,7 @@ except UserError as error:
     print(error.message)
 """
     model = tiny.llama(tmp_path / "model.gguf")
-    assert "there is no room for 4,194,304 tokens of context" in run_script(code, model)
+    assert "not enough memory for 4,194,304 tokens of context" in run_script(code, model)
 
 
 def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -166,12 +166,12 @@ def test_a_process_that_does_not_listen_holds_nobody_up(
     events = worker.generate(ENDLESS)
     next(events)
     os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(EngineError, match="does not answer"):
+    with pytest.raises(EngineError, match="not responding"):
         worker.count_tokens((Message("user", "more than a pipe holds " * 2**16),))
     worker.cancel()
     events.close()
     under_way = worker._process.call("choose_settings")
     worker.close()
-    with pytest.raises(EngineDied, match="the engine was ended"):
+    with pytest.raises(EngineDied, match="the model process was ended"):
         under_way.next(PATIENCE_S)
     assert ends(worker.pid)

@@ -44,7 +44,7 @@ def test_it_offers_what_open_models_offer(worker: Worker, runtime: Runtime) -> N
     assert [token for token, _ in tokens] == runtime.encode(QUESTION)
     assert b"".join(piece for _, piece in tokens).decode() == rendered
     assert worker.detokenize([token for token, _ in tokens]) == rendered
-    with pytest.raises(UserError, match="is no token"):
+    with pytest.raises(UserError, match="is not a token"):
         worker.detokenize([-1])
     assert all(0 < device.used <= device.total for device in models.memory())
 

@@ -212,9 +212,9 @@ class CompareScreen(ModalScreen[int | None]):
 
     def _tell(self) -> None:
         if not self._busy:
-            text = "One run of each mode, in turn.  Enter keeps the chosen answer, Esc closes"
+            text = "One run of each mode, one after the other.  Enter keeps the chosen answer, Esc closes"
         elif self._stopped_s is not None:
-            text = STUCK if self._is_stuck else "Stopping; what came is kept"
+            text = STUCK if self._is_stuck else "Stopping... The text so far is saved"
         else:
             name, which = mode_name(self._columns[self._at].mode), f"{self._at + 1} of {len(self._columns)}"
             text = f"Answering in {name}: {which}, one after the other.  Esc stops"

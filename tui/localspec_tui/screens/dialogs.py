@@ -231,12 +231,12 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         taken, excess = room.taken(room.dropped), room.excess(room.dropped)
         now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
         with Vertical(id="make-room") as box:
-            box.border_title = "Make room in the context"
+            box.border_title = "Free up context"
             yield Static(f"{now}Ticked exchanges are not sent to the model any more.")
             yield TickList[int](self._described, range(len(room.exchanges)), room.proposed())
             yield Static(id="make-room-sum")
             yield Static(
-                "What is left out stays visible in the chat, and can come back at any time.",
+                "Exchanges that are left out stay visible, and can be included again at any time.",
                 classes="make-room--note",
             )
             with Horizontal():

@@ -31,7 +31,7 @@ from localspec_tui.widgets.status import in_words
 FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | Ranked]]
 _LOOKS_S = 0.3  # at downloads
 _SIZE, _STATE = 9, 14  # columns
-_DOES = {"offered": "fetches", "fetching": "pauses", "paused": "goes on fetching", "here": "opens"}
+_DOES = {"offered": "downloads", "fetching": "pauses", "paused": "resumes", "here": "opens"}
 
 
 class ModelsScreen(ModalScreen[ModelChoice | None]):
@@ -57,7 +57,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         self._looking = " …"
         self._at: str | None = None  # row of which
         self._said = ""  # something was said
-        self._list = FilteredList("Type to narrow")
+        self._list = FilteredList("Type to filter")
 
     def compose(self) -> ComposeResult:
         """Yield the list, the details of one model, and its actions."""
@@ -99,7 +99,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         width = self._list.container_size.width - 4
         open_now = [realpath(model.path) for model in self._loader.open_now[:1]]
         here = [ListRow("", f"On {self._host}{self._looking}" if self._host else "On this machine")]
-        pairs = [] if self._host else [ListRow("", f"To fetch{self._looking}")]
+        pairs = [] if self._host else [ListRow("", f"To download{self._looking}")]
         for key, row in self._found.items():
             if isinstance(row, Ranked):
                 pairs.append(_pair_row(self._fetches.consider(row), width))
@@ -176,7 +176,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
             return ModelChoice(row.model.path.absolute(), draft.path)
         offer = self._fetches.consider(row)
         if offer.stage != "here":
-            raise UserError("these models are not here yet", "Enter fetches them")
+            raise UserError("these models are not downloaded yet", "Enter downloads them")
         return choice_of(offer.pair)
 
 
@@ -221,7 +221,7 @@ def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
 def _about_pair(offer: Offer) -> Iterator[str]:
     pair = offer.pair
     yield pair.names
-    yield f"{units.size(pair.download_bytes)} to fetch; {pair.speed} here; licence {pair.licences}"
+    yield f"{units.size(pair.download_bytes)} to download; {pair.speed} here; licence {pair.licences}"
     yield f"Cannot be opened here: {pair.problem}" if pair.problem else "; ".join(pair.reasons)
     yield f"from {', '.join(model.source for model in pair.missing)}; Enter {_DOES[offer.stage]} them"
     yield offer.problem

@@ -32,10 +32,10 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+n", "do('copy')", "Copy under a new name", id="profiles.copy"),
-        Binding("ctrl+o", "choose(True)", "Take, and open the settings", id="profiles.settings"),
+        Binding("ctrl+o", "choose(True)", "Use, and open the settings", id="profiles.settings"),
         Binding("ctrl+g", "do('edit')", "Edit its file", id="profiles.edit"),
         Binding("delete", "do('delete')", "Delete your own", id="profiles.delete"),
-        Binding("ctrl+d", "do('keep')", "Take for new chats", id="profiles.keep"),
+        Binding("ctrl+d", "do('keep')", "Use for new chats", id="profiles.keep"),
         Binding("escape", "dismiss(None)", "Close", id="profiles.leave"),
     ]
 
@@ -43,7 +43,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
         super().__init__()
         self._session = session
         self._folder = config_dir() / "profiles"
-        self._list = FilteredList("Type to narrow")
+        self._list = FilteredList("Type to filter")
         self._note = Static(id="profiles-note", markup=False)
 
     def compose(self) -> ComposeResult:
@@ -114,7 +114,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     async def _delete(self, profile: Profile) -> None:
         if not self._is_own(profile):
             raise UserError(f"{profile.title} comes with LocalSpec and stays")
-        question = f"Delete your profile {profile.title}? One of its name that is included takes its place."
+        question = f"Delete your profile {profile.title}? The built-in one of its name takes its place."
         if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep", is_careful=True)):
             await asyncio.to_thread(_remove, profile)
             await self._show(profile.name, f"{profile.title} is deleted")
@@ -122,7 +122,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     async def _keep(self, profile: Profile) -> None:
         await asyncio.to_thread(keep, {"chat.profile": profile.name})
         self._session.usual_profile = profile.name
-        self._note.update(f"new chats take {profile.title}, kept in config.toml")
+        self._note.update(f"new chats use {profile.title}, saved in config.toml")
 
 
 def _remove(profile: Profile) -> None:

@@ -44,7 +44,7 @@ class SettingRow(Horizontal):
         yield Static(self.setting.title, classes="title", markup=False)
         yield self.field
         yield self._origin
-        reset = Button("×", classes="reset", compact=True, tooltip="back to what holds without it")
+        reset = Button("×", classes="reset", compact=True, tooltip="reset to the default")
         reset.can_focus = False
         yield reset
 
@@ -101,9 +101,9 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+s", "keep('chat')", "Keep with this chat", id="settings.chat"),
-        Binding("f2", "keep('profile')", "Keep in the profile", id="settings.profile"),
-        Binding("f3", "keep('config')", "Keep in config.toml", id="settings.config"),
+        Binding("ctrl+s", "keep('chat')", "Save with this chat", id="settings.chat"),
+        Binding("f2", "keep('profile')", "Save in the profile", id="settings.profile"),
+        Binding("f3", "keep('config')", "Save in config.toml", id="settings.config"),
         Binding("ctrl+r", "reset", "Reset", id="settings.reset"),
         Binding(
             "up,shift+tab", "app.focus_previous", "Row above", id="settings.up", show=False, priority=True
@@ -122,7 +122,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
     def compose(self) -> ComposeResult:
         """Yield the rows above their explanation and the ways to save."""
         profile = self._session.followed.title
-        ways = {"chat": "Keep with this chat", "profile": f"In profile {profile}", "config": "In config.toml"}
+        ways = {"chat": "Save with this chat", "profile": f"In profile {profile}", "config": "In config.toml"}
         with Vertical(id="settings") as box:
             box.border_title = "Settings"
             with VerticalScroll(can_focus=False):
@@ -168,4 +168,4 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         if changed == self._warned_of:
             self.dismiss(None)
         self._warned_of = changed
-        self._hint.update("Esc again gives up what was changed; Enter keeps it.")
+        self._hint.update("Esc again drops the changes; Enter saves them.")

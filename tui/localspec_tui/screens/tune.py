@@ -165,7 +165,7 @@ class TuneScreen(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "enter", "Begin, close at the end", priority=True, id="tune.begin"),
         Binding("q", "begin(True)", "Tune quickly", id="tune.quick"),
-        Binding("r", "begin(False, True)", "Go on with a stopped run", id="tune.resume"),
+        Binding("r", "begin(False, True)", "Resume a stopped run", id="tune.resume"),
         Binding("escape,ctrl+c", "leave", "Stop, then close", priority=True, id="tune.leave"),
     ]
 
@@ -202,13 +202,13 @@ class TuneScreen(ModalScreen[None]):
                 yield TickList[TaskType](_line, TASKS, self._tasks)
                 yield Static(
                     "It takes a few minutes, and less when quick. The chat waits; its models are closed "
-                    "meanwhile. What does not beat plain decoding is switched off.",
+                    "meanwhile. Speculation is turned off for tasks where it does not beat plain decoding.",
                     id="tune-note",
                 )
                 with Horizontal():
                     yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
                     yield Button("Quick  q", compact=True, action="screen.begin(True)")
-                    go_on = Button("Go on  r", compact=True, action="screen.begin(False, True)", id="go-on")
+                    go_on = Button("Resume  r", compact=True, action="screen.begin(False, True)", id="go-on")
                     go_on.display = False
                     yield go_on
                     yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
@@ -278,7 +278,7 @@ class TuneScreen(ModalScreen[None]):
         if self._progress is not None:
             return
         if not chosen:
-            self.query_one("#tune-note", Static).update("Choose at least one kind of work, with Space.")
+            self.query_one("#tune-note", Static).update("Choose at least one task with Space.")
             return
         tasks = tuple(task for task in TASKS if task in chosen)
         self._progress = TuneProgress(tasks, time.monotonic())
@@ -291,10 +291,10 @@ class TuneScreen(ModalScreen[None]):
     async def _run(self, choice: TuneChoice) -> None:
         try:
             await asyncio.to_thread(self._tune, choice)
-            outcome = Content("Tuned; the settings are kept, and mode auto uses them")
+            outcome = Content("Tuned; the settings are saved, and mode auto uses them")
         except Cancelled:
             tasks = " ".join(choice.tasks)
-            outcome = Content(f"Stopped; what was found is kept. /tune {tasks}, then r, goes on with it")
+            outcome = Content(f"Stopped; results so far are saved. /tune {tasks}, then r, resumes")
         except Exception as error:  # noqa: BLE001 - the view reports it
             outcome = Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
         self._look()
@@ -332,7 +332,7 @@ class TuneScreen(ModalScreen[None]):
 
     def _head(self, progress: TuneProgress) -> str:
         if self._stop.wanted:
-            return "Stopping; what was found is kept"
+            return "Stopping... Results so far are saved"
         now_s = time.monotonic()
         left_s = progress.left_s(now_s)
         left = "" if left_s is None else f", about {duration(left_s)} left"

@@ -29,8 +29,14 @@ def glossary() -> dict[str, str]:
 def _pattern() -> re.Pattern[str]:
     """Return a pattern that finds the terms in a text, the longest first, also at the start of a sentence."""
     longest = sorted(glossary(), key=len, reverse=True)
-    found = "|".join(f"[{word[0]}{word[0].upper()}]{re.escape(word[1:])}" for word in longest)
-    return re.compile(rf"(?<!\w)(?:{found})(?=s?(?!\w))")
+    found = "|".join(_spelt(word) for word in longest)
+    return re.compile(rf"(?:{found})(?=s?(?!\w))")
+
+
+def _spelt(term: str) -> str:
+    """Return a pattern of a term; one that begins with a sign may follow a number, as in `1.9× plain`."""
+    start = r"(?<!\w)" if term[0].isalnum() else ""
+    return f"{start}[{term[0]}{term[0].upper()}]{re.escape(term[1:])}"
 
 
 def explained(text: str) -> Iterator[tuple[range, str]]:

@@ -42,7 +42,7 @@ def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
 
 def _group(chat: ChatInfo, today: date) -> str:
     if chat.deleted is not None:
-        return "Bin, kept for 30 days"
+        return "Bin, deleted after 30 days"
     if chat.pinned or not chat.messages:
         return "Pinned" if chat.messages else "Not sent yet"
     day = local_date(chat.updated)
@@ -243,7 +243,7 @@ class ChatList(ScrollView, can_focus=True):
         self.hovered = row if row in self._chats else None
         action = self._action_at(event) if self.hovered is not None else None
         if self.hovered is not None and self._chats[row].deleted is not None:
-            self.tooltip = "Bring back"
+            self.tooltip = "Restore"
         else:
             self.tooltip = action.capitalize() if action else None
 
@@ -322,7 +322,7 @@ class TitleInput(Input):
     """The title of one chat over its row; leaving it saves the change, Escape does not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Keep the old title", id="sidebar.cancel_rename"),
+        Binding("escape", "cancel", "Leave the title unchanged", id="sidebar.cancel_rename"),
     ]
 
     def __init__(self) -> None:

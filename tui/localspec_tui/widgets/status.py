@@ -118,10 +118,10 @@ def context_part(used: int, size: int, *, estimated: bool) -> StatusPart:
     bar = "▓" * filled + "░" * (BAR - filled)
     about = "~" if estimated else ""
     text, style = f"context {about}{thousands(used)}/{thousands(size)} {bar}", ""
-    meaning = f"This chat takes {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    meaning = f"This chat uses {'about ' if estimated else ''}{used:,} of {size:,} tokens"
     if share >= FULL:
         text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"
-        meaning += "; /room leaves earlier exchanges out"
+        meaning += "; /room leaves out earlier exchanges"
     elif share >= FILLING:
         text, style = f"{text} filling", "$text-warning"
     return StatusPart(text, meaning, 3, style, "right")
@@ -300,7 +300,7 @@ class FigureRow(Explained):
     def render(self) -> Content:
         """Return the figures that fit: the time to the first token goes before the gain of speculation."""
         items = self.text.split("  ")
-        ranks = (SPARE if item.startswith("first after") else rank for rank, item in enumerate(items))
+        ranks = (SPARE if item.startswith("first token after") else rank for rank, item in enumerate(items))
         parts = [StatusPart(item, "", rank) for rank, item in zip(ranks, items, strict=True)]
         return lay_out(self.content_size.width, parts)
 

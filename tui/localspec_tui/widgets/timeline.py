@@ -43,7 +43,7 @@ _SHAPES = {
 _RESTS = {Activity.IDLE, Activity.WAIT}
 _MARKS = {
     DraftOrigin.AHEAD: ("●", "$text-success bold", "prepared ahead"),
-    DraftOrigin.FRESH: ("○", "$text-warning bold", "just in time"),
+    DraftOrigin.FRESH: ("○", "$text-warning bold", "on demand"),
     DraftOrigin.NGRAM: ("◆", "$text-accent bold", "repetition"),
     DraftOrigin.NONE: ("·", "$foreground-muted", "no draft"),
 }

@@ -13,18 +13,18 @@ from localspec.units import size
 TRIES = (
     ("Type below and press Enter.", ""),
     ("/", "commands, completed with Tab"),
-    ("@notes.txt", "takes a file along"),
+    ("@notes.txt", "attaches a file"),
     ("Ctrl+K", "searches all chats"),
-    ("F2, F3", "which words the small model guessed; both models at work"),
+    ("F2, F3", "which tokens the draft model wrote; both models at work"),
     ("F4", "answers again: plain, speculative and SSD, side by side"),
     ("F1", "all keys and commands; F8 chooses other models"),
 )
 
 _WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
-    "offered": ("Fetch them", "Nothing is fetched unless you ask for it, and you can chat meanwhile."),
-    "fetching": ("Pause", "Fetching: {}"),
-    "paused": ("Go on", "Paused: {}"),
-    "here": ("Open them", "They are here. Your chats stay as they are."),
+    "offered": ("Download them", "Nothing is downloaded unless you ask for it, and you can chat meanwhile."),
+    "fetching": ("Pause", "Downloading: {}"),
+    "paused": ("Resume", "Paused: {}"),
+    "here": ("Open them", "They are downloaded. Your chats stay as they are."),
 }
 
 
@@ -41,7 +41,7 @@ class PairOffer(Vertical):
     def show(self, offer: Offer, key: str) -> None:
         """Show how far it is; `key` does what the button does."""
         pair, (does, how_far) = offer.pair, _WORDS[offer.stage]
-        facts = [f"{size(pair.download_bytes)} to fetch"] if offer.stage == "offered" else []
+        facts = [f"{size(pair.download_bytes)} to download"] if offer.stage == "offered" else []
         lines = (
             f"The best models for this machine:\n{pair.names}",
             "; ".join([*facts, f"{pair.speed} here", f"licence {pair.licences}"]),

@@ -53,7 +53,7 @@ async def _settings(pane: ChatPane, _argument: str) -> None:
         pane.show_figures()
         pane.status.say(words)
         if needs_reopening:
-            pane.ask(AskScreen("Open the models anew now, with the other context?", no="Later"), reopen)
+            pane.ask(AskScreen("Reload the models now, with the new context?", no="Later"), reopen)
 
     found = await asyncio.to_thread(sources, pane.session, pane.loader.ready)
     pane.ask(SettingsScreen(pane.session, found), take)
@@ -96,7 +96,7 @@ async def _vim(pane: ChatPane, _argument: str) -> None:
     is_on = not prompt.vim_mode
     prompt.vim_mode = "INSERT" if is_on else ""
     await asyncio.to_thread(keep, {"chat.vim": is_on})
-    pane.status.say(f"vim keys are {'on' if is_on else 'off'}, kept in config.toml")
+    pane.status.say(f"vim keys are {'on' if is_on else 'off'}, saved in config.toml")
 
 
 ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {

@@ -186,7 +186,7 @@ class ChatPane(Vertical):
         await self.begin_anew(at, self._left_text)
         if title is not None:
             self.status.say(
-                f"the answer in “{title}” was stopped; what came is kept, and /continue there goes on"
+                f"the answer in “{title}” was stopped; its text is saved, and /continue there resumes it"
             )
 
     def take_unsent(self) -> tuple[int, str]:
@@ -242,7 +242,7 @@ class ChatPane(Vertical):
         """Show where the answer is going to be written; one that failed at once is gone already."""
         options = self.session.in_use
         assert options is not None  # it is being used
-        self.timeline.clear(f"{mode_name(options.request.settings.mode)} answer under way")
+        self.timeline.clear(f"{mode_name(options.request.settings.mode)} answer in progress")
         self.title_bar.chat_title = self.session.chat.info.title
         try:
             # the text so far is drained: the chat may already have some of the next
@@ -269,7 +269,7 @@ class ChatPane(Vertical):
         if error is None and not answer.is_stopped:
             await self._ask_waiting()
         elif answer.is_stopped and self.session.queue:
-            self.status.say("stopped; what waits is sent by Enter in an empty prompt", is_error=True)
+            self.status.say("stopped; Enter in an empty prompt sends the next queued prompt", is_error=True)
 
     async def _explain(self, error: BaseException, answer: RunningAnswer) -> None:
         """Report the error of an answer, and offer a way out."""
@@ -280,9 +280,9 @@ class ChatPane(Vertical):
                 await self.status.attempt(self.make_room(answer))
             case ServerLost() if self.go_home is not None and answer.models is not None:
                 await asyncio.to_thread(self.loader.release)
-                self.offer_home(f"{error}. What was written is kept.", otherwise="Open there again")
+                self.offer_home(f"{error}. The text so far is saved.", otherwise="Open there again")
             case EngineDied():
-                self.status.say(f"{error}; what was written is kept", is_error=True)
+                self.status.say(f"{error}; the text so far is saved", is_error=True)
                 self.loader.reopen(answer.models)
             case _:
                 self.status.say(in_words(error), is_error=True)
@@ -443,7 +443,9 @@ class ChatPane(Vertical):
         async def take(dropped: tuple[int, ...] | None) -> None:
             if dropped is None:
                 excess = room.waits and room.excess(room.dropped)
-                self.status.say(f"still too long by {excess:,} tokens; /room makes room" if excess else "")
+                self.status.say(
+                    f"still too long by {excess:,} tokens; use /room to leave out exchanges" if excess else ""
+                )
                 return
             await self.controller.leave_out(dropped, waits=room.waits, answer=answer)
             self.status.count_anew()

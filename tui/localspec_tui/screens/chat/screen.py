@@ -81,7 +81,7 @@ class ChatScreen(Screen[int]):
         *_command_bindings(),
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
-        Binding("ctrl+z", "restore_last", "Bring a deleted chat back", id="chat.restore", priority=True),
+        Binding("ctrl+z", "restore_last", "Restore the deleted chat", id="chat.restore", priority=True),
         Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
@@ -191,14 +191,14 @@ class ChatScreen(Screen[int]):
                 self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
             elif offer.stage == "here" and (is_best or not is_new):
                 what = "better models are" if is_best else f"{offer.pair.pair.target.title} is"
-                self.say(f"{what} here: {key} opens them")
+                self.say(f"{what} downloaded: {key} opens them")
             elif offer.stage == "paused" and is_best and is_new:
-                self.say(f"better models are partly here: {key} goes on with them")
+                self.say(f"better models are partly downloaded: {key} resumes")
 
     async def fetch_best(self) -> None:
         """Download the best models for this machine, pause that, or open them once they are downloaded."""
         if (offer := self._best) is None:
-            raise UserError("there are no better models to fetch", "/model lists others")
+            raise UserError("there are no better models to download", "/model lists others")
         if offer.stage == "here":
             await self._open_models(await asyncio.to_thread(choice_of, offer.pair), keeps=True)
             self.say("these models open from now on")
@@ -229,7 +229,7 @@ class ChatScreen(Screen[int]):
         from localspec_tui.screens.models import ModelsScreen
 
         if self.choices is None:
-            raise UserError("a server holds these models", "start without --attach for others")
+            raise UserError("these models are on a server", "start without --attach for others")
         host = self.host if self.pane.go_home else ""
         if name and not host:
             choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
@@ -294,9 +294,9 @@ class ChatScreen(Screen[int]):
                 await asyncio.to_thread(self.session.store.delete, chat.id)
                 await self._list_chats()
             self._deleted.append((chat, was_open))
-            self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} brings it back")
+            self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
 
-        question = f"Put {name} into the bin? It can be brought back for 30 days."
+        question = f"Put {name} into the bin? It can be restored for 30 days."
         self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
@@ -360,7 +360,7 @@ class ChatScreen(Screen[int]):
 
     def _show_setting(self, setting: Setting, *, is_new: bool) -> None:
         """Show a setting of the open chat; a system prompt that is not new can be edited."""
-        session, kept = self.session, ", kept with this chat" * is_new
+        session, kept = self.session, ", saved with this chat" * is_new
         self.pane.show_figures()
         match setting:
             case "mode":
@@ -372,7 +372,7 @@ class ChatScreen(Screen[int]):
                 self.say(f"temperature {session.sampling(self._loader.ready).temperature:g}{kept}")
             case "system prompt" if is_new:
                 has_one = bool(session.chat.system)
-                self.say("this chat keeps a system prompt of its own" if has_one else "no system prompt")
+                self.say("this chat has its own system prompt" if has_one else "no system prompt")
             case "system prompt":
                 self.pane.ask(EditScreen("System prompt of this chat", session.chat.system), self._set_system)
             case _:

@@ -21,7 +21,7 @@ from localspec.inference.interface import QuickChooser
 from localspec_tui.widgets.status import StatusLine, context_part, in_words
 
 UNOPENED = "no models are open; the next prompt opens them"
-STUCK = "the engine does not react; Esc again ends it, and opens the models anew"
+STUCK = "the model process is not responding; Esc again restarts it"
 NOTICE_S = 12.0
 MEASURING_S = 0.25  # between two looks whether costs are being measured
 

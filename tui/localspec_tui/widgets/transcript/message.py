@@ -429,7 +429,7 @@ class MessageView(Vertical, can_focus=True):
         self._heading.update(_name(item))
         state = _STATES.get(message.state, "")
         self._state.display = bool(state)
-        way = _word("continue", "/continue goes on" if self._is_last else "continue")
+        way = _word("continue", "/continue resumes it" if self._is_last else "continue")
         self._state.update(Content.assemble(f"{state} - ", way) if state else "")
         self._label.display = bool(item.label)
         self._label.text = item.label
