@@ -77,8 +77,8 @@ async def test_everything_where_there_is_room() -> None:
 @pytest.mark.parametrize(
     ("width", "words"),
     [
-        (126, f"{ALL} {METER}"),
-        (86, f"{FIGURES} {METER}"),
+        (112, f"{ALL} {METER}"),
+        (74, f"{FIGURES} {METER}"),
         (62, f"SSD 58 tokens/s 1.9× plain {METER}"),
         (38, "SSD 58 tokens/s 1.9× plain"),
         (8, "SSD"),
@@ -100,7 +100,7 @@ TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
             210,
             f"auto: {ALL} profile auto: coding {TUNED} {RIGHT}",
         ),
-        (120, f"auto: {FIGURES} profile auto: coding {METER}"),
+        (104, f"auto: {FIGURES} profile auto: coding {METER}"),
         (94, f"auto: SSD 58 tokens/s 1.9× plain profile auto: coding {METER}"),
     ],
 )
