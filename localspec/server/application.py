@@ -163,7 +163,7 @@ class _Impatient(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(msg)
         assert isinstance(self.config.app, LoggedApplication)
-        self.config.app.tell("400 not HTTP")
+        self.config.app.tell("400 the data is not HTTP")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

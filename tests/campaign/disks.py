@@ -118,7 +118,7 @@ def _write(rng: random.Random, store: Store, chat: int, taken: dict[int, str]) -
             number = store.add(chat, None, "assistant", text).id
         taken[number] = text
     except StoreError as error:
-        require("no room left" in str(error), f"told as {error}")
+        require("no space left" in str(error), f"told as {error}")
 
 
 def read_only(_rng: random.Random, folder: Path) -> None:

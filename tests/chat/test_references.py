@@ -137,12 +137,12 @@ def test_lines_of_a_file_that_is_too_large_as_a_whole(folder: Path) -> None:
         ("see a/@notes.txt", "an address or a path"),
         (r"C:\dir\@notes.txt", "an address or a path"),
         ("first.last+tag@main.py", "an address or a path"),
-        ("```\n@notes.txt\n```", "block of code"),
-        ("> ```\n> @notes.txt\n> ```", "block of code"),
-        ("@notes.txt.bak", "goes on"),
-        ("@notes.txt_old", "goes on"),
-        ("@Makefile2", "goes on"),
-        ("@app.route('/x')", "goes on"),
+        ("```\n@notes.txt\n```", "code block"),
+        ("> ```\n> @notes.txt\n> ```", "code block"),
+        ("@notes.txt.bak", "continues"),
+        ("@notes.txt_old", "continues"),
+        ("@Makefile2", "continues"),
+        ("@app.route('/x')", "continues"),
     ],
 )
 def test_what_looks_like_a_file_and_is_not_attached_is_told(prompt: str, why: str, folder: Path) -> None:

@@ -156,7 +156,7 @@ def test_exit_leaves_at_once(fake: FakeRuntime, invoke: Invoke, leave: str) -> N
         ("/mode fast", "there is no mode `fast`"),
         ("/temp hot", "`hot` is not a temperature"),
         ("/undo", "nothing to undo"),
-        ("/regen", "no answer to write anew"),
+        ("/regen", "no answer to regenerate"),
         ("/mode ssd", "needs a draft model"),
         ("/regen ssd", "needs a draft model"),
         ("/clear the table", "nothing can follow /clear"),

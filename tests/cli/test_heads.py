@@ -68,7 +68,7 @@ def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_told(
 ) -> None:
     outcome = invoke("run", "Hi", "-m", str(made_hybrid), "--mode", mode, "--no-fit")
     assert outcome.code == 0
-    assert ("note: a head waits for what its target reads" in outcome.err) == told
+    assert ("note: a head waits for its target's states" in outcome.err) == told
 
 
 def test_a_head_for_another_target_is_refused(

@@ -243,7 +243,7 @@ def test_deleting_and_restoring(invoke: Invoke) -> None:
     assert "`localspec history restore 1 2`" in outcome.err
     assert numbers(invoke) == []
     assert sorted(numbers(invoke, "--deleted")) == [1, 2]
-    assert "`localspec history restore 1` installs it back" in invoke("history", "show", "1").err
+    assert "`localspec history restore 1` restores it" in invoke("history", "show", "1").err
     assert json.loads(invoke("history", "restore", "--json", "1").out) == {"schema": 1, "restored": [1]}
     assert numbers(invoke) == [1]
     assert json.loads(invoke("history", "delete", "1", "--json").out) == {"schema": 1, "deleted": [1]}

@@ -117,7 +117,7 @@ def test_a_mistake_is_told_and_the_next_edit_mends_it(invoke: Invoke, own: Path,
 def test_a_mistake_in_the_prompts_is_a_mistake(invoke: Invoke, editor: Editor) -> None:
     editor(saves(GOOD + '[tuning]\nprompts = [\n"a",\n"a"]\n'))
     outcome = invoke("profiles", "edit", "coding")
-    assert "line 6: this prompt is already in `prompts` already" in outcome.err
+    assert "line 6: this prompt is already in `prompts`" in outcome.err
 
 
 def test_a_broken_file_can_be_mended(invoke: Invoke, own: Path, editor: Editor) -> None:

@@ -163,7 +163,7 @@ def test_nobody_there_is_told() -> None:
     ("arguments", "told"),
     [
         (["--host", "tower"], "is not an IPv4 address"),
-        (["--host", "0.0.0.0"], "lets anybody who reaches it use this machine"),
+        (["--host", "0.0.0.0"], "lets anyone who reaches it use this machine"),
         (["--device", "CUDA9"], "no device is called 'CUDA9'|lacks the RPC backend"),
     ],
 )

@@ -105,7 +105,7 @@ def test_what_is_no_http_leaves_a_line(made_up: Served, lines: list[str]) -> Non
         client.sendall(b"xyzzy\r\n\r\n")
         assert b"400" in client.recv(100)
         until(lambda: bool(lines))
-    assert said(lines) == ["400 the data is not a HTTP"]
+    assert said(lines) == ["400 the data is not HTTP"]
 
 
 def test_what_is_answered_leaves_the_line_of_its_figures_alone(made_up: Served, lines: list[str]) -> None:

@@ -79,7 +79,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("theme = 'x'\n[model]\n", 2, "did you mean `models`?"),
         ("[models]\ntraget = 'x'", 2, "did you mean `target`?"),
         ("[models]\ntarget = 1", 2, "has to be a text"),
-        ("[models]\ntarget = '~nobody-of-that-name/x'", 2, "home folder of somebody unknown"),
+        ("[models]\ntarget = '~nobody-of-that-name/x'", 2, "home folder of an unknown user"),
         ("[models]\n\ndraft = 'x'", 3, "there is no `target`"),
         ("[models]\ncontext = 63", 2, "use 0 or 64 and more"),
         ("[models]\ncontext = -1", 2, "0 to 16777216"),

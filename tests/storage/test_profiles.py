@@ -210,9 +210,9 @@ def test_a_task_is_done_by_the_profile_of_a_shipped_name(folder: Path, task: Tas
         (MINIMAL + tuning(ASKED[:7]), 4, "at least 8 prompts, not 7"),
         (MINIMAL + tuning(held_out=KEPT[:3]), 14, "at least 4 prompts, not 3"),
         (MINIMAL + tuning(("a", " ", *ASKED)), 6, "a prompt in `prompts` is empty"),
-        (MINIMAL + tuning((*ASKED, " p 1 ")), 13, "stands in `prompts` already"),
-        (MINIMAL + tuning(held_out=("x", "p 3", *KEPT)), 16, "stands in `prompts` already"),
-        (MINIMAL + tuning(held_out=("x", "x", *KEPT)), 16, "stands in `held_out` already"),
+        (MINIMAL + tuning((*ASKED, " p 1 ")), 13, "already in `prompts`"),
+        (MINIMAL + tuning(held_out=("x", "p 3", *KEPT)), 16, "already in `prompts`"),
+        (MINIMAL + tuning(held_out=("x", "x", *KEPT)), 16, "already in `held_out`"),
     ],
 )
 def test_a_mistake_is_named_with_file_and_line(folder: Path, text: str, line: int, words: str) -> None:

@@ -54,7 +54,7 @@ async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names:
         desk.chat.query_one(TitleBar).models = names
         await desk.pilot.pause()
         bar = desk.screen_text().split("\n")[0]
-        assert "Auto  mode auto  " in bar
+        assert "profile Auto · mode auto · " in bar
         assert bar.endswith(seen)
         assert bar.startswith(" a question")
         assert "…" in bar

@@ -10,7 +10,7 @@ from localspec_tui.widgets.explained import explained, glossary
     [
         ("auto: plain is fastest here", ["auto", "plain"]),
         ("80% accepted  58 tokens/s  1.9× plain", ["accepted", "tokens/s", "× plain"]),
-        ("SSD → speculative  3.4 tokens/round", ["SSD", "speculative", "token", "round"]),
+        ("SSD → speculative  3.4 tokens/round", ["SSD", "speculative", "tokens/round"]),
         ("task  mode  K  fan-out  temp  C  simulated", ["K", "fan-out", "temp", "C", "simulated"]),
         ("Draft 6, N-gram; c continues, drafting ok", ["Draft", "N-gram"]),
         ("a temple of targets", ["target"]),

@@ -33,7 +33,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
     async with desktop(tmp_path, says("word " * 30), size=size, config=config) as screen:
         await screen.answered(CODE)
         assert "profile auto: coding" in screen.status()
-        assert screen.chat.query_one(TitleBar).profile == "Auto"
+        assert screen.chat.query_one(TitleBar).profile == "profile Auto"
         await screen.answered(TALK)
         assert "profile auto: general" in screen.status()
         await screen.enter("/profile coding")
@@ -43,7 +43,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
         await screen.enter("/profile auto")
         await screen.shows("profile Auto: Coding for questions about programs")
         await screen.answered(CODE)
-        assert screen.chat.query_one(TitleBar).profile == "Auto"
+        assert screen.chat.query_one(TitleBar).profile == "profile Auto"
         assert screen.models.requests[-1].sampling.temperature == 0.2
 
 

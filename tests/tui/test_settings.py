@@ -149,7 +149,7 @@ async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened
         await desk.press(*["backspace"] * 4, *"5", "ctrl+s")
         await desk.shows("a whole number, 64 to 16,777,216")
         await desk.press("backspace", *"8192", "ctrl+s")
-        await desk.shows("Open the models anew now")
+        await desk.shows("Reload the models now")
         assert path.read_text(encoding="utf-8") == "[models]\ncontext = 8192  # enough\n"
         await desk.press("y")
         await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is desk.models)

@@ -82,13 +82,13 @@ async def hover(desk: Desktop, kind: type[Explained], word: str) -> str:
 async def test_the_timeline_and_the_message_explain_their_words_under_the_pointer(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 60), size=(120, 40)) as desk:
         await desk.answered("go")
-        assert "reads the question" in await hover(desk, FigureRow, "first after")
+        assert "processes the question" in await hover(desk, FigureRow, "first token after")
         await desk.press("f3")
         await desk.pilot.pause()
         timeline = desk.chat.query_one(Timeline)
         rows = desk.screen_text().splitlines()[timeline.region.y : timeline.region.bottom]
         assert not unexplained("\n".join(rows))
-        assert "checks a draft" in await hover(desk, Timeline, "verify")
+        assert "pass over a draft" in await hover(desk, Timeline, "verify")
         assert "without" not in await hover(desk, Timeline, "tokens/s")
         await desk.press("f2")
         await desk.shows("bonus")

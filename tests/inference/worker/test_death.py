@@ -134,7 +134,7 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
             ["anything"],
             "the model process was ended by the system, probably for lack of memory (SIGKILL)",
         ),
-        (-4, [], "built for another processor"),
+        (-4, [], "built for another CPU"),
         (-7, [], "crashed"),
         (-1, [], "was ended (SIGHUP)"),
         (-250, [], "was ended (signal 250)"),

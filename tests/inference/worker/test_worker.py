@@ -141,16 +141,16 @@ def until_paused(worker: Worker, request: Request) -> tuple[str, int]:
 
 def test_answers_take_turns_and_their_caches_are_kept(worker: Worker) -> None:
     models: SharedModels = worker
-    request = greedy(prompt=(Message("user", LONG_STORY),))
-    whole = text_of(list(models.generate(request)))
+    request = greedy(prompt=(Message("user", LONG_STORY),), max_tokens=300)
     models.keep_conversations(2**30)
     text, number = until_paused(worker, request)
     assert text_of(list(models.generate(greedy())))
     saved = models.saved()
     assert (saved.count, saved.limit) == (1, 2**30)
-    assert text + text_of(list(models.resume(number))) == whole
+    text += text_of(list(models.resume(number)))
     models.keep_conversations(0)
     assert models.saved().count == 0
+    assert text == text_of(list(models.generate(request)))
 
 
 def test_a_paused_answer_can_be_dropped_while_another_is_written(worker: Worker) -> None:

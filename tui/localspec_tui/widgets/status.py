@@ -322,7 +322,7 @@ class TitleBar(Widget):
         room, title = self.size.width - 2, Content(self.chat_title or "New chat").stylize("bold")
         named = [(self.fetching, "model"), (self.profile, "profile")]
         named += [(self.mode, "settings"), (self.models, "model")]
-        right = Content("  ").join(
+        right = Content(" · ").join(
             Content.styled(text, Style.from_meta({"@click": f"screen.command({name!r})"}))
             for text, name in named
             if text

@@ -153,7 +153,7 @@ class ChatPane(Vertical):
     def show_figures(self) -> None:
         """Show title, profile, mode and the figures of the last answer of the open chat."""
         self.title_bar.chat_title = self.session.chat.info.title
-        self.title_bar.profile = self.session.profile.title
+        self.title_bar.profile = f"profile {self.session.profile.title}"
         self.title_bar.mode = f"mode {MODE_NAMES.get(self.session.mode or '', 'auto')}"
         self.status.show_chat(answering=self.answering)
         if not self.working:
