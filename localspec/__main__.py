@@ -15,11 +15,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from localspec.cli.main import main as command_line
 
     if argv is None:
-        return command_line(sys.argv[1:], open_screen, get_ready)
+        return command_line(sys.argv[1:], open_screen, preload)
     return command_line(argv, open_screen)
 
 
-def get_ready(argv: Sequence[str]) -> None:
+def preload(argv: Sequence[str]) -> None:
     """Start the process that is to open models, while this one finds out which."""
     from localspec.inference.worker import start_early
 

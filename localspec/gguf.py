@@ -24,7 +24,7 @@ TOKENS = "tokenizer.ggml.tokens"
 _ALIGNMENT = "general.alignment"
 _LARGEST = 2**32  # llama.cpp reads what a model consists of into 32 bits
 _LONGEST_NAME = 200
-_MOST_ELEMENTS = 2**63  # of a tensor, as in ggml
+_MAX_ELEMENTS = 2**63  # of a tensor, as in ggml
 
 
 @cache
@@ -119,15 +119,15 @@ _UINT32, _STRING, _ARRAY = 4, 8, 9
 _DIMENSIONS = 4  # ggml.h, GGML_MAX_DIMS
 _ARRAY_HEAD = 12  # the kind of its members and their number
 _MAGIC = 8  # bytes, with the version
-_LEAST_ENTRY, _LEAST_TENSOR = 13, 24  # bytes in a header
-_MOST_LISTED = 50_000  # keys, or tensors; large models have some thousands
+_MIN_ENTRY, _MIN_TENSOR = 13, 24  # bytes in a header
+_MAX_LISTED = 50_000  # keys, or tensors; large models have some thousands
 _NUMBERS_KEPT = 1024  # short arrays of numbers are per-layer settings; longer ones belong to the vocabulary
 
 Ranges = Callable[[int, int], bytes]
 """Reads a number of bytes of a file from an offset."""
 
 _FIRST_READ, _GROWTH = 1 << 20, 4  # most headers are 1 to 16 MB, nearly all of it the vocabulary
-_LARGEST_HEADER = 64 << 20  # of 8 million empty texts it is read in 2 s
+_MAX_HEADER = 64 << 20  # of 8 million empty texts it is read in 2 s
 
 
 class _Reader:
@@ -142,7 +142,7 @@ class _Reader:
     def check(self, count: int) -> None:
         """Raise EOFError if the file lacks `count` more bytes, ValueError if a header cannot be so long."""
         end = self.at + count
-        if end > min(self._size, _LARGEST_HEADER):
+        if end > min(self._size, _MAX_HEADER):
             raise EOFError if end > self._size else ValueError
 
     def skip(self, count: int) -> int:
@@ -152,7 +152,7 @@ class _Reader:
             self.check(count)
         self.at += count
         while len(self.data) < self.at:
-            wanted = min(max(len(self.data) * _GROWTH, self.at), self._size, _LARGEST_HEADER)
+            wanted = min(max(len(self.data) * _GROWTH, self.at), self._size, _MAX_HEADER)
             if not (piece := self._read(len(self.data), wanted - len(self.data))):
                 raise EOFError
             self.data += piece
@@ -207,9 +207,9 @@ def parse(path: Path, reader: _Reader, file_bytes: int) -> Header:
     """Read a header at the reader's position."""
     reader.skip(_MAGIC)
     count, entries = reader.count(), reader.count()
-    if max(count, entries) > _MOST_LISTED:
+    if max(count, entries) > _MAX_LISTED:
         raise ValueError
-    reader.check(entries * _LEAST_ENTRY + count * _LEAST_TENSOR)
+    reader.check(entries * _MIN_ENTRY + count * _MIN_TENSOR)
     values: dict[str, Scalar] = {}
     numbers: dict[str, tuple[float, ...]] = {}
     counts: dict[str, int] = {}
@@ -267,7 +267,7 @@ def _tensors(reader: _Reader, count: int) -> tuple[tuple[Tensor, ...], int]:
         kind, offset = int(reader.number("I")), int(reader.number("Q"))
         _, per_block, block_bytes = types.get(str(kind), ("", 1, 0))  # of a later type only its start counts
         elements = prod(sizes)
-        if elements >= _MOST_ELEMENTS:
+        if elements >= _MAX_ELEMENTS:
             raise ValueError
         size = elements // per_block * block_bytes
         listed.append(Tensor(name, kind, sizes, elements, size, offset))
@@ -390,7 +390,7 @@ def _plain_errors(path: Path) -> Iterator[None]:
         raise ModelFileError(f"{path} has a broken GGUF header", "download the file again") from None
 
 
-_MOST_PARTS = 10_000
+_MAX_PARTS = 10_000
 _PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
@@ -438,7 +438,7 @@ def _paths(header: Header) -> list[Path]:
     count = header.integer("split.count")
     if count <= 1:
         return [header.path]
-    if count > _MOST_PARTS:
+    if count > _MAX_PARTS:
         raise ModelFileError(f"{header.path} claims {count:,} parts", "download the file again")
     suffix = f"-{header.integer('split.no') + 1:05d}-of-{count:05d}.gguf"
     if not header.path.name.endswith(suffix):

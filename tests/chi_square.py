@@ -7,7 +7,7 @@ from math import erfc, exp, lgamma, log, sqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_FEWEST_EXPECTED = 5.0
+_MIN_EXPECTED = 5.0
 
 Floats = NDArray[np.float64]
 
@@ -34,8 +34,8 @@ def _pooled(counts: Floats, wanted: Floats) -> tuple[Floats, Floats]:
     """Merge the cells that expect least until every cell expects enough."""
     order = wanted.argsort()
     counts, wanted = counts[order], wanted[order]
-    small = int((wanted < _FEWEST_EXPECTED).sum())
-    while 0 < small < len(wanted) and wanted[:small].sum() < _FEWEST_EXPECTED:
+    small = int((wanted < _MIN_EXPECTED).sum())
+    while 0 < small < len(wanted) and wanted[:small].sum() < _MIN_EXPECTED:
         small += 1
     if small == 0:
         return counts, wanted

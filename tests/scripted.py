@@ -118,7 +118,7 @@ def _pieces(words: Sequence[str], stats: RoundStats) -> tuple[TextPiece, ...]:
     return (TextPiece("".join(accepted), drafted), own) if accepted else (own,)
 
 
-PATIENCE_S = 10.0  # a gate that nobody opens fails the test instead of holding it for ever
+TIMEOUT_S = 10.0  # a gate that nobody opens fails the test instead of holding it for ever
 
 MARKDOWN = """\
 ## Sorting a list
@@ -165,7 +165,7 @@ class Gate:
         """Wait until the gate is open or the answer cancelled."""
         self.reached.set()
         with self._changed:
-            passed = self._changed.wait_for(lambda: self._open or cancelled.is_set(), PATIENCE_S)
+            passed = self._changed.wait_for(lambda: self._open or cancelled.is_set(), TIMEOUT_S)
         assert passed, "nobody opened the gate"
 
 

@@ -14,7 +14,7 @@ from localspec.app import opening
 from localspec.app.opening import Tell
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts
-from localspec.chat.answer_settings import DRAFT_MODES, PairKnowledge
+from localspec.chat.answer_settings import DRAFT_MODES, TunedLookup
 from localspec.errors import UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.models.pair_files import PairFiles
@@ -108,7 +108,7 @@ def placed_pair(
 
 
 def tuned_settings(
-    experience: PairKnowledge, prompts: Sequence[Prompt], tell: Tell
+    tuned_for: TunedLookup, prompts: Sequence[Prompt], tell: Tell
 ) -> dict[str, EngineSettings]:
     """Return the tuned settings of every task of the prompts; raises UserError for missing or stale ones."""
     found: dict[str, EngineSettings] = {}
@@ -118,7 +118,7 @@ def tuned_settings(
                 f"`{task}` is not a task that can be tuned, so mode {TUNED} cannot answer its prompts",
                 f"leave {TUNED} out of --modes, or choose other --tasks: {', '.join(get_args(TaskType))}",
             )
-        known = experience(cast("TaskType", task))
+        known = tuned_for(cast("TaskType", task))
         if known is None:
             raise UserError(
                 f"there are no tuned settings for {task} with these models on this machine",

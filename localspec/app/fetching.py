@@ -27,7 +27,7 @@ from localspec.storage.config import models_table, prepare
 from localspec.storage.paths import config_dir
 
 if TYPE_CHECKING:
-    from localspec.app.recommendation import Ranked
+    from localspec.app.recommendation import RankedPair
     from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel
 
 Tell = Callable[[str], object]
@@ -89,7 +89,7 @@ def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, forc
     return pull(reference, on_progress=on_progress, on_found=found)
 
 
-def best_pair(gone: Collection[str]) -> Ranked | None:
+def best_pair(gone: Collection[str]) -> RankedPair | None:
     """Return the best pair for this machine, None if that is the bundled one.
 
     Models with keys in `gone` are excluded. Takes a second; raises UserError.
@@ -103,7 +103,7 @@ def best_pair(gone: Collection[str]) -> Ranked | None:
 
 
 def files_of(
-    pair: Ranked, check: Callable[[Sequence[Path]], None] = verify, tell: Tell = str
+    pair: RankedPair, check: Callable[[Sequence[Path]], None] = verify, tell: Tell = str
 ) -> tuple[Path, Path | None]:
     """Return target and draft of a pair that is on disk; a draft that is of no use stays out, with a word.
 
@@ -122,7 +122,7 @@ def files_of(
     return target.absolute(), None
 
 
-def choice_of(pair: Ranked) -> ModelChoice:
+def choice_of(pair: RankedPair) -> ModelChoice:
     """Return the files of a pair on disk; raises UserError for damaged ones."""
     target, draft = files_of(pair)
     has_head = pair.pair.draft is None and pair.opens_draft
@@ -139,7 +139,7 @@ def make_default(choice: ModelChoice) -> None:
 class Offer:
     """A pair of the catalogue with its download state; `problem` ended the last attempt."""
 
-    pair: Ranked
+    pair: RankedPair
     stage: Stage
     progress: DownloadProgress
     problem: str = ""
@@ -178,7 +178,7 @@ class PairFetches:
         if self._thread is None:
             self._begin(self._look)
 
-    def consider(self, pair: Ranked) -> Offer:
+    def consider(self, pair: RankedPair) -> Offer:
         """Return the download state of a pair; looks at the disk if unknown."""
         if (known := self.offers.get(pair.pair.name)) is None:
             known = self.offers.setdefault(pair.pair.name, _offer(pair))
@@ -270,7 +270,7 @@ class PairFetches:
             self._tell(attempt, replace(offer, pair=pair.having(got), stage="here"))
 
 
-def _offer(pair: Ranked) -> Offer:
+def _offer(pair: RankedPair) -> Offer:
     """Return the offer of a pair, which may be partly downloaded."""
     from localspec.models.hub import DownloadProgress, begun_bytes
 

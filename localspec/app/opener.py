@@ -16,7 +16,7 @@ from localspec.app.opening import (
     with_choice,
     with_config,
 )
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import TunedChoice, TunedLookup
 from localspec.errors import Cancelled, UserError
 from localspec.hardware.placement.open_plan import as_asked
 from localspec.inference.interface import OpenModels
@@ -30,8 +30,8 @@ from localspec.types.models import ModelInfo
 from localspec.types.request import TaskType
 
 if TYPE_CHECKING:
-    from localspec.app.recommendation import LocalTarget, Ranked
-    from localspec.app.tuning import Stop, TuneChoice
+    from localspec.app.recommendation import LocalTarget, RankedPair
+    from localspec.app.tuning import StopSignal, TuneChoice
     from localspec.inference.attached import AttachedModels
     from localspec.models.hub import DownloadProgress
     from localspec.tuning.events import TuneEvent
@@ -87,7 +87,7 @@ class ModelsOpener(Protocol):
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
         """Open the chosen models, None for the default ones; raises LocalSpecError."""
 
-    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
         """Return other models that could be opened; raises LocalSpecError."""
 
     def check_tuning(self) -> None:
@@ -126,7 +126,7 @@ class LocalOpener:
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
         return OpenedPair(models, planned.tuned_for, request)
 
-    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
         """Yield the models on disk and those of the catalogue."""
         from localspec.app.recommendation import choices
 
@@ -175,7 +175,7 @@ class SshOpener:
             self._usual = self._models.target.path
         return OpenedPair(self._models, _tuned_there(self._models), None)
 
-    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
         """Return the models on the disk there."""
         from localspec.app.recommendation import LocalTarget
 
@@ -205,7 +205,7 @@ class AttachedOpener:
         models = AttachedModels(Server(self._address, self._key))
         return OpenedPair(models, _tuned_there(models), None)
 
-    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
         """Return nothing: the server's models are everybody's."""
         return ()
 
@@ -231,7 +231,7 @@ def _elsewhere(where: str) -> UserError:
     return UserError("these models are on another machine", f"tune them {where}")
 
 
-def _tuned_there(models: AttachedModels) -> PairKnowledge:
+def _tuned_there(models: AttachedModels) -> TunedLookup:
     def tuned_for(task: TaskType) -> TunedChoice | None:
         found = models.recall(task)
         return None if found is None else TunedChoice(found.settings, found.reason)
@@ -251,11 +251,11 @@ class ChatModels:
         self.opened = self.opener.open(choice, watch)
         return self.opened
 
-    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | Ranked]:
+    def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
         """Return other models that could be opened; raises LocalSpecError."""
         return self.opener.choices(open_now)
 
-    def go_home(self) -> None:
+    def use_local_models(self) -> None:
         """Open models on this machine from now on."""
         self.opener = self.opener.at_home() or self.opener
 
@@ -267,7 +267,7 @@ class ChatModels:
         """Raise `UserError` where the models that are open cannot be tuned from here."""
         self.opener.check_tuning()
 
-    def tune(self, choice: TuneChoice, stop: Stop, on_log: OnLog) -> Iterator[TuneEvent]:
+    def tune(self, choice: TuneChoice, stop: StopSignal, on_log: OnLog) -> Iterator[TuneEvent]:
         """Tune the models that are open, and yield what the run says; raises `UserError`."""
         from localspec.app.tuning import plan_of, plan_to_tune, profiles_of, run
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
+from localspec.chat.answer_settings import TunedChoice, TunedLookup
 from localspec.errors import LocalSpecError, ModelFileError, UserError
 from localspec.gguf import check_model_file
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
@@ -25,12 +25,12 @@ from localspec.storage.config import Config, check_models, read_config
 from localspec.storage.pair_identity import Identity, MachineFacts, changes, identify
 from localspec.storage.paths import config_dir
 from localspec.storage.tuned_settings import (
-    Kept,
     LoadOptions,
+    TunedEntry,
     TunedTask,
     everything,
+    find_load_options,
     recall,
-    recall_workplace,
     same_pair,
 )
 from localspec.types.models import ModelOptions
@@ -219,7 +219,7 @@ def identity_of(plan: OpenPlan, *, via: Ask | None = None) -> Identity:
 def as_tuned(plan: OpenPlan, identity: Identity, request: PairRequest) -> OpenPlan:
     """Return a plan with the tuned load options, unless the request sets others."""
     usual = LoadOptions()
-    found = recall_workplace(identity) or usual
+    found = find_load_options(identity) or usual
     return plan.opened_with(replace(found, **{name: getattr(usual, name) for name in request.fixed}))
 
 
@@ -228,7 +228,7 @@ class OpenedPair(Generic[M_co]):
     """Models that are open, what was tuned for them, and what they came from, None on another machine."""
 
     models: M_co
-    tuned_for: PairKnowledge
+    tuned_for: TunedLookup
     request: PairRequest | None
 
 
@@ -257,7 +257,7 @@ def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:
     return open_in_worker(placed_as(placement, OpenPlan(ModelOptions(target), ModelOptions(draft))))
 
 
-def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[Kept]) -> bool:
+def _is_tuned(files: PairFiles, request: PairRequest, kept: Sequence[TunedEntry]) -> bool:
     """Return whether there are settings for these models, wherever they may have sat."""
     plan = as_asked(files, request)
     try:

@@ -46,7 +46,7 @@ _MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
+class RankedPair:
     """One pair on one machine; without a placement, `problem` says why it cannot be used.
 
     `files` are those of the target and the draft model that are on disk, None for what is not.
@@ -74,7 +74,7 @@ class Ranked:
             model for model, path in used if path is None and (model is self.pair.target or self.opens_draft)
         )
 
-    def having(self, fetched: Mapping[str, Path]) -> Ranked:
+    def having(self, fetched: Mapping[str, Path]) -> RankedPair:
         """Return the pair with the files of downloaded models, by their keys."""
         entries = zip(self.pair.models, self.files, strict=True)
         return replace(self, files=tuple(path or fetched.get(model.key) for model, path in entries))
@@ -107,7 +107,7 @@ class Ranked:
         return " and ".join(dict.fromkeys(model.licence for model in self.pair.models))
 
 
-def ranking(machine: Machine, task: str | None) -> tuple[Ranked, ...]:
+def ranking(machine: Machine, task: str | None) -> tuple[RankedPair, ...]:
     """Return the catalogue as ranked for a machine."""
     return recommend(machine, shipped().pairs, on_this_computer(), task=task)
 
@@ -118,7 +118,7 @@ def recommend(
     local: Sequence[LocalModel],
     *,
     task: str | None = None,
-) -> tuple[Ranked, ...]:
+) -> tuple[RankedPair, ...]:
     """Return all pairs, the best for this machine first; unusable ones come last.
 
     Slow pairs come after others, except before the bundled demo.
@@ -148,7 +148,9 @@ def _only(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | Non
     return None
 
 
-def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None) -> Ranked:
+def _ranked(
+    machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], task: str | None
+) -> RankedPair:
     have = [on_disk(model, local) for model in pair.models]
     files = tuple(None if model is None else model.path for model in have)
     shapes = [
@@ -164,7 +166,7 @@ def _ranked(machine: Machine, pair: CataloguePair, local: Sequence[LocalModel], 
         except UserError as error:
             problem = error.message.removeprefix(f"{shapes[0].name} ")
     points, reasons = _judged(pair, placement, task)
-    ranked = Ranked(pair, files, placement, problem, points, tuple(reasons))
+    ranked = RankedPair(pair, files, placement, problem, points, tuple(reasons))
     if placement is None or placement.tokens_per_s is None:
         return ranked
     seconds = _reading_s(machine, pair.target, placement) + _ANSWER / placement.tokens_per_s
@@ -245,7 +247,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Partner:
+class DraftMatch:
     """A draft model for a target: on disk with a `path`, or to be pulled by its `name`.
 
     `placement` is that of both; None if they are not a pair, or do not fit.
@@ -265,7 +267,7 @@ class Partner:
 
 def partners(
     target: Target, machine: Machine, local: Sequence[LocalModel], known: Catalogue
-) -> tuple[Partner, ...]:
+) -> tuple[DraftMatch, ...]:
     """Return every smaller model with its verdict: those that serve first, the fastest first."""
     candidates = (*_from_disk(target, local, known), *_from_catalogue(target, local, known))
     found = (_partner(target, machine, *each) for each in candidates)
@@ -282,7 +284,7 @@ class LocalTarget:
     """
 
     model: LocalModel
-    drafts: tuple[Partner, ...] = ()
+    drafts: tuple[DraftMatch, ...] = ()
     problem: str = ""
     licence: str = ""
 
@@ -298,7 +300,7 @@ class LocalTarget:
         return self.model.name.rpartition("/")[2] + included
 
 
-def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | Ranked]:
+def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | RankedPair]:
     """Yield what could be opened here, in place of what is open now: large models on disk first, then pairs
     to be fetched, the best first. Raises UserError.
     """
@@ -356,7 +358,7 @@ def _as_target(
         others = partners(Target(model.name, model.shape, model.path), machine, local, known)
     except UserError as error:
         return replace(found, problem=error.message.removeprefix(f"{model.shape.name} "))
-    none = Partner("none", None, PairingVerdict(True, "", 0.0), alone)
+    none = DraftMatch("none", None, PairingVerdict(True, "", 0.0), alone)
     return replace(found, drafts=(*(each for each in others if each.path and each.placement), none))
 
 
@@ -432,17 +434,17 @@ def _from_catalogue(target: Target, local: Sequence[LocalModel], known: Catalogu
 
 def _partner(
     target: Target, machine: Machine, name: str, path: Path | None, verdict: PairingVerdict, shape: ModelShape
-) -> Partner:
+) -> DraftMatch:
     if not verdict.fits:
-        return Partner(name, path, verdict, None)
+        return DraftMatch(name, path, verdict, None)
     try:
         placement = place(machine, target.shape, shape, PairRequest())
     except UserError as error:
-        return Partner(name, path, verdict, None, error.message)
+        return DraftMatch(name, path, verdict, None, error.message)
     if placement.draft is None:
         reason = next((text for text in placement.reasons if text.startswith("the draft stays closed")), "")
-        return Partner(name, path, verdict, None, reason or "the draft stays closed")
-    return Partner(name, path, verdict, placement)
+        return DraftMatch(name, path, verdict, None, reason or "the draft stays closed")
+    return DraftMatch(name, path, verdict, placement)
 
 
 def find_target(text: str, local: Sequence[LocalModel], known: Catalogue) -> Target:

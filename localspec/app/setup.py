@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec.app.fetching import files_of
 from localspec.app.opening import Tell, with_moved
-from localspec.app.recommendation import Ranked, find_target, ranking
+from localspec.app.recommendation import RankedPair, find_target, ranking
 from localspec.errors import PairingError, UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
 from localspec.hardware.machine import Progress, known_machine
@@ -38,7 +38,7 @@ class Setup:
     task: TaskType | None = None
     may_retry: bool = True
     models: Models | None = None  # None keeps those of the configuration
-    option: Ranked | None = None
+    option: RankedPair | None = None
     placement: Placement | None = None
     writes_context: bool = False
     written: bool = False
@@ -61,7 +61,7 @@ class Setup:
         self._machine = known_machine(again or self._measured, on_progress)
         self._measured = True
 
-    def recommended(self, most: int) -> tuple[Ranked, ...]:
+    def recommended(self, most: int) -> tuple[RankedPair, ...]:
         """Return the best pairs that can be used here."""
         usable = [
             option
@@ -72,7 +72,7 @@ class Setup:
         ]
         return tuple(usable[:most])
 
-    def choose(self, option: Ranked, check: Check, tell: Tell) -> bool:
+    def choose(self, option: RankedPair, check: Check, tell: Tell) -> bool:
         """Choose a recommended pair; return whether some of its files have to be downloaded first."""
         self.option = option
         if option.missing:

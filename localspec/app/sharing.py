@@ -12,7 +12,7 @@ from localspec.child_process import exit_words, start_python
 from localspec.errors import UserError
 from localspec.hardware.devices import look
 from localspec.llama.backends import BackendDevice
-from localspec.llama.rpc import Endpoint, lacking, peek
+from localspec.llama.rpc import Endpoint, missing_backend_error, probe_server
 
 _START_S = 60.0  # a driver may have to get ready
 _LOOK_S = 0.2
@@ -26,7 +26,7 @@ def shared_devices(names: tuple[str, ...] | None) -> list[BackendDevice]:
     if sight.trouble is not None and not found.devices:
         raise sight.trouble
     if "RPC" not in found.backends:
-        raise lacking()
+        raise missing_backend_error()
     here = {device.name: device for device in found.devices if device.backend != "RPC"}
     if names is None:
         cards = [device for device in here.values() if device.kind in ("gpu", "igpu")]
@@ -54,7 +54,7 @@ class DeviceOffer:
         ends = time.monotonic() + _START_S
         while True:
             try:
-                peek(self.endpoint)
+                probe_server(self.endpoint)
             except UserError as error:
                 if self._process.poll() is not None:
                     how = exit_words(self._process.returncode)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from localspec.inference.worker.wire import LogLine
 
 
-class Stop:
+class StopSignal:
     """A request to stop, which may come at any time and from any thread."""
 
     def __init__(self) -> None:
@@ -83,13 +83,13 @@ class Stop:
         return opened
 
 
-USUAL_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
+DEFAULT_TASKS: tuple[TaskType, ...] = ("coding", "writing", "dialogue")
 
 
 def profiles_of(found: Profiles, tasks: Sequence[TaskType], names: Sequence[str] = ()) -> tuple[Profile, ...]:
     """Return the profiles to tune, by task and name, by default the usual ones; raises UserError."""
     if not tasks and not names:
-        tasks = USUAL_TASKS
+        tasks = DEFAULT_TASKS
     chosen = {task: found.for_task(task) for task in tasks}
     for named in map(found.named, dict.fromkeys(names)):
         other = chosen.setdefault(named.task, named)
@@ -166,7 +166,7 @@ def plan_of(
 
 
 def opener(
-    pair: OpenPlan, stop: Stop, on_log: Callable[[LogLine], None] | None = None
+    pair: OpenPlan, stop: StopSignal, on_log: Callable[[LogLine], None] | None = None
 ) -> Callable[[LoadOptions], Worker]:
     """Return an opener of the models in a child process, with given options."""
 
@@ -176,7 +176,9 @@ def opener(
     return open_models
 
 
-def run(plan: TunePlan, stop: Stop, on_log: Callable[[LogLine], None] | None = None) -> Iterator[TuneEvent]:
+def run(
+    plan: TunePlan, stop: StopSignal, on_log: Callable[[LogLine], None] | None = None
+) -> Iterator[TuneEvent]:
     """Yield what a run of the tuner says; raises `Cancelled` when it is stopped."""
     from localspec.tuning.run import tune
 

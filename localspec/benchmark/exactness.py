@@ -28,9 +28,9 @@ Judged = tuple[float, float, float, float, bool]
 
 DRAFTED = (Provenance.ACCEPTED, Provenance.PREPARED)
 NEAR_TIE = 0.05  # logits; a float target's logits move by up to this much with the width of a batch
-SUSPICION = 0.02  # a p-value below it asks for four times as many tokens
-FALSE_ALARM = 0.001  # a p-value of those below it is a failure
-FEWEST_TOKENS = 50  # below it a test says nothing
+RETEST_BELOW_P = 0.02  # a p-value below it asks for four times as many tokens
+SIGNIFICANCE = 0.001  # a p-value of those below it is a failure
+MIN_TOKENS = 50  # below it a test says nothing
 GREEDY = Sampling(temperature=0)
 FULL = Sampling(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -69,7 +69,7 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class VerifyEffort:
     """How much to test."""
 
     prompts: int = 8
@@ -78,7 +78,7 @@ class Effort:
     near_tie: float = NEAR_TIE
 
 
-QUICK = Effort(prompts=4, sampled_tokens=200)
+QUICK = VerifyEffort(prompts=4, sampled_tokens=200)
 PLAIN = Variant("off", EngineSettings(mode="off"))
 
 
@@ -125,7 +125,7 @@ class DistributionResult:
     @property
     def passed(self) -> bool:
         """Return whether nothing speaks against exactness."""
-        return self.p_value is None or self.p_value >= FALSE_ALARM
+        return self.p_value is None or self.p_value >= SIGNIFICANCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +151,14 @@ def variants(settings: EngineSettings, mode: Mode | None, possible: Sequence[Mod
     )
 
 
-def check(runtime: Runtime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
+def check(runtime: Runtime, tested: Sequence[Variant], effort: VerifyEffort, on_progress: Progress) -> Report:
     """Run both tests and return their results, also if they were cancelled."""
     greedy: dict[str, GreedyResult] = {}
     samples = [
         _Sample(each, effort.sampled_tokens, stream) for stream, each in enumerate(_sampled_variants(tested))
     ]
     total = effort.prompts * effort.greedy_tokens * (len(tested) + 1) + len(samples) * effort.sampled_tokens
-    course, complete = _Course(runtime, effort, on_progress, total), True
+    course, complete = _SelfTest(runtime, effort, on_progress, total), True
     try:
         _compare_greedy(course, tested, greedy)
         _sample_all(course, samples)
@@ -169,11 +169,11 @@ def check(runtime: Runtime, tested: Sequence[Variant], effort: Effort, on_progre
 
 
 @dataclass(slots=True)
-class _Course:
+class _SelfTest:
     """The models that answer, and how far the self-test is, in tokens."""
 
     runtime: Runtime
-    effort: Effort
+    effort: VerifyEffort
     on_progress: Progress
     total: int
     done: int = 0
@@ -196,7 +196,7 @@ def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tupl
             yield place, row
 
 
-def _compare_greedy(course: _Course, tested: Sequence[Variant], results: dict[str, GreedyResult]) -> None:
+def _compare_greedy(course: _SelfTest, tested: Sequence[Variant], results: dict[str, GreedyResult]) -> None:
     """Answer one question after another plainly and in each variant, and note what differs."""
     effort, plain = course.effort, replace(PLAIN, name="plain decoding")
     for number, prompt in enumerate(PROMPTS[: effort.prompts]):
@@ -254,7 +254,7 @@ def verdict(variant: str, rounds: Rounds, judged: Sequence[Judged]) -> Distribut
     """Combine the statistics of the tokens of some rounds."""
     *shapes, excess, variance, drafted = zip(*judged, strict=True)
     p_value = None
-    if len(drafted) >= FEWEST_TOKENS:
+    if len(drafted) >= MIN_TOKENS:
         surprised = erfc(abs(sum(excess)) / sqrt(2 * sum(variance))) if any(variance) else 1.0
         p_value = min(1.0, 3 * min(*map(ks_uniform_p_value, shapes), surprised))
     return DistributionResult(variant, rounds, len(drafted), sum(drafted), p_value)
@@ -280,9 +280,9 @@ class _Sample:
 
     @property
     def is_doubtful(self) -> bool:
-        return any(each.p_value is not None and each.p_value < SUSPICION for each in self.results())
+        return any(each.p_value is not None and each.p_value < RETEST_BELOW_P for each in self.results())
 
-    def extend(self, course: _Course) -> None:
+    def extend(self, course: _SelfTest) -> None:
         """Add an answer."""
         before, number = self.tokens, self._answers
         words = f"tokens at temperature 1: {before} of {self.wanted}"
@@ -298,12 +298,12 @@ class _Sample:
     def results(self) -> tuple[DistributionResult, ...]:
         """Test hit rounds and other rounds apart, where there are enough tokens of both."""
         name, hits, others = self.variant.name, self._hits, self._others
-        if min(len(hits), len(others)) < FEWEST_TOKENS:
+        if min(len(hits), len(others)) < MIN_TOKENS:
             return (verdict(name, "all", hits + others),) if hits + others else ()
         return verdict(name, "hit", hits), verdict(name, "other", others)
 
 
-def _sample_all(course: _Course, samples: list[_Sample]) -> None:
+def _sample_all(course: _SelfTest, samples: list[_Sample]) -> None:
     """Sample all tokens, and more of them where chance may have played a trick."""
     _complete(course, samples)
     # fresh answers, so the suspicious ones do not count twice
@@ -319,7 +319,7 @@ def _sample_all(course: _Course, samples: list[_Sample]) -> None:
         samples[number] = sample
 
 
-def _complete(course: _Course, samples: Iterable[_Sample]) -> None:
+def _complete(course: _SelfTest, samples: Iterable[_Sample]) -> None:
     """Add an answer to each sample alternately, until all have enough tokens."""
     while left := [sample for sample in samples if not sample.is_done]:
         for sample in left:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from localspec.benchmark.harness import FEWEST_PROMPTS, Anchor, Run, paces
+from localspec.benchmark.harness import MIN_PROMPTS, Anchor, Run, paces
 from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.decoding.tally import total
 
@@ -117,9 +117,9 @@ def _why_not(drift: Drift, steady: int, left: int) -> str:
             f"{disturbed + steady} prompts, at worst by {drift.worst:.0%}; close other programs, let it cool "
             "down and measure again"
         )
-    if left < FEWEST_PROMPTS:
+    if left < MIN_PROMPTS:
         return (
-            f"a comparison needs {FEWEST_PROMPTS} prompts that were measured to the end at an even pace, "
+            f"a comparison needs {MIN_PROMPTS} prompts that were measured to the end at an even pace, "
             f"and got {left}"
         )
     return ""

@@ -20,7 +20,7 @@ SEEDS = 4000  # far from those that the user gives
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class MeasuredSpeedup:
     """The measured gain of a draft model: speed with it over speed without, and its 95% interval."""
 
     mode: Mode
@@ -48,7 +48,7 @@ class Gain:
         return f"no significant gain: {figures} ({interval})"
 
 
-def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
+def measure(models: OpenModels, on_progress: Callable[[float], object]) -> MeasuredSpeedup:
     """Compare answers to bundled prompts with and without the draft model; raises EngineError."""
     chosen, _ = models.choose_settings(EngineSettings())
     if chosen.mode in ("off", "ngram"):  # expected to lose: then it has to show that
@@ -72,7 +72,7 @@ def measure(models: OpenModels, on_progress: Callable[[float], object]) -> Gain:
     return _gain(chosen.mode, runs)
 
 
-def _gain(mode: Mode, runs: Sequence[Run]) -> Gain:
+def _gain(mode: Mode, runs: Sequence[Run]) -> MeasuredSpeedup:
     from localspec.benchmark import statistics  # numpy: 0.1 s
 
     plain = paces((run for run in runs if run.contender == "off"), FEWEST)
@@ -85,4 +85,6 @@ def _gain(mode: Mode, runs: Sequence[Run]) -> Gain:
     assert ratio is not None
     drafted = [run.summary for run in runs if run.contender == mode and (run.prompt, run.repetition) in both]
     speeds = statistics.rate(plain).value, statistics.rate(together).value
-    return Gain(mode, *speeds, ratio.value, ratio.low, ratio.high, total(drafted).acceptance, len(both))
+    return MeasuredSpeedup(
+        mode, *speeds, ratio.value, ratio.low, ratio.high, total(drafted).acceptance, len(both)
+    )

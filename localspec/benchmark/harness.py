@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from localspec.benchmark.statistics import Paces
 
 WARM_UP_TOKENS = 24  # of each contender before the clock runs: files read, caches made, calls timed
-FEWEST_PROMPTS = 3  # with fewer there is no result
+MIN_PROMPTS = 3  # with fewer there is no result
 ANCHOR_TOKENS, ANCHOR_S = 32, 0.5  # at least
 ANCHOR_TEXTS = (
     "Once upon a time there was an old house at the end of a long road. In that house",

@@ -59,7 +59,7 @@ _STAMP = re.compile(r"^(?:\d+\.){3}\d+ ([A-Z]) ")  # when, and how serious
 _TELLING = re.compile(r"error|fail|invalid|exception|assert|what\(\)", re.IGNORECASE)
 _PLAIN = re.compile(rb'"speculative":\s*false')  # what a slot says that does not draft
 _EVENT = b"data: "
-_LARGEST_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn again
+_MAX_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn again
 _ALONE = (
     f"--host {HOST} --parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
     "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
@@ -345,7 +345,7 @@ def request_body(request: Request) -> bytes:
             "stream": True,
             "sse_ping_interval": -1,
             "max_tokens": request.max_tokens,
-            "seed": (request.seed or 0) & _LARGEST_SEED,
+            "seed": (request.seed or 0) & _MAX_SEED,
             "cache_prompt": False,
             "samplers": ["penalties", "top_k", *([] if greedy else rest)],
             "top_k": 1 if greedy else sampling.top_k,

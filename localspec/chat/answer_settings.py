@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.chat.messages import ChatSettings
-from localspec.inference.interface import Choice, OpenModels, QuickChooser
+from localspec.inference.interface import ModeChoice, OpenModels, QuickChooser
 from localspec.models.recommended import said_by, suited
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, Speculation
 from localspec.types.request import (
@@ -90,7 +90,7 @@ class TunedChoice:
     kept: TunedTask | None = None  # with its figures, where it holds
 
 
-PairKnowledge = Callable[[TaskType], TunedChoice | None]
+TunedLookup = Callable[[TaskType], TunedChoice | None]
 """Looks up what was tuned for the open models; may read a file, in the thread that works with the models."""
 
 
@@ -158,18 +158,18 @@ class AnswerOptions:
     profile: str
 
 
-class Chooser:
+class SettingsSelector:
     """Chooses for one pair of open models; what it had to measure or look up it remembers."""
 
     def __init__(
         self,
         models: OpenModels,
-        experience: PairKnowledge = nothing_known,
+        tuned_for: TunedLookup = nothing_known,
         tell: Callable[[str], object] = lambda _notice: None,
     ) -> None:
         """Take the models, the lookup of tuned settings, and a callback for settings that have gone stale."""
         self.models = models
-        self._experience = experience
+        self._experience = tuned_for
         self._tell = tell
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
@@ -182,7 +182,7 @@ class Chooser:
         request = replace(asked.answer, sampling=sampling, settings=choice.settings, steps_down=True)
         return AnswerOptions(request, choice.reason, profile.name)
 
-    def choose(self, profile: Profile, asked: Speculation | None = None) -> Choice:
+    def choose(self, profile: Profile, asked: Speculation | None = None) -> ModeChoice:
         """Return the decoding settings under a profile.
 
         A requested mode uses tuned settings only if they are for that mode.
@@ -193,27 +193,27 @@ class Chooser:
         fits = tuned is not None and wanted in (None, tuned.settings.mode)
         settings = asked.apply(profile.speculation.apply(tuned.settings if tuned and fits else UNTUNED))
         if asked.mode is not None:
-            return Choice(settings, "asked for")
+            return ModeChoice(settings, "asked for")
         if wanted is not None:
-            return Choice(replace(settings, mode=wanted), f"profile {profile.title}")
+            return ModeChoice(replace(settings, mode=wanted), f"profile {profile.title}")
         choice = tuned or self._measured
-        return Choice(replace(settings, mode=choice.settings.mode), choice.reason)
+        return ModeChoice(replace(settings, mode=choice.settings.mode), choice.reason)
 
     @property
-    def _measured(self) -> Choice:
+    def _measured(self) -> ModeChoice:
         """Return the fastest settings: at once if the models know them, else after one measurement."""
         if isinstance(self.models, QuickChooser):
-            return Choice(*self.models.known_settings())
+            return ModeChoice(*self.models.known_settings())
         return self._measured_once
 
     @cached_property
-    def _measured_once(self) -> Choice:
-        return Choice(*self.models.choose_settings())
+    def _measured_once(self) -> ModeChoice:
+        return ModeChoice(*self.models.choose_settings())
 
     def _possible(self, mode: Mode | None) -> Mode | None:
         return None if mode in DRAFT_MODES and self.models.draft is None else mode
 
-    def _recall(self, task: TaskType) -> Choice | None:
+    def _recall(self, task: TaskType) -> ModeChoice | None:
         """Return the tuned settings for a task that are possible with these models."""
         if task not in self._tuned:
             self._tuned[task] = tuned = self._experience(task)
@@ -222,4 +222,4 @@ class Chooser:
         known = self._tuned[task]
         if known is None or known.settings is None or self._possible(known.settings.mode) is None:
             return None
-        return Choice(known.settings, known.reason)
+        return ModeChoice(known.settings, known.reason)

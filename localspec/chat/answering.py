@@ -66,7 +66,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class AnswerSaved:
     """The answer as it is saved."""
 
     message: StoredMessage
@@ -78,10 +78,10 @@ class Titling:
     """The chat is getting a title, which may be cut short here."""
 
 
-AnswerEvent = Started | GenerationEvent | Saved | Titling
+AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling
 
 
-class Answering:
+class AnswerRecorder:
     """An answer that goes from the models into the tree; it can be used once."""
 
     def __init__(self, branches: Branches, place: StoredMessage, record: AnswerRecord) -> None:
@@ -180,7 +180,7 @@ class Answering:
                 saved = len(self._pieces)
                 self._keep("writing")
 
-    def _end(self, state: State) -> Saved | None:
+    def _end(self, state: State) -> AnswerSaved | None:
         """Save the finished answer; None if there is no text."""
         self._over.set()
         self._saver.join()  # no earlier state may be written after this one
@@ -195,7 +195,7 @@ class Answering:
             except StoreError as error:
                 self._trouble = error
             return None
-        return Saved(self._branches.message(self._id), self._branches.record(self._id))
+        return AnswerSaved(self._branches.message(self._id), self._branches.record(self._id))
 
     def _completed(self) -> AnswerRecord:
         """Return the record of the answer so far.
@@ -231,7 +231,7 @@ class LiveUpdate:
     progress: PromptProgress | None = None
     changes: tuple[ModeChanged, ...] = ()
     finished: Finished | None = None
-    saved: Saved | None = None
+    saved: AnswerSaved | None = None
     error: BaseException | None = None
 
     @property
@@ -261,7 +261,7 @@ class LiveAnswer:
             _latest(PromptProgress, events),
             tuple(event for event in events if isinstance(event, ModeChanged)),
             _latest(Finished, events),
-            _latest(Saved, events),
+            _latest(AnswerSaved, events),
             _latest(BaseException, events),
         )
 

@@ -19,9 +19,9 @@ from localspec.errors import UserError
 from localspec.storage.text_file import decode_text
 
 USUAL_LIMIT = 256 * 1024
-LARGEST_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attached
-MOST_COMPLETIONS = 50
-MOST_ENTRIES = 5000  # of a folder are looked at: some milliseconds
+MAX_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attached
+MAX_COMPLETIONS = 50
+MAX_ENTRIES = 5000  # of a folder are looked at: some milliseconds
 _UNFINISHED = re.compile(r'(?<!\\)@("[^"\n]*|[^\s"@]*)\Z')
 _AS_TEXT = "a \\ before the @ makes it plain text"
 _WHY_NOT: dict[Obstacle | None, str] = {
@@ -113,7 +113,7 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
     """Return completions of a file name, which may begin with a quote.
 
     Folders end with a slash; hidden names need a dot. In a very large folder, only the first
-    `MOST_ENTRIES` files are looked at.
+    `MAX_ENTRIES` files are looked at.
     """
     typed = prefix.removeprefix('"')
     parent, slash, name = typed.rpartition("/")
@@ -122,7 +122,7 @@ def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
     entries = sorted(
         _matching(path_named(parent + slash, folder), name), key=lambda entry: entry.name.casefold()
     )
-    return tuple(_completion(entry, f"{parent}{slash}") for entry in entries[:MOST_COMPLETIONS])
+    return tuple(_completion(entry, f"{parent}{slash}") for entry in entries[:MAX_COMPLETIONS])
 
 
 def reference_at_end(text: str) -> int | None:
@@ -137,7 +137,7 @@ def _read(reference: FileReference, folder: Path, limit: int) -> Attachment:
     """Read the lines that are wanted of a file, or all of it where it lacks them; raises UserError."""
     if reference.lines is None:
         return read_attachment(reference.name, folder, limit)
-    whole = read_attachment(reference.name, folder, max(limit, LARGEST_SEARCHED))
+    whole = read_attachment(reference.name, folder, max(limit, MAX_SEARCHED))
     wanted = _excerpt(whole, reference.lines) or whole
     if (size := len(wanted.text.encode())) > limit:
         raise _too_large(wanted.name, size, limit)
@@ -202,7 +202,7 @@ def _matching(folder: Path, beginning: str) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as entries:
             return [
                 entry
-                for entry in islice(entries, MOST_ENTRIES)
+                for entry in islice(entries, MAX_ENTRIES)
                 if entry.name.casefold().startswith(wanted)
                 and (beginning.startswith(".") or not entry.name.startswith("."))
                 and entry.name.isprintable()

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from localspec.chat.answering import AnswerEvent, Saved, Started
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Started
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.plain_rates import own_rate
-from localspec.chat.prompting import Room, check_alone, never_fits, room_of
+from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
 from localspec.chat.running_answer import Job, RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
@@ -96,12 +96,12 @@ class ChatController:
             self.loader.reopen(models)
         self.loader.start()
 
-    async def until_free(self) -> None:
+    async def stop_background_work(self) -> None:
         """Cut short what is still measured after an answer; raises `UserError` while one is written."""
-        self.must_be_idle()
+        self.require_idle()
         await self._leave_answer()
 
-    def must_be_idle(self) -> None:
+    def require_idle(self) -> None:
         """Raise `UserError` while an answer is written."""
         if self.answering:
             raise UserError("an answer is being written", "stop it first: Esc")
@@ -152,7 +152,7 @@ class ChatController:
         async with self._changing:
             text, files = await read()
             await asyncio.to_thread(self._check_fits, text, files)
-            await self.until_free()
+            await self.stop_background_work()
             question = await asyncio.to_thread(chat.ask, text, files)
             await self._view.show_question(question)
             self._launch(self.session.answer)
@@ -170,7 +170,7 @@ class ChatController:
 
     async def go_on(self, message: StoredMessage) -> None:
         """Continue an answer at its end."""
-        self.must_be_idle()
+        self.require_idle()
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "choose the answer below")
         await self._begin_at(message, lambda models: self.session.answer(models, continues=message.id))
@@ -178,7 +178,7 @@ class ChatController:
     async def _begin_at(self, message: StoredMessage, job: Job) -> None:
         """Start an answer at a message, which becomes the end of the shown branch."""
         async with self._changing:
-            await self.until_free()
+            await self.stop_background_work()
             await asyncio.to_thread(self.session.chat.back_to, message.id)
             await self._view.show()
             self._launch(job, continues=message.role == "assistant")
@@ -189,12 +189,12 @@ class ChatController:
             edited = await asyncio.to_thread(self.session.chat.edit, message.id, text)
             await self._view.show()
             if edited.role == "user":
-                await self.until_free()
+                await self.stop_background_work()
                 self._launch(self.session.answer)
 
     async def switch(self, message: StoredMessage, step: int) -> int:
         """Show another branch at a message, and return the id of the message that is shown instead."""
-        self.must_be_idle()
+        self.require_idle()
         async with self._changing:
             shown = await asyncio.to_thread(self.session.chat.switch, message.id, step)
             await self._view.show(focus=shown)
@@ -218,7 +218,7 @@ class ChatController:
                     if isinstance(event, Started) and shown is not question:
                         chat.back_to(shown.id)  # a killed program shows this branch at the next start
                     yield event
-                    if isinstance(event, Saved) and event.record and (rate := own_rate(event.record)):
+                    if isinstance(event, AnswerSaved) and event.record and (rate := own_rate(event.record)):
                         rates["off"] = rate
             except EngineDied:
                 self.loader.reopen(models)
@@ -237,15 +237,15 @@ class ChatController:
         await asyncio.to_thread(chat.settle)
         await self._view.show()
 
-    async def room(self, answer: RunningAnswer | None = None) -> Room:
+    async def room(self, answer: RunningAnswer | None = None) -> ContextBudget:
         """Return the exchanges that could be left out for the next answer, or for one that did not fit."""
-        self.must_be_idle()
+        self.require_idle()
         models, chat, path = self.loader.models(wait=False), self.session.chat, self.session.chat.path
         continues = answer is not None and answer.continues
         if answer is not None and not continues and path[-1].role == "assistant":  # written again
             path = path[:-1]
         room = await asyncio.to_thread(
-            room_of, chat.system, path, models.target.context, models.count_tokens, continues=continues
+            context_budget, chat.system, path, models.target.context, models.count_tokens, continues=continues
         )
         if room.waits and room.excess(range(len(room.exchanges))):
             raise never_fits(room.fixed, models.target)
@@ -259,7 +259,7 @@ class ChatController:
             await asyncio.to_thread(self.session.chat.leave_out, dropped)
             await self._view.show()
             if waits:
-                await self.until_free()
+                await self.stop_background_work()
                 job, continues = (answer.job, answer.continues) if answer else (self.session.answer, False)
                 self._launch(job, continues=continues)
 
@@ -285,7 +285,7 @@ class ChatController:
 
     # --- other chats ---
 
-    async def leave_for(self, open_another: Callable[[], object]) -> None:
+    async def switch_chat(self, open_another: Callable[[], object]) -> None:
         """Switch to another chat; queued prompts are saved with the unsent text of this one."""
         async with self._changing:
             await self._leave_answer()
@@ -297,7 +297,7 @@ class ChatController:
     async def delete(self) -> None:
         """Delete the open chat, and open an empty one."""
         async with self._changing:
-            await self.until_free()
+            await self.stop_background_work()
             await asyncio.to_thread(self.session.store.delete, self.session.chat.info.id)
             await asyncio.to_thread(self.session.new)
         await self._view.show()

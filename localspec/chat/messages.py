@@ -174,7 +174,7 @@ class SearchHit:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class BranchMessage:
     """A message as a screen shows it: number `branch` (from 1) of `branches` with the same parent."""
 
     message: StoredMessage

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import AnswerOptions
-from localspec.chat.answering import AnswerEvent, Answering, Saved
+from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved
 from localspec.chat.figures import label
-from localspec.chat.messages import AnswerRecord, Attachment, Role, Shown, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Role, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
@@ -39,18 +39,18 @@ class OpenChat(Branches):
         """Return the shown branch."""
         return self.tree.path
 
-    def shown(self) -> tuple[Shown, ...]:
+    def shown(self) -> tuple[BranchMessage, ...]:
         """Return the shown branch as a screen shows it."""
         tree = self.tree
         return tuple(self._shown(tree, message) for message in tree.path)
 
-    def shown_one(self, message_id: int) -> Shown:
+    def shown_one(self, message_id: int) -> BranchMessage:
         """Return one message as a screen shows it, also of a branch that is not shown."""
         return self._shown(self.tree, self.message(message_id))
 
-    def _shown(self, tree: Tree, message: StoredMessage) -> Shown:
+    def _shown(self, tree: Tree, message: StoredMessage) -> BranchMessage:
         siblings = tree.siblings(message.id)
-        shown = Shown(message, siblings.index(message.id) + 1, len(siblings))
+        shown = BranchMessage(message, siblings.index(message.id) + 1, len(siblings))
         record = self.outline(message.id)
         if record is None:
             return shown
@@ -125,13 +125,13 @@ class OpenChat(Branches):
             of_this_kind = (group for group in groups if unwanted.isdisjoint(group) is not dropped)
             self.set_dropped([id_ for group in of_this_kind for id_ in group], dropped=dropped)
 
-    def set_plain(self, message_id: int, plain: PlainRate) -> Saved:
+    def set_plain(self, message_id: int, plain: PlainRate) -> AnswerSaved:
         """Save with an answer the plain speed that its ratio refers to."""
         message, record = self.message(message_id), self.record(message_id)
         if record is None:
             raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
         record = replace(record, plain=plain)
-        return Saved(self.write(message_id, message.content, message.state, record), record)
+        return AnswerSaved(self.write(message_id, message.content, message.state, record), record)
 
     def answer(
         self, models: OpenModels, options: AnswerOptions, *, continues: int | None = None
@@ -140,10 +140,10 @@ class OpenChat(Branches):
 
         If the branch ends in an answer, another one is written as its sibling.
 
-        Yields `Started`, the models' events and `Saved`; an error is raised after that. The text so far is
-        saved, also if the iterator is closed early. An answer that ends early without text leaves no message
-        and yields no `Saved`. If the store fails, the text stays in this chat while it is open, and the
-        `StoreError` is raised at the end.
+        Yields `Started`, the models' events and `AnswerSaved`; an error is raised after that. The text so far
+        is saved, also if the iterator is closed early. An answer that ends early without text leaves no
+        message and yields no `AnswerSaved`. If the store fails, the text stays in this chat while it is
+        open, and the `StoreError` is raised at the end.
         """
         place = self._answer_again(continues) if continues is not None else self._question()
         path = self.tree.path_to(place.id)
@@ -163,7 +163,7 @@ class OpenChat(Branches):
             draft=name_of(models.draft) if models.draft else None,
             summary=Summary(),  # nothing has come yet
         )
-        yield from Answering(self, place, record).events(models, request)
+        yield from AnswerRecorder(self, place, record).events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)

@@ -103,7 +103,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class ContextBudget:
     """What a conversation takes of a context of `size` tokens, and the exchanges that it could do without.
 
     `fixed` tokens are sent in any case: the system prompt, the template's words, and what is to be answered.
@@ -143,15 +143,15 @@ class Room:
         return frozenset(out)
 
 
-def room_of(
+def context_budget(
     system: str, path: Sequence[StoredMessage], size: int, count: Count, *, continues: bool = False
-) -> Room:
+) -> ContextBudget:
     """Return the context use of a branch; a question at its end waits, with `continues` its last answer."""
     waits = continues or (bool(path) and path[-1].role == "user")
     kept = to_prompt(system, [replace(one, dropped=True) for one in path], continues=continues)
     kept = kept if waits else (*kept, Message("user", ""))  # templates want one
     others = [one for group in exchanges_of(path)[:-1] for one in group] if continues else path
-    return Room(exchanges(others, count), size, count(kept), waits)
+    return ContextBudget(exchanges(others, count), size, count(kept), waits)
 
 
 def check_alone(

@@ -11,15 +11,15 @@ from localspec.chat.answer_settings import (
     AUTO,
     DRAFT_MODES,
     AnswerOptions,
-    Chooser,
-    PairKnowledge,
     SessionRequest,
+    SettingsSelector,
+    TunedLookup,
     followed,
     is_auto,
     nothing_known,
     with_auto,
 )
-from localspec.chat.answering import AnswerEvent, Saved, Titling
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Titling
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
@@ -51,7 +51,7 @@ class ChatSession:
         profile: str = "general",
         *,
         start: Start = "last",
-        experience: PairKnowledge = nothing_known,
+        tuned_for: TunedLookup = nothing_known,
     ) -> None:
         """Open the last chat, or an empty one under the profile.
 
@@ -62,8 +62,8 @@ class ChatSession:
         self.request = request
         self._is_aside = start == "aside"
         self.usual_profile = self._known(profile).name  # of new chats
-        self.experience = experience
-        self._chooser: Chooser | None = None
+        self.tuned_for = tuned_for
+        self._chooser: SettingsSelector | None = None
         self._notices: dict[str, bool] = {}  # and whether they were read
         self._answers = 0
         self.in_use: AnswerOptions | None = None  # of the latest answer
@@ -163,7 +163,7 @@ class ChatSession:
         continues: int | None = None,
         plain: PlainRate | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; a second `Saved` has what is measured afterwards.
+        """Answer the last question of the open chat; a second `AnswerSaved` has what is measured afterwards.
 
         That is the speed of plain decoding, unless `plain` has it for the same question.
         """
@@ -171,7 +171,7 @@ class ChatSession:
         self._answers += 1
         for event in chat.answer(models, options, continues=continues):
             yield event
-            if isinstance(event, Saved):
+            if isinstance(event, AnswerSaved):
                 if (rated := self._rated(models, chat, event, plain)) is not None:
                     yield rated
                 if self.titles and mode is None and event.message.state == "complete" and not self.queue:
@@ -188,7 +188,7 @@ class ChatSession:
         if self._chooser is None or self._chooser.models is not models:
             if self._chooser and self._chooser.models.target.path != models.target.path:
                 self.rates.forget()
-            self._chooser = Chooser(models, self.experience, self._notice)
+            self._chooser = SettingsSelector(models, self.tuned_for, self._notice)
         asked, profile = self.asked, self.followed
         wanted = asked.speculation.mode
         if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
@@ -213,8 +213,8 @@ class ChatSession:
         self._notices.setdefault(text, False)
 
     def _rated(
-        self, models: OpenModels, chat: OpenChat, saved: Saved, plain: PlainRate | None
-    ) -> Saved | None:
+        self, models: OpenModels, chat: OpenChat, saved: AnswerSaved, plain: PlainRate | None
+    ) -> AnswerSaved | None:
         """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
         record = saved.record
         if self._is_aside or record is None or not record.summary.tokens:

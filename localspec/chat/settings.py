@@ -27,7 +27,7 @@ from localspec.values import Range, range_of, read
 
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
-_CONTEXTS = Range(config.SMALLEST_CONTEXT, config.LARGEST_CONTEXT)
+_CONTEXTS = Range(config.MIN_CONTEXT, config.MAX_CONTEXT)
 _CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
 
 

@@ -34,7 +34,7 @@ class Activity(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class RoundMark:
     """The column of a round (counted from 0), and how that came by its draft."""
 
     column: int
@@ -43,7 +43,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class TimelineLanes:
     """A stretch of time: two halves for each column of both lanes, and the marks between them.
 
     How long the draft model worked under a verification is known, but not when: it is drawn from its start.
@@ -51,7 +51,7 @@ class Lanes:
 
     draft: tuple[Activity, ...]
     verify: tuple[Activity, ...]
-    marks: tuple[Mark, ...]
+    marks: tuple[RoundMark, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,17 +154,17 @@ class History:
         coarsest = max(0, bisect_right(SCALES_S, mean_s) - 1)
         return SCALES_S[max(0, min(bisect_left(SCALES_S, scale_s) + steps, coarsest))]
 
-    def lanes(self, start_s: float, scale_s: float, width: int) -> Lanes:
+    def lanes(self, start_s: float, scale_s: float, width: int) -> TimelineLanes:
         """Return the work of both models from `begin` on, with `seconds` in each column."""
         draft, verify = [Activity.IDLE] * (2 * width), [Activity.IDLE] * (2 * width)
-        marks: list[Mark] = []
+        marks: list[RoundMark] = []
         if self.rounds and width > 0:
             for index in range(self.round_at(start_s), self.round_at(start_s + width * scale_s) + 1):
                 column = self._paint(index, start_s, scale_s / 2, draft, verify) // 2
                 column = max(column, marks[-1].column + 1) if marks else column
                 if 0 <= column < width:
-                    marks.append(Mark(column, index, origin_of(self.rounds[index].stats)))
-        return Lanes(tuple(draft), tuple(verify), tuple(marks))
+                    marks.append(RoundMark(column, index, origin_of(self.rounds[index].stats)))
+        return TimelineLanes(tuple(draft), tuple(verify), tuple(marks))
 
     def _paint(
         self, index: int, start_s: float, half_s: float, draft: list[Activity], verify: list[Activity]

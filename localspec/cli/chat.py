@@ -94,7 +94,7 @@ def main(argv: Sequence[str]) -> int:
             asked,
             profiles[0].name,
             start="aside",
-            experience=pair.tuned_for,
+            tuned_for=pair.tuned_for,
         )
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.cli.shared.console import SIMPLER, at_fence, exit_code, is_terminal, nothing_obeyed
+from localspec.cli.shared.console import SIMPLER, at_fence, exit_code, is_terminal, sanitised_output
 from localspec.cli.shared.unknown_verbs import as_question, refuse_unknown_verb
 from localspec.errors import UserError
 from localspec.version import __version__
@@ -25,25 +25,23 @@ VERBS = (
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ANSWERING = ("run", "chat", "serve", "verify")  # these open the models of their flags in a child process
-HERE = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
-HERE_USUALLY = ("setup", "doctor")  # whatever config.toml says
+LOCAL_ONLY = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
+LOCAL_BY_DEFAULT = ("setup", "doctor")  # whatever config.toml says
 _HELP = ("-h", "--help")
 ALIASES = {"ls": "models", "list": "models"}
 
 
-def main(
-    argv: Sequence[str], open_screen: Verb | None = None, get_ready: GetReady = lambda _argv: None
-) -> int:
+def main(argv: Sequence[str], open_screen: Verb | None = None, preload: GetReady = lambda _argv: None) -> int:
     """Run the command line and return its exit code; where a chat is wanted without a command, `open_screen`.
 
-    `get_ready` is called before the imports of a command that answers: 0.1 s.
+    `preload` is called before the imports of a command that answers: 0.1 s.
     """
     _open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=SIMPLER)
-    with nothing_obeyed():
-        return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat"), get_ready), argv)
+    with sanitised_output():
+        return exit_code(lambda: _dispatch(argv, open_screen or _verb("chat"), preload), argv)
 
 
 def _open_missing_streams() -> None:
@@ -55,7 +53,7 @@ def _open_missing_streams() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
 
 
-def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> int:
+def _dispatch(argv: Sequence[str], open_screen: Verb, preload: GetReady) -> int:
     host = None
     if argv[:1] not in (["serve"], ["share"]):  # which have an address to listen at
         host, argv = _split_flag("--host", "USER@MACHINE, as with ssh", argv)
@@ -85,7 +83,7 @@ def _dispatch(argv: Sequence[str], open_screen: Verb, get_ready: GetReady) -> in
         return _run_there(host, [name, *argv, *from_there])
     _use_servers(servers)
     if name in ANSWERING and not set(_HELP) & set(argv):
-        get_ready(argv)
+        preload(argv)
     try:
         return _verb(name)(argv)
     except UserError as error:
@@ -135,9 +133,9 @@ def _takes_value(first: str, before: str) -> bool:
 
 def _host_of(name: str, host: str | None) -> str:
     """Return the machine on which a command is to run, empty for this one; raises UserError."""
-    if name in HERE and host:
+    if name in LOCAL_ONLY and host:
         raise UserError(f"`localspec {name}` is of this machine", "leave out --host")
-    if host is None and name not in (*HERE, *HERE_USUALLY):
+    if host is None and name not in (*LOCAL_ONLY, *LOCAL_BY_DEFAULT):
         host = _config().host
     return "" if host in (None, "none") else host
 

@@ -7,8 +7,8 @@ from contextlib import closing
 from dataclasses import asdict
 
 from localspec.app.opening import open_placed
-from localspec.app.recommendation import Partner, Target, find_target, partners, surroundings
-from localspec.benchmark.gain import Gain, measure
+from localspec.app.recommendation import DraftMatch, Target, find_target, partners, surroundings
+from localspec.benchmark.gain import MeasuredSpeedup, measure
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import FAILURE, SUCCESS, ConsoleStatus, print_result, say, tell
 from localspec.errors import EngineError, UserError
@@ -54,7 +54,9 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS if any(partner.verdict.fits for partner in found) else FAILURE
 
 
-def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]) -> Iterator[str]:
+def lines(
+    target: Target, found: Sequence[DraftMatch], gains: dict[str, MeasuredSpeedup | str]
+) -> Iterator[str]:
     """Return draft models that fit a target, then those that do not."""
     fitting = [partner for partner in found if partner.verdict.fits]
     others = [partner for partner in found if not partner.verdict.fits]
@@ -75,7 +77,7 @@ def lines(target: Target, found: Sequence[Partner], gains: dict[str, Gain | str]
         yield f"  {partner.name}: {partner.verdict.reason}"
 
 
-def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
+def _about(partner: DraftMatch, gain: MeasuredSpeedup | str | None) -> Iterator[str]:
     verdict, placement = partner.verdict, partner.placement
     yield f"vocabulary: {verdict.reason}"
     words = remark(verdict.size_ratio)
@@ -92,10 +94,10 @@ def _about(partner: Partner, gain: Gain | str | None) -> Iterator[str]:
         yield f"get it: localspec pull {partner.name}"
 
 
-def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | str]:
+def _measure_best(target: Target, found: Sequence[DraftMatch]) -> dict[str, MeasuredSpeedup | str]:
     """Run the most promising drafts on disk one after the other; a failure is a sentence."""
     assert target.path is not None
-    gains: dict[str, Gain | str] = {}
+    gains: dict[str, MeasuredSpeedup | str] = {}
     best = [partner for partner in found if partner.path is not None and partner.placement is not None]
     busy, greediest = busy_cores() if best else (0.0, "")
     if busy > _QUIET:
@@ -120,8 +122,8 @@ def _measure_best(target: Target, found: Sequence[Partner]) -> dict[str, Gain | 
     return gains
 
 
-def _partner_json(partner: Partner, gain: Gain | str | None) -> dict[str, object]:
-    measured = asdict(gain) | {"is_gain": gain.is_gain} if isinstance(gain, Gain) else gain
+def _partner_json(partner: DraftMatch, gain: MeasuredSpeedup | str | None) -> dict[str, object]:
+    measured = asdict(gain) | {"is_gain": gain.is_gain} if isinstance(gain, MeasuredSpeedup) else gain
     return {
         "name": partner.name,
         "path": partner.path,

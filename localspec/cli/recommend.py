@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import get_args
 
 from localspec import units
-from localspec.app.recommendation import Ranked, ranking, surroundings
+from localspec.app.recommendation import RankedPair, ranking, surroundings
 from localspec.cli.shared.arguments import Parser, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
 from localspec.types.request import TaskType
@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
     return SUCCESS
 
 
-def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
+def lines(options: Sequence[RankedPair], most: int) -> Iterator[str]:
     """Return the best pairs with their reasons, then why the others do not fit."""
     usable = [option for option in options if option.placement is not None]
     if not usable:
@@ -72,14 +72,14 @@ def lines(options: Sequence[Ranked], most: int) -> Iterator[str]:
         yield f"   and {more} larger ones"
 
 
-def title(option: Ranked) -> str:
+def title(option: RankedPair) -> str:
     """Return a pair in one line: names, expected speed, what is to download."""
     about = "about " if not all(model.checked for model in option.missing) else ""
     to_come = f"{about}{units.size(option.download_bytes)} to download" if option.missing else "on disk"
     return f"{option.names}: {option.speed}, {to_come}"
 
 
-def why(option: Ranked) -> Iterator[str]:
+def why(option: RankedPair) -> Iterator[str]:
     """Return the reasons for a pair, its licences last."""
     yield from option.reasons
     if option.placement is not None:
@@ -87,7 +87,7 @@ def why(option: Ranked) -> Iterator[str]:
     yield f"licence: {option.licences}"
 
 
-def _pair_json(option: Ranked) -> dict[str, object]:
+def _pair_json(option: RankedPair) -> dict[str, object]:
     placement = option.placement
     return {
         "name": option.pair.name,

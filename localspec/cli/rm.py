@@ -8,7 +8,7 @@ from pathlib import Path
 
 from localspec import units
 from localspec.cli.shared.arguments import Parser, add_verbose_flag, verb_parser
-from localspec.cli.shared.console import FAILURE, SUCCESS, agrees, is_terminal, print_json, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, confirm_with_user, is_terminal, print_json, say
 from localspec.errors import UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         if not args.json:
             _announce(removal, configured)
     what = removals[0].model.name if len(removals) == 1 else f"these {len(removals)} models"
-    if not args.yes and not agrees(f"Delete {safe_line(what)}?"):
+    if not args.yes and not confirm_with_user(f"Delete {safe_line(what)}?"):
         say("nothing was deleted")
         return FAILURE
     done = []

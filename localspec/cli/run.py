@@ -12,7 +12,7 @@ from localspec import units
 from localspec.app import answer_json
 from localspec.app.opening import with_config
 from localspec.chat import figures
-from localspec.chat.answer_settings import AnswerOptions, Chooser, followed
+from localspec.chat.answer_settings import AnswerOptions, SettingsSelector, followed
 from localspec.chat.prompting import question_of
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
@@ -41,7 +41,7 @@ from localspec.inference.interface import OpenModels, QuickChooser
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.request import Message
 
-LEAST_LIMIT_S = 2.0  # for measuring after the answer, once a day for a pair of models
+MIN_LIMIT_S = 2.0  # for measuring after the answer, once a day for a pair of models
 LIMIT_SHARE = 0.1  # of the answer's own time, where that is more
 
 
@@ -108,7 +108,7 @@ def main(argv: Sequence[str]) -> int:
         chosen: list[AnswerOptions] = []
 
         def events() -> Iterator[GenerationEvent]:
-            chosen.append(Chooser(models, pair.tuned_for, opening.note).options(profile, asked))
+            chosen.append(SettingsSelector(models, pair.tuned_for, opening.note).options(profile, asked))
             yield from models.generate(replace(chosen[0].request, prompt=prompt, grammar=form))
 
         answer = write_answer(models, events(), AnswerOutput.asked(args), is_bare=args.no_chat)
@@ -125,7 +125,7 @@ def _measure(models: OpenModels, answer: StreamedAnswer) -> None:
         return
     sys.stdout.flush()
     summary = answer.finished.summary
-    limit_s = max(LEAST_LIMIT_S, LIMIT_SHARE * (summary.prompt_s + summary.decode_s))
+    limit_s = max(MIN_LIMIT_S, LIMIT_SHARE * (summary.prompt_s + summary.decode_s))
     with suppress(EngineError), on_interrupt(models.cancel), ConsoleStatus() as status:
         status.update(units.MEASURING_LAST)
         models.measure_before_leaving(limit_s)

@@ -30,7 +30,7 @@ from localspec.cli.shared.arguments import (
     verb_parser,
     whole,
 )
-from localspec.cli.shared.console import SUCCESS, leaving_in_order, say
+from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
@@ -92,7 +92,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
     from localspec.server.queue import EngineQueue
-    from localspec.server.service import Service
+    from localspec.server.service import ChatService
 
     with (
         running.listen(args.host, args.port) as listener,
@@ -119,8 +119,8 @@ def main(argv: Sequence[str]) -> int:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
             doors = running.access(args.host, args.api_key, args.allow_origin, is_local=is_local)
-            service = Service(queue, by_name, usual, asked, say)
-            with suppress(KeyboardInterrupt, SystemExit), leaving_in_order():
+            service = ChatService(queue, by_name, usual, asked, say)
+            with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
                 running.run(service, doors, listener)
         finally:
             queue.close()

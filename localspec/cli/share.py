@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 
 from localspec.app.sharing import DeviceOffer, shared_devices
 from localspec.cli.shared.arguments import Parser, device_names, verb_parser, whole
-from localspec.cli.shared.console import FAILURE, SUCCESS, leaving_in_order, say
+from localspec.cli.shared.console import FAILURE, SUCCESS, exit_on_signals, say
 from localspec.errors import UserError
 from localspec.llama.rpc import PORT, Endpoint
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
             say(f"{device.name} ({device.description}) at {offer.endpoint}")
             offers.append(offer)
         _tell_the_way(args.host, [offer.endpoint.port for offer in offers])
-        with suppress(KeyboardInterrupt, SystemExit), leaving_in_order():
+        with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
             while all(offer.is_well(say) for offer in offers):
                 time.sleep(_LOOK_S)
             return FAILURE

@@ -36,7 +36,13 @@ from localspec.storage.profiles import Speculation
 from localspec.types.request import EngineSettings
 
 if TYPE_CHECKING:
-    from localspec.benchmark.exactness import Difference, DistributionResult, Effort, GreedyResult, Report
+    from localspec.benchmark.exactness import (
+        Difference,
+        DistributionResult,
+        GreedyResult,
+        Report,
+        VerifyEffort,
+    )
     from localspec.inference.worker.client import Worker
 
 
@@ -81,7 +87,7 @@ def main(argv: Sequence[str]) -> int:
 def _verify(args: argparse.Namespace, how: Speculation, models: Worker) -> int:
     from localspec.benchmark import exactness  # numpy: 0.1 s
 
-    effort = exactness.QUICK if args.quick else exactness.Effort()
+    effort = exactness.QUICK if args.quick else exactness.VerifyEffort()
     if args.tokens is not None:
         effort = replace(effort, sampled_tokens=args.tokens)
     if args.near_tie is not None:
@@ -94,7 +100,7 @@ def _verify(args: argparse.Namespace, how: Speculation, models: Worker) -> int:
     return SUCCESS if report.complete else INTERRUPTED
 
 
-def _check(models: Worker, how: Speculation, effort: Effort) -> Report:
+def _check(models: Worker, how: Speculation, effort: VerifyEffort) -> Report:
     from localspec.benchmark.exactness import check, variants
 
     tested = variants(how.apply(EngineSettings()), how.mode, models.modes)
@@ -114,7 +120,7 @@ def _check(models: Worker, how: Speculation, effort: Effort) -> Report:
 
 
 def _lines(models: OpenModels, report: Report) -> Iterator[str]:
-    from localspec.benchmark.exactness import FALSE_ALARM
+    from localspec.benchmark.exactness import SIGNIFICANCE
 
     yield f"target  {models.target.path}"
     if models.draft:
@@ -124,7 +130,7 @@ def _lines(models: OpenModels, report: Report) -> Iterator[str]:
     for result in report.greedy:
         yield from _greedy_lines(result)
     yield ""
-    yield f"Tokens at temperature 1, compared with the target's distribution (p below {FALSE_ALARM} fails)"
+    yield f"Tokens at temperature 1, compared with the target's distribution (p below {SIGNIFICANCE} fails)"
     for part in report.sampled:
         yield _sampled_line(part)
     yield ""

@@ -25,7 +25,7 @@ LEARNING_RATE = 0.1
 BUSY_RATE = 0.06  # decay of the typical time of the target's calls: slower than busy moments pass
 OUTLIER = 3.0  # a token that takes this many times its typical seconds was disturbed
 
-FEWEST_ROUNDS = 3  # before a loss counts as more than chance
+MIN_ROUNDS = 3  # before a loss counts as more than chance
 
 _MODES: tuple[Mode, ...] = ("ssd", "sd", "ngram", "off")
 """Each falls back to the next; repetitions cost next to nothing where the text has none."""
@@ -74,7 +74,7 @@ class _Rounds:
     def surely_lose(self) -> bool:
         """Return whether the loss per round is significant, by two standard errors."""
         rounds = len(self.lost)
-        return rounds >= FEWEST_ROUNDS and fmean(self.lost) > 2.0 * stdev(self.lost) / sqrt(rounds)
+        return rounds >= MIN_ROUNDS and fmean(self.lost) > 2.0 * stdev(self.lost) / sqrt(rounds)
 
     @property
     def rate(self) -> float:

@@ -27,17 +27,17 @@ from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.types.models import PlainRate
 
 VERIFY_SIZES = (1, 2, 5, 9, 3, 13, 4, 7, 6, 8, 11, 10, 12)  # what shapes the curve comes first
-FEWEST_SIZES = 3
-FEWEST_WISHED = 6
+MIN_SIZES = 3
+MIN_WISHED = 6
 STEP_WIDTHS = (1, 2, 4, 8, 16)
 PREFIX = 32  # tokens of text in the cache while measuring
-FEWEST_PASSES = 2  # one time alone may be a disturbance
+MIN_PASSES = 2  # one time alone may be a disturbance
 PASSES = 5
-MOST_PASSES = 40  # more would not add information
-PATIENCE_S = 5.0  # for a GPU to compile one model's kernels; later ones are not timed
+MAX_PASSES = 40  # more would not add information
+TIMEOUT_S = 5.0  # for a GPU to compile one model's kernels; later ones are not timed
 TRIES = 2  # of a measurement with implausible curves
 ANCHORS = 9  # calls with one token, at either end of a measurement
-FEWEST_ANCHORS = 3
+MIN_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
 REREAD = 5  # tokens from a saved state to the end of the text, with 1 to 2 accepted draft tokens
 
@@ -70,7 +70,7 @@ class _CallTimer:
 
     def _warmed(self, sizes: Sequence[int], call: Callable[[int], object]) -> Sequence[int]:
         """Return the warmed-up sizes: all, except those that would take too long."""
-        ends = time.perf_counter() + PATIENCE_S
+        ends = time.perf_counter() + TIMEOUT_S
         for done, size in enumerate(sizes):
             if done >= self.fewest and time.perf_counter() > ends:
                 return sizes[:done]
@@ -100,11 +100,11 @@ class _CallTimer:
     def _fill(self, draft: LanguageModel | None, enough: Callable[[], bool] = lambda: True) -> None:
         """Time calls until the budget is spent, but all a few times and until there is `enough` of others."""
         ends = time.perf_counter() + self.budget_s
-        widths = repeat((MOST_PASSES, 0)) if draft is None else self._laps(self.widths)
+        widths = repeat((MAX_PASSES, 0)) if draft is None else self._laps(self.widths)
         for (lap, size), (steps_lap, width) in zip(self._laps(self.sizes), widths, strict=False):
             passes = min(lap, steps_lap)
             is_spent = passes >= self.passes or time.perf_counter() > ends
-            if passes >= FEWEST_PASSES and is_spent and enough():
+            if passes >= MIN_PASSES and is_spent and enough():
                 return
             seconds = _evaluate(self.target, size)
             if size == 1:  # plain decoding repeats one size, so llama.cpp reuses its graph
@@ -118,7 +118,7 @@ class _CallTimer:
 
         The first cycle is in their order, later ones are shuffled, so drift favours none.
         """
-        late, reached, random = time.perf_counter() + self.budget_s / FEWEST_PASSES, list[int](), Random(0)
+        late, reached, random = time.perf_counter() + self.budget_s / MIN_PASSES, list[int](), Random(0)
         for size in sizes:
             if len(reached) >= self.fewest and time.perf_counter() > late:
                 break
@@ -140,7 +140,7 @@ class _CallTimer:
 
         def work() -> None:
             for lap, width in self._laps(self.widths):
-                if lap >= FEWEST_PASSES:
+                if lap >= MIN_PASSES:
                     done.set()
                 if stop.is_set():
                     return
@@ -170,7 +170,7 @@ def measure(
     """
     from statistics import median_low  # 3 ms that saved costs do not need
 
-    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, budget_s)
+    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, MIN_SIZES, PASSES, budget_s)
     with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
         timer.warm_up(on_card=on_card)
         timer.run(together=together)
@@ -181,7 +181,7 @@ def measure(
 
 def make_programs(target: LanguageModel, draft: LanguageModel | None) -> None:
     """Make the calls that `measure` times, untimed: a GPU makes its programs at the first of every size."""
-    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, FEWEST_SIZES, PASSES, 0.0)
+    timer = _CallTimer(target, draft, VERIFY_SIZES, STEP_WIDTHS, MIN_SIZES, PASSES, 0.0)
     with _scratch(target, PREFIX), _scratch_of_draft(draft, PREFIX):
         timer.warm_up(on_card=True)
 
@@ -194,7 +194,7 @@ def time_calls(
 
     sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
     widths, budget_s = _telling_first(request.step_widths), request.budget_s
-    timer = _CallTimer(target, draft, sizes, widths, FEWEST_WISHED, MOST_PASSES, budget_s)
+    timer = _CallTimer(target, draft, sizes, widths, MIN_WISHED, MAX_PASSES, budget_s)
     together = request.together and draft is not None
     depth = min(request.depth, target.context_size - max(sizes))
     with _scratch(target, depth), _scratch_of_draft(draft, depth):
@@ -232,9 +232,7 @@ def _telling_first(sizes: Iterable[int]) -> list[int]:
 
 def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
     seconds: list[float] = []
-    while len(seconds) < FEWEST_ANCHORS or (
-        len(seconds) < ANCHORS and sum(seconds) < ANCHOR_SHARE * budget_s
-    ):
+    while len(seconds) < MIN_ANCHORS or (len(seconds) < ANCHORS and sum(seconds) < ANCHOR_SHARE * budget_s):
         seconds.append(_evaluate(target, 1))
     return seconds
 
@@ -295,7 +293,7 @@ def _scratch_of_draft(draft: LanguageModel | None, depth: int) -> Iterator[None]
 
 
 PLAIN_TOKENS = 12
-FEWEST_PLAIN_TOKENS = 4
+MIN_PLAIN_TOKENS = 4
 PLAIN_S = 0.25  # after which the fewest will do
 PLAIN_LIMIT_S = 2.0  # after which they are not waited for
 
@@ -305,9 +303,9 @@ def plain_rate(answer: AnswerEvents, rounds: DecodeEvents, depth: int) -> PlainR
     tally = answer.tally
     with closing(rounds):
         for _ in answer.events(rounds):
-            enough = tally.tokens > FEWEST_PLAIN_TOKENS  # the first warms up
+            enough = tally.tokens > MIN_PLAIN_TOKENS  # the first warms up
             if tally.decode_s > (PLAIN_S if enough else PLAIN_LIMIT_S):
                 break
-    if tally.tokens <= FEWEST_PLAIN_TOKENS:
+    if tally.tokens <= MIN_PLAIN_TOKENS:
         return None
     return PlainRate(depth, (tally.tokens - 1) / tally.decode_s)

@@ -11,10 +11,10 @@ from localspec.types.request import Mode
 from localspec.units import LONG_MODES
 
 ACCEPTANCE = 0.7  # of a draft token, before anything is known about this pair
-LEAST_ACCEPTANCE = 0.5  # likewise, at the low end of what pairs of models show
+MIN_ACCEPTANCE = 0.5  # likewise, at the low end of what pairs of models show
 HIT_RATE = 0.7  # of prepared outcomes, likewise
 BRANCHES = 4  # of a draft call that prepares outcomes
-LEAST_GAIN = 1.05  # below it speculation is not worth its memory and its noise
+MIN_GAIN = 1.05  # below it speculation is not worth its memory and its noise
 LENGTHS = range(1, 9)
 PYTHON_S = 2e-4  # around each native call that the target waits for; it matters with tiny models only
 HANDOFF_S = 3e-4  # per round, to switch between two threads; an assumption as well
@@ -60,10 +60,10 @@ def predict(
 
     `alone` are the costs when one model works at a time, `together` when both do at once.
     `acceptance` is what is known of this draft model. Where nothing is, plain decoding stays first unless
-    speculation gains with `LEAST_ACCEPTANCE`, too.
+    speculation gains with `MIN_ACCEPTANCE`, too.
     """
     found = _predicted(alone, together, acceptance)
-    if acceptance is None and _predicted(alone, together, LEAST_ACCEPTANCE)[0].mode == "off":
+    if acceptance is None and _predicted(alone, together, MIN_ACCEPTANCE)[0].mode == "off":
         found.sort(key=lambda speed: speed.mode != "off")
     return found
 
@@ -81,7 +81,7 @@ def explain(ranked: Sequence[PredictedSpeed]) -> str:
     """Return the reason for the first prediction, in a sentence."""
     figures = ", ".join(f"{LONG_MODES[found.mode]} {found.tokens_per_s:.0f}" for found in ranked)
     reason = f"expected tokens/s from measured costs: {figures}"
-    if max(map(_rate, ranked)) > LEAST_GAIN * ranked[0].tokens_per_s:
+    if max(map(_rate, ranked)) > MIN_GAIN * ranked[0].tokens_per_s:
         reason += "; the gain is not sure, as nothing is known of this draft model"
     return reason
 
@@ -130,7 +130,7 @@ def ranked(speeds: Sequence[PredictedSpeed]) -> list[PredictedSpeed]:
     """Return speeds, the best first; plain decoding stays first where speculation gains next to nothing."""
     order = sorted(speeds, key=_rate, reverse=True)
     plain = next(speed for speed in speeds if speed.mode == "off")
-    if order[0].tokens_per_s < LEAST_GAIN * plain.tokens_per_s:
+    if order[0].tokens_per_s < MIN_GAIN * plain.tokens_per_s:
         order.remove(plain)
         order.insert(0, plain)
     return order

@@ -91,7 +91,7 @@ Measured = MemoryRate | RateFailure
 _FEWEST, _MOST = 3, 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
 _CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
-_FEWEST_BYTES = 2**26  # what fits a cache says nothing about memory
+_MIN_BYTES = 2**26  # what fits a cache says nothing about memory
 _WIRE_BYTES = 2**21
 _CARD_PASSES = 4  # in one go: a GPU that reads a block in 0.2 ms takes a tenth of that to start
 _FAR_BELOW = 0.6  # of the rate that a GPU could reach; healthy ones reach 0.8 and more
@@ -135,13 +135,13 @@ def measure(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
 def _memory_rate(job: BandwidthJob, share_s: float) -> Measured:
     from localspec.llama.buffers import SEVERAL, Buffers
 
-    if job.size < _FEWEST_BYTES:
+    if job.size < _MIN_BYTES:
         return job.failed("too little memory is free")
-    with Buffers(job.device, _FEWEST_BYTES) as block:
+    with Buffers(job.device, _MIN_BYTES) as block:
         block.read_s()  # as below: the first time is another
         fits = int(block.bytes / block.read_s() * share_s) // (1 + _FEWEST)
     passes = max(1, min(job.passes, fits // job.size))
-    size = min(job.size, max(_FEWEST_BYTES, fits))
+    size = min(job.size, max(_MIN_BYTES, fits))
     with Buffers(job.device, size, passes) as block:
         trip_s = typical_s(partial(block.fetch_s, 4), share_s / 4) if job.is_remote else 0.0
         read = block.bytes / _above(typical_s(block.read_s, share_s), trip_s / passes)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from localspec.llama.backends import BackendDevice
 
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """The first start of a driver may take long: it may have to compile for the GPU."""
 _KINDS: dict[str, DeviceKind] = {"cpu": "cpu", "gpu": "gpu", "igpu": "integrated"}
 _GENERATIONS = {"2.5": 1, "5.0": 2, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}  # PCIe, by GT/s per lane
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BackendReport:
     """llama.cpp's report: its devices, and the build features of each backend."""
 
     devices: tuple[BackendDevice, ...] = ()
@@ -39,30 +39,30 @@ class Found:
     backends: tuple[str, ...] = ()  # also those that found no device
 
 
-Answer = Found | nvml.Cards
+Answer = BackendReport | nvml.Cards
 Ask = Callable[[], Iterator[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class DetectedMachine:
     """The machine, and what it depends on."""
 
     machine: Machine
-    found: Found = field(default_factory=Found)
+    found: BackendReport = field(default_factory=BackendReport)
     cards: nvml.Cards = field(default_factory=nvml.Cards)
     trouble: LocalSpecError | None = None  # that made the report incomplete
 
 
-def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
+def look(timeout_s: float = TIMEOUT_S, *, via: Ask | None = None) -> DetectedMachine:
     """Look at this machine without measuring; a driver that dies or hangs is a note.
 
     Raises `UserError` where a backend is to be loaded that cannot be.
     `via` asks in a process that is there already, such as `Worker.look`.
     """
-    found, cards, trouble = Found(), nvml.Cards(), None
+    found, cards, trouble = BackendReport(), nvml.Cards(), None
     try:
         for answer in values_of(ask, timeout_s) if via is None else via():
-            if isinstance(answer, Found):
+            if isinstance(answer, BackendReport):
                 found = answer
             else:
                 cards = answer
@@ -71,7 +71,7 @@ def look(timeout_s: float = PATIENCE_S, *, via: Ask | None = None) -> Sight:
     except LocalSpecError as error:
         trouble = error
     seen = describe(found, cards, processor(allowed_cores()), os.environ, str(trouble or ""))
-    return Sight(seen, found, cards, trouble)
+    return DetectedMachine(seen, found, cards, trouble)
 
 
 def ask() -> Iterator[Answer]:
@@ -79,13 +79,13 @@ def ask() -> Iterator[Answer]:
     from localspec.llama import backends
 
     try:
-        yield Found(backends.devices(), backends.features(), backends.version(), backends.names())
+        yield BackendReport(backends.devices(), backends.features(), backends.version(), backends.names())
     finally:
         yield nvml.look()
 
 
 def describe(
-    found: Found, cards: nvml.Cards, cpu: Machine, environment: Mapping[str, str], trouble: str = ""
+    found: BackendReport, cards: nvml.Cards, cpu: Machine, environment: Mapping[str, str], trouble: str = ""
 ) -> Machine:
     """Combine the results; `trouble` is the error that made them incomplete."""
     every: list[DeviceInfo] = []
@@ -120,7 +120,7 @@ def describe(
     return Machine(devices=tuple(every), notes=tuple(notes))
 
 
-def _graphics(device: BackendDevice, found: Found, card: nvml.Card | None) -> DeviceInfo:
+def _graphics(device: BackendDevice, found: BackendReport, card: nvml.Card | None) -> DeviceInfo:
     is_apple = device.backend == "MTL" and platform.machine() == "arm64"  # ggml calls it a discrete GPU
     seen = card.device if card else nvml.UNKNOWN
     return replace(

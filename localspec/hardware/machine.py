@@ -12,14 +12,14 @@ from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, Use
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import BandwidthJob, Measured, jobs, judge, measure
 from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
-from localspec.hardware.devices import PATIENCE_S, Ask, Sight
+from localspec.hardware.devices import TIMEOUT_S, Ask, DetectedMachine
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
 
 SCHEMA = 1
 _last: list[Machine] = []  # that was asked for here
-_PATIENCE_S = 2 * PATIENCE_S  # a GPU may have to make its programs, and then compute with them
+_PATIENCE_S = 2 * TIMEOUT_S  # a GPU may have to make its programs, and then compute with them
 Progress = Callable[[float], bool]
 """Gets the share that is done, 0 to 1; False stops the work."""
 
@@ -106,12 +106,12 @@ def kept_file() -> Path:
     return data_dir() / "machine.json"
 
 
-def keep(sight: Sight, measured: Machine) -> None:
+def keep(sight: DetectedMachine, measured: Machine) -> None:
     """Save the rates of a machine; raises StoreError or UserError."""
     _file().write(_Kept(_seen(sight), measured.rates, measured.failures))
 
 
-def recall(sight: Sight) -> Machine | None:
+def recall(sight: DetectedMachine) -> Machine | None:
     """Return the machine with its saved rates; None if they are damaged or another machine's."""
     try:
         kept = _file().read()
@@ -130,7 +130,7 @@ def _is_sound(kept: _Kept) -> bool:
     return bool(kept.rates) and all(rate.read > 0 for rate in kept.rates)
 
 
-def _seen(sight: Sight) -> dict[str, object]:
+def _seen(sight: DetectedMachine) -> dict[str, object]:
     """Return everything that rates depend on, as JSON gives it back."""
     return {
         "devices": [

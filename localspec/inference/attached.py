@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from localspec.errors import ContextFullError, EngineDied, EngineError, ServerLost, UserError
-from localspec.inference.interface import Choice
+from localspec.inference.interface import ModeChoice
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
 from localspec.types.request import EngineSettings, Message, Request, TaskType
@@ -23,7 +23,7 @@ from localspec.values import plain, read
 from localspec.version import __version__
 
 T = TypeVar("T")
-PATIENCE_S = 10.0  # for an answer to a question that needs no turn
+TIMEOUT_S = 10.0  # for an answer to a question that needs no turn
 _LONGEST_TURN_S = 600.0  # between two events: a long prompt on a slow machine, behind other answers
 _START_HINT = "start one there: `localspec serve`"
 
@@ -46,7 +46,7 @@ class Server:
         self.name, self._key = name or f"the server at {address}", key
         self._parts = urlsplit(address if "://" in address else f"http://{address}")
 
-    def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = PATIENCE_S) -> T:
+    def call(self, verb: str, kind: type[T], value: object = None, limit_s: float = TIMEOUT_S) -> T:
         """Call a command of `server/engine.py` and return its reply; raises the server's error."""
         with self.asked(verb, to_json(value), limit_s) as response:
             return from_json(response.read(), kind)
@@ -109,12 +109,12 @@ class AttachedModels:
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         """Return the settings of the fastest mode there, and the reason in a sentence."""
         asked = settings or EngineSettings()
-        chosen = self._server.call("choose_settings", Choice, asked, _LONGEST_TURN_S)
+        chosen = self._server.call("choose_settings", ModeChoice, asked, _LONGEST_TURN_S)
         return chosen.settings, chosen.reason
 
-    def recall(self, task: TaskType) -> Choice | None:
+    def recall(self, task: TaskType) -> ModeChoice | None:
         """Return the settings tuned there for a task, if any."""
-        found = self._server.call("recall", tuple[Choice, ...], task)
+        found = self._server.call("recall", tuple[ModeChoice, ...], task)
         return found[0] if found else None
 
     def choices(self, kind: type[T]) -> T:

@@ -28,7 +28,7 @@ from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_kind, own_head
 from localspec.models.shape import read_shape
 from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
-from localspec.storage.config import SMALLEST_CONTEXT
+from localspec.storage.config import MIN_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Mode
@@ -46,9 +46,9 @@ class Contexts:
     def __init__(self, target: Model, draft: Model | None, plan: OpenPlan) -> None:
         """Open the contexts; raises `UserError` for sizes that cannot work or do not fit in memory."""
         size = context_size(target.options.context, target.training_context)
-        if size < SMALLEST_CONTEXT:
+        if size < MIN_CONTEXT:
             raise UserError(
-                f"a context of {size} tokens is too small to talk", f"give -c {SMALLEST_CONTEXT} or more"
+                f"a context of {size} tokens is too small to talk", f"give -c {MIN_CONTEXT} or more"
             )
         self.target = self._open(target, replace(target.options, context=size))
         self.can_branch = False

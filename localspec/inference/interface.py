@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ModeChoice:
     """The settings to use, because they should be fastest or were tuned, and why."""
 
     settings: EngineSettings

@@ -19,7 +19,7 @@ from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
-from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
+from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
@@ -365,7 +365,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
         is_cached = end > 0 and self._engine.decoder.cached(self._text) == end - 1
-        if room <= FEWEST_PLAIN_TOKENS or not is_cached:
+        if room <= MIN_PLAIN_TOKENS or not is_cached:
             return None
         self._contexts.target.checkpoint()
         written, text = AnswerText(LlamaDetokenizer(self._target_model.vocabulary)), list(self._text)

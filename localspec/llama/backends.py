@@ -208,7 +208,7 @@ def text(raw: bytes | None) -> str:
 
 
 _NAME = "_Z26llama_get_memory_breakdownPK13llama_context"
-_MOST_BUFFERS = 1000
+_MAX_BUFFERS = 1000
 _VALUE = 4  # words of a node before its value: colour, parent, left, right, in either order
 _ROOT, _LEFT, _RIGHT = (1, 0, 1) if sys.platform == "darwin" else (2, 2, 3)  # libc++, libstdc++
 
@@ -241,7 +241,7 @@ def breakdown(context: int) -> dict[str, tuple[int, int, int]]:
 def _nodes(root: int) -> Iterator[tuple[int, int, int, int]]:
     """Walk a red-black tree; its leaves are null."""
     waiting = [root]
-    for _ in range(2 * _MOST_BUFFERS):
+    for _ in range(2 * _MAX_BUFFERS):
         if not waiting:
             return
         if node := waiting.pop():

@@ -31,11 +31,11 @@ Rows = NDArray[np.float32]
 _OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
 STOPPABLE_S = 0.1
-_FIRST_PIECE, _SMALLEST_PIECE = 64, 32  # tokens of a prompt that a GPU reads in one call
+_FIRST_PIECE, _MIN_PIECE = 64, 32  # tokens of a prompt that a GPU reads in one call
 _LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
 
 
-class Reader(Protocol):
+class SequenceListener(Protocol):
     """Who hears what sequence 0 of a context reads and forgets."""
 
     def read(self, start: int, tokens: Sequence[int]) -> None:
@@ -128,7 +128,7 @@ class Context:
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
         self._since: float | None = None  # a call is in progress,
         self._is_new = False  # of a size that is not among them
-        self.reader: Reader | None = None
+        self.reader: SequenceListener | None = None
         self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
         self._lengths = [0] * sequences
         self._width = 0  # tokens of the last call that read a run
@@ -352,7 +352,7 @@ class Context:
     def _fit_piece(self, seconds: float) -> None:
         """Read larger or smaller pieces after one that took so long; a slow first call is made up for."""
         if seconds > STOPPABLE_S:
-            self._piece = max(_SMALLEST_PIECE, self._piece // 2)
+            self._piece = max(_MIN_PIECE, self._piece // 2)
         elif seconds < STOPPABLE_S / 3:
             self._piece = min(self._micro_batch, self._piece * 2)
 
@@ -494,7 +494,7 @@ def _pointer(array: NDArray[Any], kind: Native) -> Native:
 
 _FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
-_FEWEST_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
+_MIN_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
 _CELLS_PER_BRANCH = 32  # besides the main sequence's, for drafts after the shared text
 
 
@@ -532,7 +532,7 @@ def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: 
     """Return llama.cpp's parameters for a context; `cells` are those of all sequences."""
     parameters = native().llama_context_default_params()
     # llama.cpp aborts the process where one call's rows or tokens exceed these
-    batch = max(options.batch, sequences, _FEWEST_ROWS)
+    batch = max(options.batch, sequences, _MIN_ROWS)
     parameters.n_ctx = cells
     parameters.n_batch = batch
     parameters.n_ubatch = min(options.micro_batch, max(options.batch, sequences))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
     from llguidance._lib import JsonCompileOptions
 
-MOST_BYTES = 2**20  # of a grammar: a hundred times the largest in use
+MAX_BYTES = 2**20  # of a grammar: a hundred times the largest in use
 _GRAMMARS_KEPT = 8
 _POSITIONS_KEPT = 64  # more than a draft has
 _MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
@@ -236,8 +236,8 @@ def _source(grammar: Grammar) -> str:
     """Return a grammar as llguidance wants it."""
     from llguidance import LLMatcher, grammar_from
 
-    if len(grammar.text.encode("utf-8", "replace")) > MOST_BYTES:
-        raise _refused(grammar.kind, f"it has more than {MOST_BYTES:,} bytes")
+    if len(grammar.text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise _refused(grammar.kind, f"it has more than {MAX_BYTES:,} bytes")
     try:
         if grammar.kind == "json_schema":
             return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)

@@ -91,7 +91,7 @@ def _load_backend(api: Native, named_by: str, path: Path) -> None:
 def _add_server(api: Native, endpoint: rpc.Endpoint) -> None:
     """Add the devices of another machine to llama.cpp, as RPC0 and so on; raises `UserError`."""
     connect = rpc_function(api, "ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)
-    rpc.looks[str(endpoint)] = rpc.peek(endpoint)
+    rpc.looks[str(endpoint)] = rpc.probe_server(endpoint)
     if not (registry := connect(str(endpoint).encode())):
         raise UserError(f"{endpoint} offers no devices", "see what it prints there")
     exported(api, "ggml_backend_register", None, ctypes.c_void_p)(registry)
@@ -104,7 +104,7 @@ def rpc_function(api: Native, name: str, result: Native, *arguments: Native) -> 
     find = exported(api, "ggml_backend_reg_get_proc_address", ctypes.c_void_p, *types)
     registry = by_name(b"RPC")
     if not registry or not (address := find(registry, name.encode())):
-        raise rpc.lacking()
+        raise rpc.missing_backend_error()
     return ctypes.CFUNCTYPE(result, *arguments)(address)
 
 

@@ -19,11 +19,11 @@ from localspec.storage.paths import config_dir
 PORT = 50052  # of llama.cpp's own rpc-server
 VARIABLE = "LOCALSPEC_RPC"
 """Names the servers to all processes of this program."""
-PATIENCE_S = 3.0
+TIMEOUT_S = 3.0
 _MAJOR, _MINOR = 7, 0  # ggml-rpc.h, RPC_PROTO_MAJOR_VERSION; a newer minor one may lack what we send
 _DEVICE_COUNT, _DEVICE_MEMORY, _HELLO = 15, 11, 14  # enum rpc_cmd
 _CAPABILITIES = 24  # bytes of the greeting
-_MOST_DEVICES = 16  # GGML_RPC_MAX_SERVERS
+_MAX_DEVICES = 16  # GGML_RPC_MAX_SERVERS
 _NO_IPV6 = " with IPv4; llama.cpp takes no IPv6, but the ssh tunnel that `localspec share` prints leads there"
 _HINT = "run `localspec share` on that machine"
 
@@ -40,14 +40,14 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class ServerProbe:
     """A server's report: a round trip in seconds, free and total bytes on each device."""
 
     round_trip_s: float
     devices: tuple[tuple[int, int], ...]
 
 
-looks: dict[str, Peek] = {}
+looks: dict[str, ServerProbe] = {}
 """The report of each server before it was added to this process."""
 
 
@@ -83,7 +83,7 @@ def use(servers: str) -> None:
     os.environ[VARIABLE] = ",".join(map(str, endpoints(servers))) if servers else ""
 
 
-def peek(endpoint: Endpoint, limit_s: float = PATIENCE_S) -> Peek:
+def probe_server(endpoint: Endpoint, limit_s: float = TIMEOUT_S) -> ServerProbe:
     """Ask a server for its version and its devices; raises UserError in words, within about the limit."""
     ends = time.monotonic() + limit_s
     try:
@@ -112,7 +112,7 @@ def _ipv4(endpoint: Endpoint) -> str:
     return str(found[0][4][0])
 
 
-def _asked(connection: socket.socket, endpoint: Endpoint, ends: float) -> Peek:
+def _asked(connection: socket.socket, endpoint: Endpoint, ends: float) -> ServerProbe:
     try:
         major, minor = _ask(connection, ends, _HELLO, bytes(_CAPABILITIES))[:2]
     except TimeoutError:
@@ -128,11 +128,11 @@ def _asked(connection: socket.socket, endpoint: Endpoint, ends: float) -> Peek:
     started = time.perf_counter()
     (count,) = struct.unpack("<I", _ask(connection, ends, _DEVICE_COUNT))
     round_trip_s = time.perf_counter() - started
-    if not 0 < count <= _MOST_DEVICES:
+    if not 0 < count <= _MAX_DEVICES:
         raise UserError(f"{endpoint} offers {count} devices", "see what it prints there")
     numbers = (struct.pack("<I", number) for number in range(count))
     memory = (_ask(connection, ends, _DEVICE_MEMORY, number) for number in numbers)
-    return Peek(round_trip_s, tuple(struct.unpack("<QQ", each) for each in memory))
+    return ServerProbe(round_trip_s, tuple(struct.unpack("<QQ", each) for each in memory))
 
 
 def _ask(connection: socket.socket, ends: float, command: int, data: bytes = b"") -> bytes:
@@ -152,7 +152,7 @@ def _take(connection: socket.socket, ends: float, count: int) -> bytes:
     return found
 
 
-def lacking() -> UserError:
+def missing_backend_error() -> UserError:
     """Return the error for a build without the backend."""
     return UserError(
         "this build of llama.cpp lacks the RPC backend",

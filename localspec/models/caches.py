@@ -13,7 +13,7 @@ from typing import Literal
 from localspec import smollm2
 from localspec.storage.paths import expanded, read_plain
 
-PlaceKind = Literal["hub", "llama.cpp", "lmstudio", "ollama", "package", "bundled", "folder"]
+FolderKind = Literal["hub", "llama.cpp", "lmstudio", "ollama", "package", "bundled", "folder"]
 """`hub` has huggingface_hub's layout, which llama.cpp shares; `llama.cpp` are loose files next to it.
 
 From what is in Ollama's store nothing is deleted: Ollama counts who uses its files.
@@ -24,11 +24,11 @@ _MOST = 2**20  # bytes of other programs' notes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ModelFolder:
     """A folder that contains models, or a single model file."""
 
     path: Path
-    kind: PlaceKind
+    kind: FolderKind
 
     @property
     def is_cache(self) -> bool:
@@ -41,15 +41,15 @@ def hub_cache() -> Path:
     return next(_hub_candidates())
 
 
-def known_places() -> tuple[Place, ...]:
+def known_places() -> tuple[ModelFolder, ...]:
     """Return every folder and file on this machine that may contain models, whether it exists or not."""
-    places = [Place(path, "hub") for path in _hub_candidates()]
-    places += [Place(path, "llama.cpp") for path in _loose_candidates()]
-    places += [Place(path, "lmstudio") for path in _lmstudio_candidates()]
-    places += [Place(path, "ollama") for path in _ollama_candidates()]
+    places = [ModelFolder(path, "hub") for path in _hub_candidates()]
+    places += [ModelFolder(path, "llama.cpp") for path in _loose_candidates()]
+    places += [ModelFolder(path, "lmstudio") for path in _lmstudio_candidates()]
+    places += [ModelFolder(path, "ollama") for path in _ollama_candidates()]
     packaged = smollm2.target()
     if packaged is not None:
-        places.append(Place(packaged, "package"))
+        places.append(ModelFolder(packaged, "package"))
     return tuple(dict.fromkeys(places))
 
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 _ASK_TIMEOUT_S = 20.0
-_LARGEST_ANSWER = 64 << 20  # a repository of 100,000 files takes half of it
+_MAX_ANSWER = 64 << 20  # a repository of 100,000 files takes half of it
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0)  # after consecutive failures; the connection may recover
-_LARGEST_REQUEST = 32 << 30  # the Hub's network serves at most 50 GB at once
+_MAX_REQUEST = 32 << 30  # the Hub's network serves at most 50 GB at once
 _READ = 4 << 20
 _TELL_S = 0.1
 _PART_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -195,7 +195,7 @@ def _receive(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, meter: Me
 
 def _receive_once(url: str, file: RemoteFile, out: BinaryIO, digest: _Hash, meter: Meter) -> _Hash:
     start = out.tell()
-    end = min(file.bytes, start + _LARGEST_REQUEST)
+    end = min(file.bytes, start + _MAX_REQUEST)
     with request_range(url, start, end) as (response, first):
         if first != start:  # the server sends all of it, whatever is asked for
             meter.add(file.name, first - start)
@@ -343,7 +343,7 @@ def _ask(reference: Reference) -> bytes:
     with session.answer(url, _ASK_TIMEOUT_S) as response:
         for piece in response.iter_bytes():
             body += piece
-            if len(body) > _LARGEST_ANSWER:
+            if len(body) > _MAX_ANSWER:
                 raise session.unlike_the_hub("it never ends")
     return bytes(body)
 

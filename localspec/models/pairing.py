@@ -44,7 +44,7 @@ class PairingVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class _Terms:
+class _VocabularyTraits:
     """The properties of a vocabulary that have to agree; its texts are compared last."""
 
     kind: str
@@ -75,7 +75,7 @@ def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> None:
         raise PairingError(str(reason), "choose a draft model of the target's own family")
 
 
-def _mismatch(target: _Terms, draft: _Terms) -> str | TokenDifference | None:
+def _mismatch(target: _VocabularyTraits, draft: _VocabularyTraits) -> str | TokenDifference | None:
     """Return the reason why two vocabularies differ; empty if they agree."""
     if target.kind != draft.kind:
         return f"the target's vocabulary is {target.kind}, the draft's is {draft.kind}"
@@ -123,8 +123,8 @@ def _marker(token: int | None, *, added: bool) -> str:
     return f"token {token}" if added else "none"
 
 
-def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
-    return _Terms(
+def _terms_of_open(vocabulary: Vocabulary) -> _VocabularyTraits:
+    return _VocabularyTraits(
         vocabulary.kind,
         _marker(vocabulary.bos, added=vocabulary.adds_bos),
         _marker(vocabulary.eos, added=vocabulary.adds_eos),
@@ -134,7 +134,7 @@ def _terms_of_open(vocabulary: Vocabulary) -> _Terms:
     )
 
 
-def _terms_of_file(header: Header) -> _Terms:
+def _terms_of_file(header: Header) -> _VocabularyTraits:
     model, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre")
     unknown, begins = (model or "missing", -1, -1, False, False), facts()["begins"]
     kind, bos, eos, adds_bos, adds_eos = facts()["tokenizers"].get(model, unknown)
@@ -145,7 +145,7 @@ def _terms_of_file(header: Header) -> _Terms:
         always = always or pre in begins["always"]
     adds_bos = _switch(header, "tokenizer.ggml.add_bos_token", adds_bos) or always
     adds_eos = _switch(header, "tokenizer.ggml.add_eos_token", adds_eos)
-    return _Terms(
+    return _VocabularyTraits(
         kind,
         _marker(_token(header, "tokenizer.ggml.bos_token_id", bos), added=adds_bos),
         _marker(_token(header, "tokenizer.ggml.eos_token_id", eos), added=adds_eos),

@@ -29,7 +29,7 @@ _FIELDS = {
     "penalty_repeat": "repetition_penalty",
     "penalty_last_n": "penalty_window",
 }
-_MOST_TOLD = 20  # a file may have thousands of keys
+_MAX_TOLD = 20  # a file may have thousands of keys
 _LONGEST_VALUE = 60  # characters
 
 
@@ -55,7 +55,7 @@ def recommended(header: Header) -> Recommendation:
             found[field] = checked
     return Recommendation(
         SamplingChoice(**found),
-        unused=tuple(unused[:_MOST_TOLD]),
+        unused=tuple(unused[:_MAX_TOLD]),
         wrong=tuple(wrong),
     )
 

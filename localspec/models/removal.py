@@ -16,11 +16,11 @@ from itertools import accumulate
 from pathlib import Path
 
 from localspec.errors import StoreError, UserError, in_words
-from localspec.models.caches import Place, known_places, repository_of
+from localspec.models.caches import ModelFolder, known_places, repository_of
 from localspec.models.local import LocalModel, find_models
 from localspec.models.verified import is_checksum
 
-_LARGEST_NOTE = 64  # bytes: the name of a commit
+_MAX_NOTE = 64  # bytes: the name of a commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,13 @@ def remove(removal: Removal) -> None:
         _prune(path.parent, caches)
 
 
-def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[Place]) -> Removal:
+def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[ModelFolder]) -> Removal:
     """Plan for a model in a folder that a link in a cache leads to: at most the link goes.
 
     Raises UserError where other models need the link, too.
     """
     files, own = [_real(file) for file in model.files], set(map(_real_entry, model.files))
-    there = find_models(places=[Place(link, "folder")])
+    there = find_models(places=[ModelFolder(link, "folder")])
     paths = [name.path for found in there for name in (found, *found.others)]
     others = [path for path in paths if _real_entry(path) not in own and path.parent.name != "blobs"]
     if others or link.name == "blobs":
@@ -87,7 +87,7 @@ def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[Place]) 
     return _removal(model, [link], [f"{file} stays: {_place_of(file, caches)}" for file in files])
 
 
-def _place_of(file: Path, caches: Sequence[Place]) -> str:
+def _place_of(file: Path, caches: Sequence[ModelFolder]) -> str:
     """Return why a file stays."""
     is_in_cache = any(file.is_relative_to(_real(place.path)) for place in caches)
     return "it belongs to another folder of the cache" if is_in_cache else "it is outside the cache"
@@ -103,7 +103,7 @@ def _plan_loose(model: LocalModel) -> Removal:
     return _removal(model, paths, kept)
 
 
-def _plan_links(model: LocalModel, repository: Path, caches: Sequence[Place]) -> Removal:
+def _plan_links(model: LocalModel, repository: Path, caches: Sequence[ModelFolder]) -> Removal:
     """Plan for the Hub's layout: a file's links in all commits, and its blob if no other link needs it.
 
     A blob may be a link into a store that all repositories of the cache share.
@@ -134,14 +134,14 @@ def _removal(model: LocalModel, paths: Sequence[Path], kept: Sequence[str] = ())
     return Removal(model, tuple(paths), sum(map(_own_bytes, paths)), tuple(kept))
 
 
-def _linked_folder(file: Path, caches: Iterable[Place]) -> Path | None:
+def _linked_folder(file: Path, caches: Iterable[ModelFolder]) -> Path | None:
     """Return the first link to a folder on the way from a cache to a file; None where there is none."""
     ways = [_below(place.path, file) for place in caches if file.is_relative_to(place.path)]
     links = [next((folder for folder in way[:-1] if _is_link(folder)), None) for way in ways]
     return None if None in links else next(iter(links), None)
 
 
-def _is_own(path: Path, caches: Iterable[Place]) -> bool:
+def _is_own(path: Path, caches: Iterable[ModelFolder]) -> bool:
     """Return whether a path really is in a cache, with no link to a folder on the way."""
     return any(
         path.is_relative_to(place.path) and not any(map(_is_link, _below(place.path, path)[:-1]))
@@ -215,7 +215,7 @@ def _holds_notes_alone(repository: Path) -> bool:
         is_of_notes = Path(folder).relative_to(repository).parts[:1] in (("refs",), (".no_exist",))
         for path in (Path(folder, name) for name in (*folders, *names)):
             status = path.lstat()
-            is_note = is_of_notes and stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST_NOTE
+            is_note = is_of_notes and stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_NOTE
             if not (is_note or stat.S_ISDIR(status.st_mode)):
                 return False
     return True
@@ -234,7 +234,7 @@ def _real(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _prune(folder: Path, caches: Sequence[Place]) -> None:
+def _prune(folder: Path, caches: Sequence[ModelFolder]) -> None:
     """Delete empty folders below a cache's root, and repositories that have only notes."""
     roots = [place.path for place in known_places()]
     while folder not in roots and _is_own(folder / "any", caches):

@@ -117,7 +117,7 @@ def _bits(name: str) -> int:
     return int(found[0]) if found else 0
 
 
-MOST_LAYERS = 1024
+MAX_LAYERS = 1024
 _EXPERTS_USED = "{arch}.expert_used_count"
 _BLOCK = re.compile(r"blk\.(\d+)\.(.+)")
 _FLOAT = 4  # recurrent state is f32
@@ -127,7 +127,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     """Return the layers that llama.cpp runs, in order; prediction layers at the end are not among them."""
     blocks = header.integer("{arch}.block_count")
     count = blocks - header.integer("{arch}.nextn_predict_layers")
-    if not 0 < count <= blocks <= MOST_LAYERS:
+    if not 0 < count <= blocks <= MAX_LAYERS:
         raise ModelFileError(
             f"{header.path} claims {blocks:,} layers: {header.architecture}.block_count is wrong",
             "download the file again",

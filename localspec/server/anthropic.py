@@ -13,10 +13,10 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import ContentBlock, ProtocolReply, Step
-from localspec.server.exchange import Refusal, read, read_json
+from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
+from localspec.server.exchange import ApiError, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
-from localspec.server.service import Protocol, Service
+from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -24,7 +24,7 @@ _ALIKE = ("model", "max_tokens", "temperature", "top_k", "top_p", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
 
-def error(refusal: Refusal) -> Json:
+def error(refusal: ApiError) -> Json:
     """Return an error as Anthropic words it."""
     usual = "api_error" if refusal.status >= 500 else "invalid_request_error"
     known = refusal.kind if refusal.status in (401, 403, 404) else usual
@@ -32,23 +32,23 @@ def error(refusal: Refusal) -> Json:
     return {"type": "error", "error": {"type": kind, "message": refusal.message}}
 
 
-async def _asked(service: Service, request: Request) -> Chat:
+async def _asked(service: ChatService, request: Request) -> Chat:
     body = an_object(await read_json(request), "the request")
     return await asked_in_chat(service, read(Body, _in_openai_words(body)))
 
 
-async def _answer(service: Service, request: Request) -> Response:
+async def _answer(service: ChatService, request: Request) -> Response:
     chat = await _asked(service, request)
     streams = bool(chat.body.stream)
     reply = _Reply(chat, await _counted(service, chat) if streams else 0)
     return await reply.send(request, service.answer(chat.asked), streams=streams)
 
 
-async def _count(service: Service, request: Request) -> Response:
+async def _count(service: ChatService, request: Request) -> Response:
     return JSONResponse({"input_tokens": await _counted(service, await _asked(service, request))})
 
 
-async def _counted(service: Service, chat: Chat) -> int:
+async def _counted(service: ChatService, chat: Chat) -> int:
     """Return the number of prompt tokens, which a stream sends first."""
     count = service.queue.models.count_tokens
     return await asyncio.to_thread(count, chat.messages, chat.asked.wishes.answer.tools)
@@ -123,7 +123,7 @@ class _Reply(ProtocolReply):
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": message}
 
-    def tells(self, step: Step) -> Iterator[Json]:
+    def tells(self, step: BlockEvent) -> Iterator[Json]:
         block, index = step.block, step.block.index
         if step.kind == "ends":
             yield {"type": "content_block_stop", "index": index}
@@ -143,7 +143,7 @@ class _Reply(ProtocolReply):
         content = [_block(block) for block in self.blocks.all]
         return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
 
-    def fails(self, refusal: Refusal) -> Json:
+    def fails(self, refusal: ApiError) -> Json:
         return error(refusal)
 
     def _ending(self) -> Json:

@@ -28,10 +28,10 @@ from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
 from localspec.server import anthropic, engine, openai, responses, service, texts
 from localspec.server.exchange import GONE, error, refusal, without_content
-from localspec.server.service import Handler, Service
+from localspec.server.service import ChatService, Handler
 
-LARGEST_HEADER = 64 * 2**10  # bytes
-MOST_CONNECTIONS = 512  # below the 1,024 descriptors that a process has by default
+MAX_HEADER = 64 * 2**10  # bytes
+MAX_CONNECTIONS = 512  # below the 1,024 descriptors that a process has by default
 HEADER_S = 10.0  # for the head of a request to arrive
 KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
 DRAIN_S = 30  # for answers in progress when the server is to end
@@ -41,7 +41,7 @@ _OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class AccessPolicy:
     """The access policy of a server."""
 
     api_key: str | None = None
@@ -99,7 +99,7 @@ class LoggedApplication:
         self._tell(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
-def application(served: Service, doors: Doors) -> LoggedApplication:
+def application(served: ChatService, doors: AccessPolicy) -> LoggedApplication:
     """Return the ASGI application."""
 
     async def answer(handler: Handler, request: Request) -> Response:
@@ -140,7 +140,7 @@ def http_server(application: LoggedApplication) -> Server:
     logging.getLogger("asyncio").addHandler(logging.NullHandler())  # it would log clients that disconnect
     config = Config(
         application,
-        http=_Impatient,
+        http=_HeaderTimeoutProtocol,
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -148,14 +148,14 @@ def http_server(application: LoggedApplication) -> Server:
         log_level="critical",
         access_log=False,
         server_header=False,
-        h11_max_incomplete_event_size=LARGEST_HEADER,
+        h11_max_incomplete_event_size=MAX_HEADER,
         timeout_graceful_shutdown=DRAIN_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
     return Server(config)
 
 
-class _Impatient(H11Protocol):
+class _HeaderTimeoutProtocol(H11Protocol):
     """Closes a connection without a request; uvicorn waits for ever for the rest of a request's head."""
 
     _closes: asyncio.TimerHandle | None = None
@@ -168,7 +168,7 @@ class _Impatient(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
+        if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
         self._look()
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
-from localspec.server.exchange import WAITING, Refusal, error, streamed, unless_gone
+from localspec.server.exchange import WAITING, ApiError, error, streamed, unless_gone
 from localspec.types.events import (
     Finished,
     GenerationEvent,
@@ -36,7 +36,7 @@ class ContentBlock:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BlockEvent:
     """A block begins, gets some text, or ends."""
 
     kind: Literal["begins", "grows", "ends"]
@@ -44,7 +44,7 @@ class Step:
     added: str = ""
 
 
-class Blocks:
+class BlockStream:
     """The blocks of one answer, as its events come."""
 
     def __init__(self, reader: AnswerReader, *, parallel: bool = True) -> None:
@@ -54,7 +54,7 @@ class Blocks:
         self.scores: list[TokenScore] = []  # not sent yet
         self.finished: Finished | None = None
 
-    def take(self, event: GenerationEvent) -> Iterator[Step]:
+    def take(self, event: GenerationEvent) -> Iterator[BlockEvent]:
         """Yield the steps of an event of the answer."""
         pieces: Iterator[Piece] = iter(())
         if isinstance(event, ThinkingOpened):
@@ -69,7 +69,7 @@ class Blocks:
         for piece in pieces:
             yield from self._take(piece)
         if self.finished is not None and self.all:
-            yield Step("ends", self.all[-1])
+            yield BlockEvent("ends", self.all[-1])
 
     @property
     def reason(self) -> Literal["stop", "length", "tool_calls"]:
@@ -88,19 +88,19 @@ class Blocks:
         """Return the calls."""
         return [block for block in self.all if block.kind == "call"]
 
-    def _take(self, piece: Piece) -> Iterator[Step]:
+    def _take(self, piece: Piece) -> Iterator[BlockEvent]:
         if piece.index and not self._parallel:
             return
         last = self.all[-1] if self.all else None
         if last is None or piece.kind != last.kind or piece.id:
             if last is not None:
-                yield Step("ends", last)
+                yield BlockEvent("ends", last)
             last = ContentBlock(piece.kind, len(self.all), "", piece.id, piece.name)
             self.all.append(last)
-            yield Step("begins", last)
+            yield BlockEvent("begins", last)
         if piece.text:
             last.text += piece.text
-            yield Step("grows", last, piece.text)
+            yield BlockEvent("grows", last, piece.text)
 
 
 class ProtocolReply(ABC):
@@ -109,7 +109,7 @@ class ProtocolReply(ABC):
     last_frame = ""  # of a stream that went well
     waiting = WAITING  # sent by a stream without events yet
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: BlockStream) -> None:
         """Begin with nothing."""
         self.blocks = blocks
 
@@ -147,7 +147,7 @@ class ProtocolReply(ABC):
         yield from ()
 
     @abstractmethod
-    def tells(self, step: Step) -> Iterator[Json]:
+    def tells(self, step: BlockEvent) -> Iterator[Json]:
         """Yield the events of a step."""
 
     @abstractmethod
@@ -158,6 +158,6 @@ class ProtocolReply(ABC):
     def whole(self) -> Json:
         """Return the complete answer."""
 
-    def fails(self, refusal: Refusal) -> Json:
+    def fails(self, refusal: ApiError) -> Json:
         """Return the event for an answer that failed after its start."""
         return error(refusal)

@@ -15,10 +15,10 @@ from starlette.responses import Response
 
 from localspec.errors import UserError
 from localspec.inference.attached import EngineConnection, from_json, to_json
-from localspec.inference.interface import Choice, SharedModels
+from localspec.inference.interface import ModeChoice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
-from localspec.server.queue import Asked
-from localspec.server.service import Protocol, Service
+from localspec.server.queue import QueuedRequest
+from localspec.server.service import ChatService, Protocol
 from localspec.types.events import GenerationEvent
 from localspec.types.request import EngineSettings, Message, TaskType
 from localspec.types.request import Request as GenerationRequest
@@ -26,20 +26,20 @@ from localspec.values import tagged
 from localspec.version import __version__
 
 T = TypeVar("T")
-Verb = Callable[[Service, bytes], Awaitable[object]]
+Verb = Callable[[ChatService, bytes], Awaitable[object]]
 
 
-async def _answered(verb: Verb, service: Service, request: Request) -> Response:
+async def _answered(verb: Verb, service: ChatService, request: Request) -> Response:
     told = to_json(await verb(service, await read_body(request)))
     return Response(told, media_type="application/json")
 
 
-async def _open(service: Service, _body: bytes) -> EngineConnection:
+async def _open(service: ChatService, _body: bytes) -> EngineConnection:
     models = service.queue.models
     return EngineConnection(__version__, models.target, models.draft, models.notes)
 
 
-async def _cancel(service: Service, body: bytes) -> bool:
+async def _cancel(service: ChatService, body: bytes) -> bool:
     """End the answer of the caller's name; raises HTTPException for no name, or one that no answer has."""
     name = from_json(body, str)
     if not name:
@@ -49,18 +49,18 @@ async def _cancel(service: Service, body: bytes) -> bool:
     return True
 
 
-async def _choose_settings(service: Service, body: bytes) -> Choice:
+async def _choose_settings(service: ChatService, body: bytes) -> ModeChoice:
     wanted = from_json(body, EngineSettings)
-    return Choice(*await _in_turn(service, lambda models: models.choose_settings(wanted)))
+    return ModeChoice(*await _in_turn(service, lambda models: models.choose_settings(wanted)))
 
 
-async def _recall(service: Service, body: bytes) -> tuple[Choice, ...]:
+async def _recall(service: ChatService, body: bytes) -> tuple[ModeChoice, ...]:
     """Return the tuned settings for a task, if any."""
     task = from_json(body, str)
     if task not in get_args(TaskType):
         raise UserError(f"there is no task `{task[:40]}`")
-    tuned = await _in_turn(service, lambda _models: service.queue.experience(cast(TaskType, task)))
-    return () if tuned is None or tuned.settings is None else (Choice(tuned.settings, tuned.reason),)
+    tuned = await _in_turn(service, lambda _models: service.queue.tuned_for(cast(TaskType, task)))
+    return () if tuned is None or tuned.settings is None else (ModeChoice(tuned.settings, tuned.reason),)
 
 
 def _choices(models: SharedModels) -> list[object]:
@@ -71,21 +71,21 @@ def _choices(models: SharedModels) -> list[object]:
     return list(takewhile(lambda row: isinstance(row, LocalTarget), choices(open_now)))
 
 
-async def _count_tokens(service: Service, body: bytes) -> int:
+async def _count_tokens(service: ChatService, body: bytes) -> int:
     return await to_thread(service.queue.models.count_tokens, from_json(body, tuple[Message, ...]))
 
 
-async def _generate(service: Service, request: Request) -> Response:
+async def _generate(service: ChatService, request: Request) -> Response:
     wanted = from_json(await read_body(request), GenerationRequest)
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
-    asked = Asked(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
+    asked = QueuedRequest(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
     events = (tagged(event) async for event in service.answer(asked))
     return await streamed(request, events, error)
 
 
-async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
+async def _in_turn(service: ChatService, ask: Callable[[SharedModels], T]) -> T:
     """Return the models' answer when it is this request's turn."""
     found = list[T]()
 
@@ -93,7 +93,7 @@ async def _in_turn(service: Service, ask: Callable[[SharedModels], T]) -> T:
         found.append(ask(models))
         return iter(())
 
-    asked = Asked(service.profile(None), service.asked, work)
+    asked = QueuedRequest(service.profile(None), service.asked, work)
     async with aclosing(service.queue.answer(asked)) as events:
         async for _ in events:
             pass

@@ -30,7 +30,7 @@ from localspec.errors import (
 )
 from localspec.server.queue import QueueFullError
 
-LARGEST_BODY = 32 * 2**20  # bytes: more than any context
+MAX_BODY = 32 * 2**20  # bytes: more than any context
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
 SILENCE_S = 5.0  # after which a stream says that it waits
@@ -47,7 +47,7 @@ class BodyError(UserError):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class ApiError:
     """Why a request is not answered, in the words that OpenAI's protocol and others share."""
 
     status: int
@@ -55,27 +55,27 @@ class Refusal:
     message: str
 
 
-def error(refusal: Refusal) -> Json:
+def error(refusal: ApiError) -> Json:
     """Return an error as OpenAI words it."""
     told = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
     return {"error": told}
 
 
-def refusal(error: Exception) -> Refusal:
+def refusal(error: Exception) -> ApiError:
     """Convert an error to the one sent to the client."""
     if isinstance(error, HTTPException):
-        return Refusal(error.status_code, _kind(error.status_code), error.detail)
+        return ApiError(error.status_code, _kind(error.status_code), error.detail)
     if isinstance(error, ContextFullError):
-        return Refusal(400, "exceed_context_size_error", str(error))
+        return ApiError(400, "exceed_context_size_error", str(error))
     if isinstance(error, UserError):
-        return Refusal(400, "invalid_request_error", str(error))
+        return ApiError(400, "invalid_request_error", str(error))
     if isinstance(error, QueueFullError | EngineDied | Cancelled):
         message = "the answer was stopped" if isinstance(error, Cancelled) else str(error)
-        return Refusal(503, "unavailable_error", message)
+        return ApiError(503, "unavailable_error", message)
     if isinstance(error, LocalSpecError):
-        return Refusal(500, "server_error", str(error))
+        return ApiError(500, "server_error", str(error))
     mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
-    return Refusal(500, "server_error", mistake)
+    return ApiError(500, "server_error", mistake)
 
 
 def without_content(error: Exception) -> str:
@@ -100,8 +100,8 @@ async def read_body(request: Request) -> bytes:
         async with asyncio.timeout(BODY_S):
             async for piece in request.stream():
                 data += piece
-                if len(data) > LARGEST_BODY:
-                    raise HTTPException(413, f"a request may have {LARGEST_BODY // 2**20} MiB")
+                if len(data) > MAX_BODY:
+                    raise HTTPException(413, f"a request may have {MAX_BODY // 2**20} MiB")
     except TimeoutError:
         raise HTTPException(408, f"the request did not arrive within {BODY_S:.0f} s") from None
     return bytes(data)
@@ -137,7 +137,7 @@ def read(kind: type[T], value: object) -> T:
 async def streamed(
     request: Request,
     events: AsyncGenerator[Json],
-    failed: Callable[[Refusal], Json],
+    failed: Callable[[ApiError], Json],
     last: str = "",
     waiting: str = WAITING,
 ) -> Response:
@@ -175,7 +175,7 @@ async def _frames(
     request: Request,
     event: asyncio.Future[Json],
     events: AsyncGenerator[Json],
-    failed: Callable[[Refusal], Json],
+    failed: Callable[[ApiError], Json],
     last: str,
     waiting: str,
 ) -> AsyncGenerator[str]:

@@ -20,10 +20,10 @@ from localspec.app.answer_json import Json, finite, timings
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
-from localspec.server.blocks import Blocks, ProtocolReply, Step
+from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
 from localspec.server.exchange import read, read_json
-from localspec.server.queue import Asked
-from localspec.server.service import Protocol, Service
+from localspec.server.queue import QueuedRequest
+from localspec.server.service import ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.events import Finished, GenerationEvent, TokenScore
 from localspec.types.request import (
@@ -46,35 +46,41 @@ from localspec.types.request import (
 from localspec.types.request import Request as GenerationRequest
 
 _OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
-_MOST_STOPS = 16
+_MAX_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
-_MOST_ANSWERS = 8
+_MAX_ANSWERS = 8
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
-_MOST_LOGPROBS = 20
+_MAX_LOGPROBS = 20
 
 
-async def _chat(service: Service, request: Request) -> Response:
+async def _chat(service: ChatService, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
     return await _answered(service, request, chat.body, chat.asked, chat.blocks)
 
 
-async def _complete(service: Service, request: Request) -> Response:
+async def _complete(service: ChatService, request: Request) -> Response:
     body = read(Body, await read_json(request))
     asked = asked_of(body, service, answer_of(body, service, bare_text(body)), service.profile(body.model))
     return await _answered(service, request, body, asked, bare_blocks)
 
 
 async def _answered(
-    service: Service, request: Request, body: Body, asked: Asked, blocks: Callable[[], Blocks]
+    service: ChatService,
+    request: Request,
+    body: Body,
+    asked: QueuedRequest,
+    blocks: Callable[[], BlockStream],
 ) -> Response:
     number = 1 if body.n is None else body.n
-    if not 1 <= number <= _MOST_ANSWERS:
-        raise UserError(f"n is not a number from 1 to {_MOST_ANSWERS}")
+    if not 1 <= number <= _MAX_ANSWERS:
+        raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
     reply = _Reply(asked, blocks, body, number)
     return await reply.send(request, _answers(service, asked, number), streams=bool(body.stream))
 
 
-async def _answers(service: Service, asked: Asked, number: int) -> AsyncGenerator[GenerationEvent]:
+async def _answers(
+    service: ChatService, asked: QueuedRequest, number: int
+) -> AsyncGenerator[GenerationEvent]:
     """Yield the events of several answers, one after the other; each finds the prompt in the KV cache."""
     answer = asked.wishes.answer
     for index in range(number):
@@ -177,17 +183,17 @@ class Chat:
     """The request of a chat, and how its answer is parsed."""
 
     body: Body
-    asked: Asked
+    asked: QueuedRequest
     messages: tuple[Message, ...]
     form: ToolFormat | None
 
-    def blocks(self) -> Blocks:
+    def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.wishes.answer.tools)
-        return Blocks(reader, parallel=self.body.parallel_tool_calls is not False)
+        return BlockStream(reader, parallel=self.body.parallel_tool_calls is not False)
 
 
-async def asked_in_chat(service: Service, body: Body) -> Chat:
+async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     """Read the request of a chat; raises UserError if it is invalid."""
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
@@ -285,9 +291,9 @@ def text_of(content: object, where: str) -> str:
     return "\n".join(texts)
 
 
-def bare_blocks() -> Blocks:
+def bare_blocks() -> BlockStream:
     """Return the parser of an answer that is only text."""
-    return Blocks(AnswerReader(is_bare=True))
+    return BlockStream(AnswerReader(is_bare=True))
 
 
 def bare_text(body: Body) -> str:
@@ -300,7 +306,7 @@ def bare_text(body: Body) -> str:
     return prompt
 
 
-def answer_of(body: Body, service: Service, prompt: tuple[Message, ...] | str) -> GenerationRequest:
+def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | str) -> GenerationRequest:
     """Return the answer that a request asks for; raises UserError for what makes no sense."""
     usual = service.asked.answer
     limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
@@ -317,13 +323,13 @@ def answer_of(body: Body, service: Service, prompt: tuple[Message, ...] | str) -
     )
 
 
-def asked_of(body: Body, service: Service, answer: GenerationRequest, profile: Profile) -> Asked:
+def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profile: Profile) -> QueuedRequest:
     """Return an answer with how a request wants it decoded and sampled."""
     usual = service.asked
     given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING}
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
-    return Asked(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))
+    return QueuedRequest(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))
 
 
 def _grammar(body: Body) -> Grammar | None:
@@ -358,15 +364,15 @@ def _logprobs(body: Body) -> int | None:
     if given is None or given is False:
         return None
     wanted = body.top_logprobs or 0 if given is True else given
-    if not isinstance(wanted, int) or not 0 <= wanted <= _MOST_LOGPROBS:
-        raise UserError(f"logprobs ask for more than {_MOST_LOGPROBS} tokens, or no number of them")
+    if not isinstance(wanted, int) or not 0 <= wanted <= _MAX_LOGPROBS:
+        raise UserError(f"logprobs ask for more than {_MAX_LOGPROBS} tokens, or no number of them")
     return wanted
 
 
 def _stops(value: object) -> tuple[str, ...]:
     stops = [] if value is None else value if isinstance(value, list) else [value]
-    if not all(isinstance(text, str) and text for text in stops) or len(stops) > _MOST_STOPS:
-        raise UserError(f"stop has to be a text or a list of up to {_MOST_STOPS} texts, none of them empty")
+    if not all(isinstance(text, str) and text for text in stops) or len(stops) > _MAX_STOPS:
+        raise UserError(f"stop has to be a text or a list of up to {_MAX_STOPS} texts, none of them empty")
     return tuple(stops)
 
 
@@ -385,7 +391,9 @@ class _Reply(ProtocolReply):
 
     last_frame = "data: [DONE]\n\n"
 
-    def __init__(self, asked: Asked, blocks: Callable[[], Blocks], body: Body, number: int) -> None:
+    def __init__(
+        self, asked: QueuedRequest, blocks: Callable[[], BlockStream], body: Body, number: int
+    ) -> None:
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
         self._is_chat = not isinstance(asked.wishes.answer.prompt, str)
@@ -404,7 +412,7 @@ class _Reply(ProtocolReply):
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
 
-    def tells(self, step: Step) -> Iterator[Json]:
+    def tells(self, step: BlockEvent) -> Iterator[Json]:
         if (delta := _delta(step, self.blocks)) is not None:
             yield self._chunk(delta, self._new_scores())
 
@@ -467,7 +475,7 @@ class _Reply(ProtocolReply):
         return {"timings": finite(timings(self._ended[-1].summary))}
 
 
-def _delta(step: Step, blocks: Blocks) -> Json | None:
+def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
     """Return the chunk of a step."""
     block = step.block
     if block.kind != "call":

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
-from localspec.chat.answer_settings import Chooser, PairKnowledge, SessionRequest
+from localspec.chat.answer_settings import SessionRequest, SettingsSelector, TunedLookup
 from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
@@ -18,7 +18,7 @@ from localspec.storage.profiles import Profile
 from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone
 from localspec.types.request import TemplateVariables
 
-MOST_WAITING = 64
+MAX_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live
 TURN_S = 1.0  # for which an answer continues before another one has its turn
 _FORMATS_KEPT = 16  # of templates with other variables
@@ -29,16 +29,16 @@ class QueueFullError(EngineError):
     """The queue is full."""
 
 
-Work = Callable[[SharedModels], Iterator[GenerationEvent]]
+EngineTask = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueuedRequest:
     """A queued request: its profile, and the settings that override it."""
 
     profile: Profile
     wishes: SessionRequest
-    work: Work | None = None  # instead of an answer: a request of an attached screen
+    work: EngineTask | None = None  # instead of an answer: a request of an attached screen
     name: str = ""  # by which it can be cancelled
 
 
@@ -47,7 +47,7 @@ class Job:
     """A queued answer; its events go to a client that runs in `loop`."""
 
     number: int
-    asked: Asked
+    asked: QueuedRequest
     loop: asyncio.AbstractEventLoop
     share: float  # tokens that it has had; the one with the least is next
     since: float = field(default_factory=time.monotonic)
@@ -84,12 +84,12 @@ class EngineQueue:
     def __init__(
         self,
         open_models: Callable[[], SharedModels],
-        experience: PairKnowledge,
+        tuned_for: TunedLookup,
         parallel: int = 4,
         tell: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `tell` is called at every death."""
-        self._open, self.experience, self._parallel, self._tell = open_models, experience, parallel, tell
+        self._open, self.tuned_for, self._parallel, self._tell = open_models, tuned_for, parallel, tell
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -110,7 +110,7 @@ class EngineQueue:
         with self._changed:
             return self._current, tuple(self._jobs)
 
-    async def answer(self, asked: Asked) -> AsyncGenerator[GenerationEvent]:
+    async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield an answer as it is written; closing the generator gives it up, also while it waits.
 
         Raises `QueueFullError`, `UserError` for a name that is taken, and what writing the answer raises.
@@ -148,12 +148,12 @@ class EngineQueue:
         under_way = [*self._jobs, self._current] if self._current else self._jobs
         return next((job for job in under_way if name and job.asked.name == name), None)
 
-    def _queued(self, asked: Asked) -> Job:
+    def _queued(self, asked: QueuedRequest) -> Job:
         with self._changed:
             if self._named(asked.name) is not None:  # cancelling one would also end the other
                 raise UserError("another answer of this name is in progress", "give each its own name")
-            if len(self._jobs) >= MOST_WAITING:
-                raise QueueFullError(f"{MOST_WAITING} requests are waiting already")
+            if len(self._jobs) >= MAX_WAITING:
+                raise QueueFullError(f"{MAX_WAITING} requests are waiting already")
             self._numbers += 1
             others = [*self._jobs, self._current] if self._current else self._jobs
             share = min((job.share for job in others), default=0.0)  # not more than the others
@@ -283,5 +283,5 @@ class EngineQueue:
 
     def _use(self, models: SharedModels) -> None:
         self.models = models
-        self._chooser = Chooser(models, self.experience)
+        self._chooser = SettingsSelector(models, self.tuned_for)
         self._formats = lru_cache(_FORMATS_KEPT)(partial(tool_format, models.render))

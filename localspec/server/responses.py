@@ -14,17 +14,17 @@ from starlette.responses import Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import ContentBlock, ProtocolReply, Step
-from localspec.server.exchange import Refusal, read, read_json
+from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
+from localspec.server.exchange import ApiError, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
-from localspec.server.service import Protocol, Service
+from localspec.server.service import ChatService, Protocol
 
 _ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
-async def _answer(service: Service, request: Request) -> Response:
+async def _answer(service: ChatService, request: Request) -> Response:
     body = an_object(await read_json(request), "the request")
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
@@ -121,7 +121,7 @@ class _Reply(ProtocolReply):
         response = self.whole()
         yield self._event(f"response.{response['status']}", response=response)
 
-    def fails(self, refusal: Refusal) -> Json:
+    def fails(self, refusal: ApiError) -> Json:
         told = {"status": "failed", "error": {"code": "server_error", "message": refusal.message}}
         return self._event("response.failed", response=self.whole() | told)
 
@@ -153,7 +153,7 @@ class _Reply(ProtocolReply):
             return {**head, "type": "reasoning", "summary": [], "content": parts}
         return {**head, "type": "message", "role": "assistant", "content": parts}
 
-    def tells(self, step: Step) -> Iterator[Json]:
+    def tells(self, step: BlockEvent) -> Iterator[Json]:
         block = step.block
         at: Json = {"output_index": block.index}
         id_ = self._item(block, "in_progress")["id"]

@@ -11,11 +11,11 @@ import psutil
 from localspec.errors import UserError
 from localspec.hardware.devices import processor
 from localspec.llama.cores import allowed_cores
-from localspec.server.application import Doors, application, http_server
-from localspec.server.service import Service
+from localspec.server.application import AccessPolicy, application, http_server
+from localspec.server.service import ChatService
 
 _SAVED_SHARE = 4  # of free memory
-_MOST_SAVED = 8 * 2**30  # bytes
+_MAX_SAVED = 8 * 2**30  # bytes
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -43,15 +43,15 @@ def _holder(port: int) -> str:
 
 def saved_bytes() -> int:
     """Return the default memory for the KV caches of other conversations."""
-    return min(_MOST_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
+    return min(_MAX_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
 
 
-def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> Doors:
+def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> AccessPolicy:
     """Return the access policy of a server at an address; names are only checked on this machine."""
     hosts = frozenset((*_LOOPBACK, host)) if is_local else frozenset[str]()
-    return Doors(key, hosts, frozenset(origins))
+    return AccessPolicy(key, hosts, frozenset(origins))
 
 
-def run(service: Service, doors: Doors, listener: socket.socket) -> None:
+def run(service: ChatService, doors: AccessPolicy, listener: socket.socket) -> None:
     """Serve until the program is told to end."""
     http_server(application(service, doors)).run(sockets=[listener])

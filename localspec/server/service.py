@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
-from localspec.server.exchange import Refusal, error
-from localspec.server.queue import Asked, EngineQueue, Job
+from localspec.server.exchange import ApiError, error
+from localspec.server.queue import EngineQueue, Job, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
 from localspec.types.models import ModelInfo
@@ -28,7 +28,7 @@ _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "ac
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ChatService:
     """The models behind the queue, and the settings of the server's start."""
 
     queue: EngineQueue
@@ -55,7 +55,7 @@ class Service:
             messages = (Message("system", system), *messages)
         return followed(profile, self.profiles, questions), messages
 
-    async def answer(self, asked: Asked) -> AsyncGenerator[GenerationEvent]:
+    async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of an answer, which end with `Finished`; closing the generator gives it up.
 
         Raises `QueueFullError`, and what writing the answer raises.
@@ -74,7 +74,7 @@ class Service:
         finally:
             self.totals["failed"] += finished is None
 
-    def _count(self, asked: Asked, summary: Summary, seconds: float) -> None:
+    def _count(self, asked: QueuedRequest, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}
         waited = max(0.0, seconds - summary.seconds)
         self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
@@ -83,7 +83,7 @@ class Service:
         self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 
 
-Handler = Callable[[Service, Request], Awaitable[Response]]
+Handler = Callable[[ChatService, Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +91,18 @@ class Protocol:
     """Paths, their handlers, and the wording of errors there."""
 
     handlers: Mapping[str, Handler]
-    error: Callable[[Refusal], Json] = error
+    error: Callable[[ApiError], Json] = error
     method: str = "POST"
 
 
-async def _health(service: Service, _request: Request) -> Response:
+async def _health(service: ChatService, _request: Request) -> Response:
     if trouble := service.queue.trouble:
         told = {"code": 503, "message": trouble, "type": "unavailable_error"}
         return JSONResponse({"error": told}, 503)
     return JSONResponse({"status": "ok"})
 
 
-async def _models(service: Service, _request: Request) -> Response:
+async def _models(service: ChatService, _request: Request) -> Response:
     models = service.queue.models
     meta = _model(models.target) | {"draft": models.draft and _model(models.draft)}
     usual = {"object": "model", "created": 0, "owned_by": "localspec", "meta": meta}
@@ -121,7 +121,7 @@ def _model(model: ModelInfo) -> Json:
     }
 
 
-async def _props(service: Service, _request: Request) -> Response:
+async def _props(service: ChatService, _request: Request) -> Response:
     models = service.queue.models
     return JSONResponse(
         {
@@ -140,7 +140,7 @@ async def _props(service: Service, _request: Request) -> Response:
     )
 
 
-async def _slots(service: Service, _request: Request) -> Response:
+async def _slots(service: ChatService, _request: Request) -> Response:
     current, waiting = service.queue.jobs()
     states = [(job, "waiting" if job.paused is None else "paused") for job in waiting]
     shown = [_slot(service, job, state) for job, state in [(current, "answering"), *states] if job]
@@ -148,7 +148,7 @@ async def _slots(service: Service, _request: Request) -> Response:
     return JSONResponse({"slots": shown, "saved": asdict(saved)})
 
 
-def _slot(service: Service, job: Job, state: str) -> Json:
+def _slot(service: ChatService, job: Job, state: str) -> Json:
     return {
         "id": job.number,
         "state": state,
@@ -160,7 +160,7 @@ def _slot(service: Service, job: Job, state: str) -> Json:
     }
 
 
-async def _metrics(service: Service, _request: Request) -> Response:
+async def _metrics(service: ChatService, _request: Request) -> Response:
     """Return the counters since the start, by the names of `Summary`, in Prometheus' format."""
     current, waiting = service.queue.jobs()
     counted = {**service.totals, "restarts": service.queue.restarts}

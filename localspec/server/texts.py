@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import ProtocolReply, Step
+from localspec.server.blocks import BlockEvent, ProtocolReply
 from localspec.server.exchange import read, read_json
 from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
-from localspec.server.service import Protocol, Service
+from localspec.server.service import ChatService, Protocol
 from localspec.types.request import Infill
 
 _STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
@@ -51,7 +51,7 @@ class InfillBody:
     n_predict: int | None = None
 
 
-async def _tokenize(service: Service, request: Request) -> Response:
+async def _tokenize(service: ChatService, request: Request) -> Response:
     body, models = read(TextBody, await read_json(request)), service.queue.models
     tokenize = partial(models.tokenize, special=body.parse_special, add_special=body.add_special)
     found = await asyncio.to_thread(tokenize, body.content)
@@ -59,18 +59,18 @@ async def _tokenize(service: Service, request: Request) -> Response:
     return JSONResponse({"tokens": tokens})
 
 
-async def _detokenize(service: Service, request: Request) -> Response:
+async def _detokenize(service: ChatService, request: Request) -> Response:
     body = read(TextBody, await read_json(request))
     return JSONResponse({"content": await asyncio.to_thread(service.queue.models.detokenize, body.tokens)})
 
 
-async def _apply_template(service: Service, request: Request) -> Response:
+async def _apply_template(service: ChatService, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
     models, wanted = service.queue.models, chat.asked.wishes.answer
     return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 
-async def _infill(service: Service, request: Request) -> Response:
+async def _infill(service: ChatService, request: Request) -> Response:
     value = await read_json(request)
     gap, body = read(InfillBody, value), read(Body, value)
     if gap.n_predict is not None and body.max_tokens is None:
@@ -85,7 +85,7 @@ async def _infill(service: Service, request: Request) -> Response:
 class _Filling(ProtocolReply):
     """The text of a gap."""
 
-    def tells(self, step: Step) -> Iterator[Json]:
+    def tells(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
             yield {"content": step.added, "stop": False}
 

@@ -18,7 +18,7 @@ from localspec.types.models import ModelOptions
 
 SCHEMA = 2  # 1 had times of calls that compiled something
 HOLDS_S = 24 * 3600.0  # what was measured on a busy machine should not count for long
-LARGEST_FILE = 64 * 1024
+MAX_FILE = 64 * 1024
 
 Points = dict[int, float]
 """The seconds of calls by the tokens in them."""
@@ -115,7 +115,7 @@ def _folder() -> Path:
 
 
 def _file(path: Path) -> JsonFile[_Costs]:
-    return JsonFile(path, _Costs, SCHEMA, LARGEST_FILE, _is_sound)
+    return JsonFile(path, _Costs, SCHEMA, MAX_FILE, _is_sound)
 
 
 def _is_sound(kept: _Costs) -> bool:

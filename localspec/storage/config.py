@@ -21,8 +21,8 @@ from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
 from localspec.values import Line, Range
 
-LARGEST_CONTEXT = 2**24
-SMALLEST_CONTEXT = 64
+MAX_CONTEXT = 2**24
+MIN_CONTEXT = 64
 READING_WIDTH = 100
 _CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles")
 _KiB = Annotated[int, Range(1, 65536)]
@@ -144,9 +144,9 @@ def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
 
 
 def _context(table: TomlTable) -> int:
-    context = table.value("context", Annotated[int, Range(0, LARGEST_CONTEXT)], 0)
-    if 0 < context < SMALLEST_CONTEXT:
-        hint = f"use 0 or {SMALLEST_CONTEXT} and more"
+    context = table.value("context", Annotated[int, Range(0, MAX_CONTEXT)], 0)
+    if 0 < context < MIN_CONTEXT:
+        hint = f"use 0 or {MIN_CONTEXT} and more"
         table.complain("context", f"`context` of {context} is too small", hint)
     return context
 

@@ -12,7 +12,7 @@ from localspec.gguf import part_name
 from localspec.storage.paths import expanded
 from localspec.types.models import ModelOptions
 
-_SMALLEST_CLASS = 4096
+_MIN_CLASS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _split(options: ModelOptions) -> str:
 
 def _context_class(context: int) -> int:
     """Return the size up to which costs are about the same: what is free decides the exact one."""
-    size = _SMALLEST_CLASS
+    size = _MIN_CLASS
     while size < context:
         size *= 4
     return size if context else 0

@@ -35,8 +35,8 @@ from localspec.types.request import (
 DEFAULT_PROFILE = "general"
 RESERVED = ("auto",)  # not a profile, but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
-LEAST_PROMPTS = 8  # fewer say too little about a kind of work
-LEAST_HELD_OUT = 4  # fewer make an interval that means nothing
+MIN_PROMPTS = 8  # fewer say too little about a kind of work
+MIN_HELD_OUT = 4  # fewer make an interval that means nothing
 _FIELDS = ("title", "description", "task", "system_prompt", "sampling", "speculation", "tuning")
 _LONGEST_TITLE = 40  # it has to fit a status line
 
@@ -235,8 +235,8 @@ def write_own(path: Path, data: bytes) -> None:
 def _tuning(table: TomlTable) -> TuningPrompts:
     table.allow(("prompts", "held_out"))
     seen: dict[str, str] = {}
-    prompts = _prompts(table, "prompts", LEAST_PROMPTS, seen)
-    return TuningPrompts(prompts, _prompts(table, "held_out", LEAST_HELD_OUT, seen))
+    prompts = _prompts(table, "prompts", MIN_PROMPTS, seen)
+    return TuningPrompts(prompts, _prompts(table, "held_out", MIN_HELD_OUT, seen))
 
 
 def _prompts(table: TomlTable, key: str, least: int, seen: dict[str, str]) -> tuple[str, ...]:

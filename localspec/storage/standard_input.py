@@ -11,7 +11,7 @@ from typing import TextIO
 
 from localspec.errors import UserError
 
-MOST_BYTES = 64 * 2**20  # far more than any context
+MAX_BYTES = 64 * 2**20  # far more than any context
 _CHUNK = 2**16
 _NAME = "standard input"
 
@@ -20,7 +20,7 @@ class StandardInput:
     """Reads standard input in its own thread; `wait` returns all of it."""
 
     def __init__(
-        self, most: int = MOST_BYTES, *, silence_s: float = 0, on_silence: Callable[[], None] | None = None
+        self, most: int = MAX_BYTES, *, silence_s: float = 0, on_silence: Callable[[], None] | None = None
     ) -> None:
         """Begin to read; call `on_silence` once if no byte and no end has come within `silence_s`."""
         self._most = most

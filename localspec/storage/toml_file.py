@@ -19,7 +19,7 @@ from localspec.storage.paths import read_plain
 from localspec.values import ONE_LINE, TEXT, InvalidValueError, Line, read, read_fields, shown
 
 T = TypeVar("T")
-LARGEST_FILE = 2**18  # bytes; users write these by hand
+MAX_FILE = 2**18  # bytes; users write these by hand
 Changes = Mapping[str, str | int | float | bool | None]
 """New values by dotted keys, of the file or of one of its tables; None takes a key away."""
 _MARK = "\ufeff"
@@ -155,7 +155,7 @@ def read_table(path: Path) -> TomlTable:
 def read_written(path: Path) -> bytes:
     """Parse the text of a file; raises UserError."""
     with in_words(f"cannot read {path}"):
-        return read_plain(path, LARGEST_FILE)
+        return read_plain(path, MAX_FILE)
 
 
 def parse_table(path: Path, data: bytes) -> TomlTable:

@@ -15,8 +15,8 @@ from localspec.types.models import KvType
 from localspec.types.request import EngineSettings, TaskType
 
 SCHEMA = 1
-PATIENCE_S = 10.0
-LARGEST_FILE = 16 * 1024 * 1024
+TIMEOUT_S = 10.0
+MAX_FILE = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class LoadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TunedEntry:
     """Settings, and what they are valid for."""
 
     identity: Identity
@@ -55,7 +55,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class SavedTuning:
     """The saved settings of a task; `stale` says what has changed since then."""
 
     tuned: TunedTask | None = None
@@ -75,7 +75,7 @@ class _KeptLoadOptions:
 
 @dataclass(slots=True)
 class _Contents:
-    tasks: tuple[Kept, ...] = ()
+    tasks: tuple[TunedEntry, ...] = ()
     workplaces: tuple[_KeptLoadOptions, ...] = ()
 
 
@@ -87,10 +87,10 @@ def keep(identity: Identity, tuned: TunedTask) -> None:
             for kept in contents.tasks
             if kept.tuned.task != tuned.task or not _replaces(identity, kept.identity)
         ]
-        contents.tasks = (*others, Kept(identity, tuned))
+        contents.tasks = (*others, TunedEntry(identity, tuned))
 
 
-def recall(identity: Identity, task: TaskType) -> Recalled:
+def recall(identity: Identity, task: TaskType) -> SavedTuning:
     """Return the tuned settings of a task: valid ones, else the closest, with the changes."""
     found = [
         (changes(kept.identity, identity), kept.tuned)
@@ -99,17 +99,17 @@ def recall(identity: Identity, task: TaskType) -> Recalled:
     ]
     found.sort(key=lambda each: each[1].measured_at, reverse=True)
     stale, tuned = min(found, key=lambda each: len(each[0]), default=((), None))
-    return Recalled(tuned, stale)
+    return SavedTuning(tuned, stale)
 
 
-def keep_workplace(identity: Identity, workplace: LoadOptions) -> None:
+def save_load_options(identity: Identity, workplace: LoadOptions) -> None:
     """Save the best load options of a pair; raises StoreError or UserError."""
     with _rewriting() as contents:
         others = [kept for kept in contents.workplaces if not _replaces(identity, kept.identity)]
         contents.workplaces = (*others, _KeptLoadOptions(identity, workplace))
 
 
-def recall_workplace(identity: Identity) -> LoadOptions | None:
+def find_load_options(identity: Identity) -> LoadOptions | None:
     """Return the best load options of a pair, None if unknown or no longer valid."""
     found = (kept for kept in _read()[0].workplaces if same_pair(kept.identity, identity))
     return next((kept.workplace for kept in found if not changes(kept.identity, identity)), None)
@@ -134,7 +134,7 @@ def forget(identity: Identity, task: TaskType | None = None) -> int:
     return len(before) - len(contents.tasks)
 
 
-def everything() -> tuple[tuple[Kept, ...], str]:
+def everything() -> tuple[tuple[TunedEntry, ...], str]:
     """Return all that was tuned for any pair, and why a file could not be read, if so."""
     contents, note = _read()
     return contents.tasks, note
@@ -165,7 +165,7 @@ def _place(of: Identity) -> tuple[object, ...]:
 
 
 def _file() -> JsonFile[_Contents]:
-    return JsonFile(data_dir() / "tuned.json", _Contents, SCHEMA, LARGEST_FILE)
+    return JsonFile(data_dir() / "tuned.json", _Contents, SCHEMA, MAX_FILE)
 
 
 def _read() -> tuple[_Contents, str]:
@@ -190,7 +190,7 @@ def _rewriting() -> Iterator[_Contents]:
     A file that cannot be read, perhaps a newer program's, is set aside.
     """
     file = _file()
-    with in_words(f"cannot write `{file.path}`", StoreError), file.locked(PATIENCE_S):
+    with in_words(f"cannot write `{file.path}`", StoreError), file.locked(TIMEOUT_S):
         contents, note = _read()
         yield contents
         if note:

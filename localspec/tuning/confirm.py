@@ -16,7 +16,7 @@ from math import exp, log
 from pathlib import Path
 
 from localspec.benchmark.harness import (
-    FEWEST_PROMPTS,
+    MIN_PROMPTS,
     Contender,
     Harness,
     OwnContender,
@@ -28,11 +28,11 @@ from localspec.benchmark.harness import (
 )
 from localspec.benchmark.statistics import Interval, Paces, rate, speedup
 from localspec.errors import EngineError, UserError
-from localspec.tuning.events import ConfirmedContender, Dropped, TaskResult
+from localspec.tuning.events import ConfirmedContender, FailedContender, TaskResult
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.run_folder import digest
 from localspec.tuning.space import LLAMA_CPP
-from localspec.tuning.study import Tried
+from localspec.tuning.study import Trial
 from localspec.types.request import EngineSettings, Mode, Request, TaskType
 
 NAMES = ("best", "second", "third")
@@ -40,16 +40,16 @@ PLAIN = "plain"
 ANCHOR = "anchor"  # plain decoding of one answer, again and again: does the machine stay as fast?
 ANCHOR_RUNS = 2  # of which the faster counts: what disturbs only ever makes slower
 LAP = 4  # prompts, after which the anchor is measured and the outcome looked at
-FEWEST_LAPS = 2  # for a beginning, a middle and an end
-MOST_TURNS = 8  # of every prompt
-FEWEST_TOKENS = 32  # of an answer: shorter ones are mostly their beginning
+MIN_LAPS = 2  # for a beginning, a middle and an end
+MAX_TURNS = 8  # of every prompt
+MIN_TOKENS = 32  # of an answer: shorter ones are mostly their beginning
 USUAL_TOKENS = 160
 SHARE = 0.8  # share of the time for the required runs; the rest narrows the intervals
 SHORTEST = 8  # tokens: an answer of fewer says little about speed
-NARROW = 0.04  # target half-width of the interval; a narrower one is not worth more runs
-ALIKE = 0.02  # a contender this close to the best, perhaps by chance, wins if it is simpler
+TARGET_HALF_WIDTH = 0.04  # target half-width of the interval; a narrower one is not worth more runs
+TIE_MARGIN = 0.02  # a contender this close to the best, perhaps by chance, wins if it is simpler
 DRIFT = 0.1  # of plain decoding: beyond it the intervals are widened, and it is said
-FALSE_ALARM = 0.05
+SIGNIFICANCE = 0.05
 _SIMPLICITY: tuple[Mode, ...] = ("off", "ngram", "sd", "ssd")
 
 
@@ -66,7 +66,7 @@ class Entrant:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConfirmationPlan:
     """The time limit of a confirmation, and the file of its runs, to resume after the program has ended.
 
     `key` identifies models, placement and task. Only the models' work counts as time.
@@ -90,7 +90,7 @@ class ConfirmProgress:
     leader: ConfirmedContender | None = None
 
 
-def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
+def entrants(candidates: Sequence[Trial], llama_cpp: float | None = None) -> tuple[Entrant, ...]:
     """Return the contenders: the best candidates, best first, and llama.cpp's defaults.
 
     `llama_cpp` are the predicted tokens per second of the latter.
@@ -102,7 +102,10 @@ def entrants(candidates: Sequence[Tried], llama_cpp: float | None = None) -> tup
 
 
 def confirm(
-    models: ReopenedModels, requests: Sequence[Request], contenders: Sequence[Entrant], terms: Terms
+    models: ReopenedModels,
+    requests: Sequence[Request],
+    contenders: Sequence[Entrant],
+    terms: ConfirmationPlan,
 ) -> Iterator[ConfirmProgress | TaskResult]:
     """Time all contenders and plain decoding alternately; the last value is the outcome.
 
@@ -110,25 +113,25 @@ def confirm(
     opened again. Everything else ends the confirmation, which another call with the same arguments takes up
     again after the last finished answer.
     """
-    if len(requests) < FEWEST_PROMPTS:
+    if len(requests) < MIN_PROMPTS:
         raise UserError(
             f"{len(requests)} held-out prompts are too few to compare speeds",
-            f"give {FEWEST_PROMPTS} or more",
+            f"give {MIN_PROMPTS} or more",
         )
     record = RunRecord(terms.file, digest(terms.key, tuple(requests), tuple(contenders), length=32))
     harness = Harness([Question("", request) for request in requests], record)
-    course = _Course(harness, [Entrant(PLAIN, EngineSettings(mode="off")), *contenders], models)
+    course = _Confirmation(harness, [Entrant(PLAIN, EngineSettings(mode="off")), *contenders], models)
     yield from course.laps(terms.budget_s)
     yield course.outcome(terms.task)
 
 
-class _Course:
+class _Confirmation:
     """Who still takes part, and what they did so far."""
 
     def __init__(self, harness: Harness, field: list[Entrant], models: ReopenedModels) -> None:
         self._harness, self._record, self._models = harness, harness.record, models
         self._field = field
-        self._dropped: list[Dropped] = []
+        self._dropped: list[FailedContender] = []
 
     def laps(self, budget_s: float) -> Iterator[ConfirmProgress]:
         """Run laps until the intervals are narrow or the time is over."""
@@ -136,10 +139,10 @@ class _Course:
             self._record.set_tokens(self._affordable(budget_s))
         laps, leader = _laps(len(self._harness.questions)), None
         self._measure_anchor(0)
-        for number in range(MOST_TURNS * len(laps)):
+        for number in range(MAX_TURNS * len(laps)):
             turn, lap = divmod(number, len(laps))
             order = list(in_turn(self._contenders(), laps[lap], number))
-            expected = len(self._record.runs) + len(order) * max(1, FEWEST_LAPS - number)
+            expected = len(self._record.runs) + len(order) * max(1, MIN_LAPS - number)
             for contender, prompt in order:
                 if number and self._spent_s >= budget_s:
                     break
@@ -149,7 +152,7 @@ class _Course:
             self._measure_anchor(number + 1)
             measured, _ = compare(self._field, self._record.runs.values(), self._drift)
             leader = max(measured, key=lambda contender: contender.gain.value, default=None)
-            if self._spent_s >= budget_s or (number + 1 >= FEWEST_LAPS and self._is_clear(measured)):
+            if self._spent_s >= budget_s or (number + 1 >= MIN_LAPS and self._is_clear(measured)):
                 return
 
     def outcome(self, task: TaskType) -> TaskResult:
@@ -213,20 +216,20 @@ class _Course:
         if name == PLAIN:
             raise error
         self._field = [each for each in self._field if each.name != name]
-        self._dropped.append(Dropped(name, str(error)))
+        self._dropped.append(FailedContender(name, str(error)))
 
     def _affordable(self, budget_s: float) -> int:
         """Return the length of answers at which the required laps fit into the time."""
         plain = self._contenders()[0]
         self._harness.warm_up(plain, -1)
         summary = self._harness.warm_up(plain, -1, seed=1)
-        answers = FEWEST_LAPS * (LAP * len(self._field) + ANCHOR_RUNS) + ANCHOR_RUNS
+        answers = MIN_LAPS * (LAP * len(self._field) + ANCHOR_RUNS) + ANCHOR_RUNS
         left_s = SHARE * budget_s / answers - summary.first_token_s
         wanted = min(each.request.max_tokens or USUAL_TOKENS for each in self._harness.questions)
         if summary.tokens_per_s is None:
             return wanted
         fitting = int(left_s * summary.decoded_tokens / summary.decode_s)
-        return min(wanted, max(fitting, FEWEST_TOKENS))
+        return min(wanted, max(fitting, MIN_TOKENS))
 
 
 def _laps(prompts: int) -> list[range]:
@@ -237,22 +240,22 @@ def _laps(prompts: int) -> list[range]:
 
 def compare(
     field: Sequence[Entrant], runs: Iterable[Run], drift: float = 1.0
-) -> tuple[tuple[ConfirmedContender, ...], tuple[Dropped, ...]]:
+) -> tuple[tuple[ConfirmedContender, ...], tuple[FailedContender, ...]]:
     """Measure contenders against the first, plain decoding; also return those that cannot be measured.
 
     Answers are paired within a prompt and the order rotates, so drift affects all equally: a gain is off by
     at most the drift between two prompts.
     """
     plain, by_name = field[0], {each.name: _paces(runs, each.name) for each in field}
-    one_sided = min(0.025, FALSE_ALARM / max(len(field) - 1, 1))
+    one_sided = min(0.025, SIGNIFICANCE / max(len(field) - 1, 1))
     contenders, dropped = [], []
     for entrant in field:
         theirs = by_name[plain.name]
         mine = {place: pace for place, pace in by_name[entrant.name].items() if place in theirs}
-        prompts, gain = len({prompt for prompt, _ in mine}), speedup(mine, theirs, one_sided, FEWEST_PROMPTS)
+        prompts, gain = len({prompt for prompt, _ in mine}), speedup(mine, theirs, one_sided, MIN_PROMPTS)
         if gain is None:
             why = f"only {prompts} of its answers were long enough to be timed"
-            dropped.append(Dropped(entrant.name, why))
+            dropped.append(FailedContender(entrant.name, why))
             continue
         if entrant is not plain and abs(drift - 1.0) > DRIFT:
             factor = exp(abs(log(drift)) / prompts)
@@ -272,7 +275,7 @@ def _settled(contenders: Sequence[ConfirmedContender]) -> bool:
     """Return whether more answers would hardly change anything: all that may be the best are known well."""
     reached = max(contender.gain.low for contender in contenders)
     return all(
-        contender.gain.high - contender.gain.low <= 2 * NARROW * contender.gain.value
+        contender.gain.high - contender.gain.low <= 2 * TARGET_HALF_WIDTH * contender.gain.value
         for contender in contenders
         if contender.gain.high >= reached
     )
@@ -298,10 +301,10 @@ def _choose(contenders: Sequence[ConfirmedContender], runs: Iterable[Run]) -> tu
 
 
 def _is_alike(contender: ConfirmedContender, best: ConfirmedContender, runs: Iterable[Run]) -> bool:
-    if contender.gain.value < (1.0 - ALIKE) * best.gain.value:
+    if contender.gain.value < (1.0 - TIE_MARGIN) * best.gain.value:
         return False
     mine, theirs = _paces(runs, contender.name), _paces(runs, best.name)
-    ratio = speedup(mine, theirs, fewest_prompts=FEWEST_PROMPTS)
+    ratio = speedup(mine, theirs, fewest_prompts=MIN_PROMPTS)
     return ratio is not None and ratio.high >= 1.0
 
 

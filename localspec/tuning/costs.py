@@ -32,12 +32,12 @@ DEPTHS = (64, 1536)
 CALLS_S = 16.0
 ROUNDS_S = 12.0
 READING_SHARE = 0.25  # share of the time, to process a long text first
-MOST_DRIFT = 1.1  # beyond it something else was at work on the machine
+MAX_DRIFT = 1.1  # beyond it something else was at work on the machine
 CALLS_SHARE = 0.6  # share of the time; the rest is for whole rounds
 TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
 UNDISTURBED = 0.25  # the share of waits in which the drafter was free at once
-FEWEST_WAITS = 4
+MIN_WAITS = 4
 _T = TypeVar("_T")
 
 # Different lengths show the cost of a token, few branches leave misses. Without a confidence
@@ -106,7 +106,7 @@ def measure(
 
 def _steady(models: TunableModels, request: CostRequest) -> CallCosts:
     found = models.perform(call_costs, request)
-    if _unsteadiness(found) <= log(MOST_DRIFT):
+    if _unsteadiness(found) <= log(MAX_DRIFT):
         return found
     return min(found, models.perform(call_costs, request), key=_unsteadiness)
 
@@ -233,7 +233,7 @@ def _handoff(rounds: Iterable[RealRound], token_s: float) -> float:
         for each in rounds
         if each.stats.origin is DraftOrigin.FRESH and _is_forced(each)
     )
-    return max(waits[int(UNDISTURBED * len(waits))], 0.0) / 2 if len(waits) >= FEWEST_WAITS else 0.0
+    return max(waits[int(UNDISTURBED * len(waits))], 0.0) / 2 if len(waits) >= MIN_WAITS else 0.0
 
 
 def _factor(pairs: Sequence[tuple[float, float]]) -> float:

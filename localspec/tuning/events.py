@@ -36,7 +36,7 @@ class ConfirmedContender:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FailedContender:
     """A contender, or a mode, that could not be measured, and why."""
 
     name: str
@@ -54,7 +54,7 @@ class TaskResult:
     trials: int
     seconds: float  # of work, those before a restart included
     drift: float = 1.0  # of plain decoding, from the beginning of the confirmation to its end
-    dropped: tuple[Dropped, ...] = ()
+    dropped: tuple[FailedContender, ...] = ()
     quick: bool = False
 
     @property

@@ -28,11 +28,11 @@ TRIALS = 150
 QUICK_TRIALS = 60
 ANSWER_TOKENS = 96
 TRACE_TOKENS = 2400  # of one task: more hardly changes what the simulation says
-FEWEST_TRACE_TOKENS = 400  # before time may end a trace
+MIN_TRACE_TOKENS = 400  # before time may end a trace
 # The least that a run does, in plain decoding's time: measuring costs takes that of this many tokens,
-LEAST_COST_TOKENS = 500
-LEAST_TASK_TOKENS = 1900  # confirming a task that of this many,
-LEAST_TASK_ANSWERS = 50  # in this many answers.
+MIN_COST_TOKENS = 500
+MIN_TASK_TOKENS = 1900  # confirming a task that of this many,
+MIN_TASK_ANSWERS = 50  # in this many answers.
 PROBE_TOKENS = 16  # of an answer that measures the models' speed
 
 _FIRST_STAGES: tuple[Stage, ...] = ("machine", "costs")
@@ -102,11 +102,11 @@ class PlainPace:
         """
         match stage:
             case "costs":
-                return LEAST_COST_TOKENS * self.token_s
+                return MIN_COST_TOKENS * self.token_s
             case "traces":
-                return FEWEST_TRACE_TOKENS * self.token_s
+                return MIN_TRACE_TOKENS * self.token_s
             case "confirm":
-                return LEAST_TASK_TOKENS * self.token_s + LEAST_TASK_ANSWERS * self.first_token_s
+                return MIN_TASK_TOKENS * self.token_s + MIN_TASK_ANSWERS * self.first_token_s
         return 0.0
 
     def least_run_s(self, tasks: int) -> float:

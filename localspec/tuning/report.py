@@ -26,7 +26,7 @@ from localspec.tuning.plan import TunePlan
 from localspec.tuning.run_folder import RunState, recorded
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
-from localspec.tuning.study import Tried, search
+from localspec.tuning.study import Trial, search
 from localspec.tuning.words import figure, settings_words
 from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
@@ -171,7 +171,7 @@ def _landscape(rates: Mapping[tuple[int, int], float]) -> go.Figure:
     return drawn.update_yaxes(title="fan-out", type="category")
 
 
-def _study(tried: Iterable[Tried], space: Space) -> optuna.Study:
+def _study(tried: Iterable[Trial], space: Space) -> optuna.Study:
     """Return trials as Optuna knows them."""
     study = optuna.create_study(direction="maximize")
     for each in tried:

@@ -22,13 +22,13 @@ from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir, make_private_folder
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.confirm import Entrant, Terms, confirm, entrants
+from localspec.tuning.confirm import ConfirmationPlan, Entrant, confirm, entrants
 from localspec.tuning.costs import costs_of, steps_of
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
-    Dropped,
+    FailedContender,
     LoadOptionsChosen,
     Stage,
     StageBegan,
@@ -39,7 +39,7 @@ from localspec.tuning.events import (
 from localspec.tuning.load_options import MachineLimits, choose, possible, try_load_options
 from localspec.tuning.plan import (
     ANSWER_TOKENS,
-    FEWEST_TRACE_TOKENS,
+    MIN_TRACE_TOKENS,
     PROBE_TOKENS,
     TRACE_TOKENS,
     Opener,
@@ -54,7 +54,7 @@ from localspec.tuning.plan import (
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState, digest, record, with_tokens
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import LLAMA_CPP
-from localspec.tuning.study import Tried, best, predicted, search
+from localspec.tuning.study import Trial, best, predicted, search
 from localspec.types.models import ModelOptions
 from localspec.types.request import Request, TaskType
 from localspec.units import short
@@ -185,7 +185,7 @@ class TuningRun:
         """Try other ways to open the models, and return the fastest."""
         plan, usual = self.plan, LoadOptions()
         if plan.quick:
-            known = tuned_settings.recall_workplace(self._identity) or usual
+            known = tuned_settings.find_load_options(self._identity) or usual
             return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
         if self.state.opened is not None:
             yield self.state.opened
@@ -200,7 +200,7 @@ class TuningRun:
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
-        tuned_settings.keep_workplace(self._identity, chosen)
+        tuned_settings.save_load_options(self._identity, chosen)
         told = LoadOptionsChosen(chosen, tuple(attempts), reason)
         self.keep(replace(self.state, opened=told))
         yield told
@@ -308,7 +308,7 @@ class _TaskRun:
         field = entrants(best(tried), predicted(tried, LLAMA_CPP, self._space))
         key = digest(self._costs, self._run.state.number, len(segments))
         result = yield from self._confirm(field, key, self._run.confirm_s())
-        left_out = (Dropped(mode, reason) for mode, reason in self._costs.left_out)
+        left_out = (FailedContender(mode, reason) for mode, reason in self._costs.left_out)
         return replace(result, trials=len(tried), dropped=(*left_out, *result.dropped))
 
     def _trace(self) -> Generator[TuneEvent, None, tuple[TraceSegment, ...]]:
@@ -323,7 +323,7 @@ class _TaskRun:
             tokens += len(segment.tokens)
             done = min(tokens, TRACE_TOKENS)
             yield self._progress("traces", done, TRACE_TOKENS, f"{len(with_tokens(segments))} answers")
-            wanted_tokens = FEWEST_TRACE_TOKENS if time.monotonic() > ends_s else TRACE_TOKENS
+            wanted_tokens = MIN_TRACE_TOKENS if time.monotonic() > ends_s else TRACE_TOKENS
             if len(segments) == traced or (not traced and tokens >= wanted_tokens):
                 break
         if not tokens:
@@ -331,8 +331,8 @@ class _TaskRun:
         self._note(replace(self._state, traced=len(segments)))
         return with_tokens(segments)
 
-    def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Tried]]:
-        plan, tried = self._plan, list[Tried]()
+    def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Trial]]:
+        plan, tried = self._plan, list[Trial]()
         yield StageBegan("study", self._task, plan.trials)
         for each in search(simulator.rate, self._space, plan.trials, seconds_of("study", plan)):
             tried.append(each)
@@ -348,7 +348,7 @@ class _TaskRun:
         held_out = tuple(requests(self._models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
         yield StageBegan("confirm", task, 1)
-        terms = Terms(task, budget_s, key, self._run.folder.path / f"{task}.runs.json")
+        terms = ConfirmationPlan(task, budget_s, key, self._run.folder.path / f"{task}.runs.json")
         leader: ConfirmedContender | None = None
         for each in confirm(self._models, held_out, field, terms):
             if isinstance(each, TaskResult):

@@ -27,7 +27,7 @@ Simulate = Callable[[EngineSettings], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class Trial:
     """One trial of the study: settings, and simulated tokens per second; None where `failure` says why."""
 
     number: int
@@ -54,7 +54,7 @@ class _Choice:
         self._starts = iter(starting_points(space))
         self._seen: set[EngineSettings] = set()
 
-    def next(self, best: Tried | None) -> EngineSettings | None:
+    def next(self, best: Trial | None) -> EngineSettings | None:
         """Return settings that were not tried, None if nothing new can be found."""
         found = next(self._starts, None)
         if found is None and len(self._seen) % 2:
@@ -64,7 +64,7 @@ class _Choice:
             self._seen.add(found)
         return found
 
-    def _near(self, best: Tried | None) -> EngineSettings | None:
+    def _near(self, best: Trial | None) -> EngineSettings | None:
         """Return settings next to the best."""
         around = () if best is None else neighbours(best.settings, self._space)
         untried = [settings for settings in around if settings not in self._seen]
@@ -77,13 +77,13 @@ class _Choice:
 
 def search(
     simulate: Simulate, space: Space, trials: int = 150, budget_s: float = math.inf, seed: int = 0
-) -> Iterator[Tried]:
+) -> Iterator[Trial]:
     """Yield the trials of a study until a limit is reached or nothing improves.
 
     A simulation that raises is a failed trial; `Cancelled` is passed on.
     """
     choice, ends_s = _Choice(space, seed), time.perf_counter() + budget_s
-    best: Tried | None = None
+    best: Trial | None = None
     quiet_trials = 0  # since the last noticeable gain
     for number in range(trials):
         is_late = time.perf_counter() >= ends_s
@@ -97,7 +97,7 @@ def search(
         yield tried
 
 
-def _try(simulate: Simulate, settings: EngineSettings, number: int, best: Tried | None) -> Tried:
+def _try(simulate: Simulate, settings: EngineSettings, number: int, best: Trial | None) -> Trial:
     try:
         value = float(simulate(settings))
         if not (math.isfinite(value) and value > 0):
@@ -105,8 +105,8 @@ def _try(simulate: Simulate, settings: EngineSettings, number: int, best: Tried 
     except Cancelled:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it is, it is this trial's failure and the study continues
-        return Tried(number, settings, None, _reason(error))
-    return Tried(number, settings, value, is_best=best is None or value > best.estimate)
+        return Trial(number, settings, None, _reason(error))
+    return Trial(number, settings, value, is_best=best is None or value > best.estimate)
 
 
 def _reason(error: Exception) -> str:
@@ -116,7 +116,7 @@ def _reason(error: Exception) -> str:
     return line if line and isinstance(error, LocalSpecError) else f"{type(error).__name__}: {line}"
 
 
-def best(tried: Iterable[Tried], count: int = 3) -> tuple[Tried, ...]:
+def best(tried: Iterable[Trial], count: int = 3) -> tuple[Trial, ...]:
     """Return the best settings that differ in behaviour, without plain decoding.
 
     The very best comes first, then the best of every other mode that is close to it, since errors of the
@@ -126,18 +126,18 @@ def best(tried: Iterable[Tried], count: int = 3) -> tuple[Tried, ...]:
         (each for each in tried if each.tokens_per_s is not None and each.settings.mode != "off"),
         key=lambda each: (-each.estimate, each.number),
     )
-    firsts: dict[Mode, Tried] = {}
+    firsts: dict[Mode, Trial] = {}
     for each in ranked:
         if each.estimate >= (1.0 - CLOSE) * ranked[0].estimate:
             firsts.setdefault(each.settings.mode, each)
-    chosen: list[Tried] = []
+    chosen: list[Trial] = []
     for each in [*firsts.values(), *ranked]:
         if len(chosen) < count and not any(_alike(each, other) for other in chosen):
             chosen.append(each)
     return tuple(sorted(chosen, key=lambda each: (-each.estimate, each.number)))
 
 
-def _alike(one: Tried, other: Tried) -> bool:
+def _alike(one: Trial, other: Trial) -> bool:
     """Return whether two trials behave so similarly that a real run could not distinguish them."""
     a, b = one.settings, other.settings
     if a.mode != b.mode or a.acceptance != b.acceptance:
@@ -156,7 +156,7 @@ def _alike(one: Tried, other: Tried) -> bool:
     )
 
 
-def predicted(tried: Iterable[Tried], settings: EngineSettings, space: Space) -> float | None:
+def predicted(tried: Iterable[Trial], settings: EngineSettings, space: Space) -> float | None:
     """Return the simulated tokens per second of settings, None if they were not tried to the end."""
     if settings.mode not in space.modes:
         return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
 READ_TOGETHER = 64  # tokens whose rows of draft logits are in memory at once
-MOST_WAITING = 2_000_000  # probabilities of the target that wait for the draft model to read as far
+MAX_WAITING = 2_000_000  # probabilities of the target that wait for the draft model to read as far
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -88,7 +88,7 @@ class Tracer:
                 text += event.tokens
                 waiting.append(p)
                 size += len(p.probs)
-                if self._draft is not None and size > MOST_WAITING:
+                if self._draft is not None and size > MAX_WAITING:
                     of_draft += self._read_along(self._draft, text, waiting)
                     waiting, size = [], 0
         if self._draft is not None:

@@ -17,7 +17,7 @@ from localspec.app.checks.check import Check
 from localspec.app.checks.machine import machine_checks
 from localspec.chat.store import Store
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
-from localspec.hardware.devices import Sight
+from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.nvml import Cards, look_through
 from localspec.llama import tile_code
 from localspec.llama.backends import BackendDevice
@@ -27,9 +27,9 @@ from tests.llama import tiny
 
 PROCESSOR = DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8)
 CARD = DeviceInfo("CUDA0", "gpu", "CUDA", "RTX 3090", 24 * GIB, 20 * GIB, theoretical_rate=936e9)
-PLAIN = Sight(Machine((PROCESSOR,)), found(CPU))
+PLAIN = DetectedMachine(Machine((PROCESSOR,)), found(CPU))
 ONE = look_through(FakeLibrary(RTX_3090))
-WITH_CARD = Sight(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE)
+WITH_CARD = DetectedMachine(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def calm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(
     name: str,
-    sight: Sight = PLAIN,
+    sight: DetectedMachine = PLAIN,
     rated: Machine | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Check:
@@ -58,7 +58,7 @@ def check(
 
 
 @pytest.mark.parametrize("sight", [PLAIN, WITH_CARD], ids=["processor", "card"])
-def test_a_machine_in_order_passes(sight: Sight) -> None:
+def test_a_machine_in_order_passes(sight: DetectedMachine) -> None:
     assert {check.verdict for check in machine_checks(sight, sight.machine, {})} == {"pass"}
 
 
@@ -119,7 +119,7 @@ def test_a_card_that_a_variable_hides_fails() -> None:
 
 
 def test_a_llama_cpp_that_does_not_start_fails() -> None:
-    dead = Sight(Machine((PROCESSOR,), notes=("llama.cpp could not be asked: SIGILL",)))
+    dead = DetectedMachine(Machine((PROCESSOR,), notes=("llama.cpp could not be asked: SIGILL",)))
     seen = check("llama.cpp", dead)
     assert seen.verdict == "fail"
     assert "SIGILL" in seen.text

@@ -25,8 +25,8 @@ from localspec.app.comparison import (
 )
 from localspec.benchmark import llama_server
 from localspec.benchmark.harness import Prompt
-from localspec.chat.answer_settings import PairKnowledge, TunedChoice
-from localspec.cli.shared.console import leaving_in_order
+from localspec.chat.answer_settings import TunedChoice, TunedLookup
+from localspec.cli.shared.console import exit_on_signals
 from localspec.errors import UserError
 from localspec.hardware.devices import Ask
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
@@ -81,7 +81,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> type[Server]:
     return Server
 
 
-def recalling(**found: TunedChoice | None) -> PairKnowledge:
+def recalling(**found: TunedChoice | None) -> TunedLookup:
     return found.__getitem__
 
 
@@ -135,9 +135,9 @@ def test_each_task_is_answered_as_it_was_tuned() -> None:
 
 
 def test_tuned_settings_that_are_there() -> None:
-    experience = recalling(coding=TunedChoice(SSD, "tuned today", "another driver"))
+    tuned_for = recalling(coding=TunedChoice(SSD, "tuned today", "another driver"))
     told: list[str] = []
-    assert tuned_settings(experience, (CODING, CODING), told.append) == {"coding": SSD}
+    assert tuned_settings(tuned_for, (CODING, CODING), told.append) == {"coding": SSD}
     assert told == ["note: another driver"]
 
 
@@ -219,7 +219,7 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
         """Stands in for a pair that was tuned."""
 
         plan: OpenPlan
-        tuned_for: PairKnowledge
+        tuned_for: TunedLookup
 
     def plan_to_open(request: PairRequest, files: PairFiles, *, via: Ask, **_how: object) -> Planned:
         assert (request.mode, via) == (None, models.look)
@@ -280,7 +280,7 @@ def test_every_tuned_task_is_recalled_once() -> None:
 @pytest.mark.usefixtures("server")
 def test_a_request_to_end_ends_the_servers_too() -> None:
     def start_and_end(stack: ExitStack) -> None:
-        stack.enter_context(leaving_in_order())
+        stack.enter_context(exit_on_signals())
         assert len(list(servers(asked, PAIR, runtime(), stack))) == Server.running == 2
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL  # or this would end the tests
         signal.raise_signal(signal.SIGTERM)

@@ -12,10 +12,10 @@ from localspec.benchmark import exactness
 from localspec.benchmark.exactness import (
     NEAR_TIE,
     QUICK,
-    Effort,
     Progress,
     Report,
     Variant,
+    VerifyEffort,
     variants,
 )
 from localspec.errors import Cancelled
@@ -29,7 +29,7 @@ Bend = Callable[[str, bool, list[int], Row], Row]
 """Changes the logits that a mode chooses by: (mode, whether the round is a hit, text so far, logits)."""
 
 VOCABULARY, END = 40, 0
-EFFORT = Effort(prompts=6, greedy_tokens=40, sampled_tokens=1200)
+EFFORT = VerifyEffort(prompts=6, greedy_tokens=40, sampled_tokens=1200)
 HAS_DRAFT = variants(EngineSettings(), None, ("off", "ngram", "sd", "ssd"))
 
 
@@ -84,7 +84,9 @@ class MarkovRuntime:
                 return
 
 
-def check(runtime: MarkovRuntime, tested: Sequence[Variant], effort: Effort, on_progress: Progress) -> Report:
+def check(
+    runtime: MarkovRuntime, tested: Sequence[Variant], effort: VerifyEffort, on_progress: Progress
+) -> Report:
     return exactness.check(cast("Runtime", runtime), tested, effort, on_progress)
 
 
@@ -299,5 +301,5 @@ def test_variants(mode: Mode | None, possible: tuple[Mode, ...], names: list[str
 
 
 def test_the_quick_test_is_smaller() -> None:
-    assert QUICK.prompts < Effort().prompts
-    assert QUICK.sampled_tokens < Effort().sampled_tokens
+    assert QUICK.prompts < VerifyEffort().prompts
+    assert QUICK.sampled_tokens < VerifyEffort().sampled_tokens

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from localspec.benchmark.exactness import FEWEST_TOKENS, Judged, judge, surprise, transforms, verdict
+from localspec.benchmark.exactness import MIN_TOKENS, Judged, judge, surprise, transforms, verdict
 from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.errors import Cancelled
 from localspec.types.drafts import Provenance
@@ -35,8 +35,8 @@ def test_three_ways_to_look_are_not_three_chances_of_a_false_alarm() -> None:
 
 def test_a_few_tokens_say_nothing() -> None:
     random = np.random.default_rng(7)
-    assert verdict("sd", "all", group(random, FEWEST_TOKENS - 1)).p_value is None
-    assert verdict("sd", "all", group(random, FEWEST_TOKENS)).p_value is not None
+    assert verdict("sd", "all", group(random, MIN_TOKENS - 1)).p_value is None
+    assert verdict("sd", "all", group(random, MIN_TOKENS)).p_value is not None
 
 
 def test_surprise_is_as_expected_of_the_right_distribution_and_not_of_a_flatter_one() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from localspec.storage.profiles import profiles
-from localspec.tuning.confirm import Entrant, Terms, confirm
+from localspec.tuning.confirm import ConfirmationPlan, Entrant, confirm
 from localspec.tuning.events import TaskResult
 from localspec.tuning.plan import requests
 from localspec.types.request import EngineSettings
@@ -34,7 +34,7 @@ def main() -> None:
     with opened(args) as runtime:
         asked = tuple(requests(runtime, profile, prompts.held_out, seed=1000))
         field = tuple(entrants(args.mode, args.draft_temp))
-        for each in confirm(open_once(runtime), asked, field, Terms(profile.task, args.budget)):
+        for each in confirm(open_once(runtime), asked, field, ConfirmationPlan(profile.task, args.budget)):
             if isinstance(each, TaskResult):
                 report(each)
 

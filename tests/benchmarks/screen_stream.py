@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from textual.app import App, ComposeResult
 
-from localspec.chat.messages import Role, Shown, State, StoredMessage
+from localspec.chat.messages import BranchMessage, Role, State, StoredMessage
 from localspec.types.drafts import Provenance
 from localspec.types.events import TextPiece
 from localspec_tui.app import collect_rarely
@@ -59,13 +59,13 @@ LONG_CODE = "".join(f"    total += values[{number}] * 0.{number}  # term {number
 LONG_PARAGRAPH = PARAGRAPH * 30
 
 
-def message(number: int, content: str, state: State = "complete") -> Shown:
+def message(number: int, content: str, state: State = "complete") -> BranchMessage:
     """Return one message of a chat of questions and answers."""
     role: Role = "assistant" if number % 2 == 0 else "user"
-    return Shown(StoredMessage(number, 1, number - 1 or None, role, content, 0.0, state))
+    return BranchMessage(StoredMessage(number, 1, number - 1 or None, role, content, 0.0, state))
 
 
-def chat(messages: int, tokens: int) -> list[Shown]:
+def chat(messages: int, tokens: int) -> list[BranchMessage]:
     """Return a chat of about so many tokens, four characters each."""
     answer = max(40, tokens * CHARACTERS * 2 // messages)
     text = (ANSWER * (answer // len(ANSWER) + 1))[:answer]

@@ -27,7 +27,7 @@ from tests.campaign.log import PROMPT_S, Log, require, thorough
 from tests.llama import tiny
 
 CORPUS = Path(__file__).with_name("corpus.jsonl")
-MOST_BYTES = 256 << 20  # that reading a header may take, whatever it says
+MAX_BYTES = 256 << 20  # that reading a header may take, whatever it says
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\u2066-\u2069]")
 _BATCH = 100
 _CHAT = (Message("user", "Hello!"),)
@@ -102,7 +102,7 @@ def check(path: Path, *, plans: bool = False) -> None:
     for words in (show, (*show, "--json"), *((("plan", "-m", str(path)),) if plans else ())):
         verb(words)
     grown = peak_bytes() - memory
-    require(grown < MOST_BYTES, f"reading took {grown >> 20} MiB")
+    require(grown < MAX_BYTES, f"reading took {grown >> 20} MiB")
 
 
 def _tokens(path: Path) -> object:

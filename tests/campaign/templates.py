@@ -8,7 +8,7 @@ from pathlib import Path
 from localspec.errors import UserError
 from localspec.llama.rendering import Renderer
 from localspec.types.request import Message
-from tests.campaign.headers import MOST_BYTES, peak_bytes
+from tests.campaign.headers import MAX_BYTES, peak_bytes
 from tests.campaign.log import PROMPT_S, Log, require
 
 _ENDING_S = 1.0  # from the limit until the process has ended
@@ -137,5 +137,5 @@ def templates(log: Log, _folder: Path) -> None:
                     "\n" not in str(error) and len(str(error)) < 800, f"refused at length: {str(error)[:900]}"
                 )
                 require("Traceback" not in str(error), str(error))
-            require(peak_bytes() - memory < MOST_BYTES, "this process has grown")
+            require(peak_bytes() - memory < MAX_BYTES, "this process has grown")
             require(renderer.render("{{ messages[1].role }}", {}, _HELLO) == "user", "the next one suffers")

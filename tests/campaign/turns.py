@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.answering import AnswerEvent, Saved
+from localspec.chat.answering import AnswerEvent, AnswerSaved
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair, prompts
@@ -117,7 +117,7 @@ class Person:
             for number, event in enumerate(events):
                 if isinstance(event, TextDelta):
                     text += event.text
-                if isinstance(event, Saved):
+                if isinstance(event, AnswerSaved):
                     saved = event
                 if number == stop and how == 0:
                     return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from localspec.chat.answer_settings import AnswerOptions
-from localspec.chat.answering import AnswerEvent, Saved
+from localspec.chat.answering import AnswerEvent, AnswerSaved
 from localspec.chat.messages import AnswerRecord, State, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
@@ -44,7 +44,7 @@ def ask(chat: OpenChat, question: str, *answer: Step) -> StoredMessage:
 
 def answer_again(chat: OpenChat, *answer: Step) -> StoredMessage:
     *_, saved = chat.answer(ScriptedModels(says(*answer)), options())
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     return saved.message
 
 

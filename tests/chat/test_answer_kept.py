@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import answering
-from localspec.chat.answering import Saved, Started
+from localspec.chat.answering import AnswerSaved, Started
 from localspec.chat.messages import AnswerRecord, State
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
@@ -17,7 +17,7 @@ from localspec.types.events import TextDelta
 from tests.campaign.kills import LOST_S
 from tests.campaign.log import allowed_s
 from tests.chat.talk import answer_again, kept, options, streamed, texts
-from tests.scripted import MARKDOWN, PATIENCE_S, Gate, ScriptedModels, says
+from tests.scripted import MARKDOWN, TIMEOUT_S, Gate, ScriptedModels, says
 
 
 class FullDisk(Store):
@@ -42,7 +42,7 @@ class FullDisk(Store):
     def tried(self, text: str) -> bool:
         """Wait until somebody has tried to write this."""
         with self.wrote:
-            return self.wrote.wait_for(lambda: self.last == text, PATIENCE_S)
+            return self.wrote.wait_for(lambda: self.last == text, TIMEOUT_S)
 
 
 @pytest.fixture
@@ -71,10 +71,10 @@ def test_the_text_is_saved_while_it_comes_and_while_the_models_pause(chat: OpenC
     reader.start()
     for gate, came in ((first, "a b c d "), (second, "a b c d e f ")):
         assert store.tried(came)
-        assert gate.reached.wait(PATIENCE_S)
+        assert gate.reached.wait(TIMEOUT_S)
         assert kept(chat, store) == (came, "writing")
         gate.open()
-    reader.join(PATIENCE_S)
+    reader.join(TIMEOUT_S)
     assert kept(chat, store) == ("a b c d e f g", "complete")
 
 
@@ -101,7 +101,7 @@ def test_a_full_disk_takes_nothing_from_the_screen(chat: OpenChat, store: FullDi
     with pytest.raises(StoreError):
         events.extend(answer)
     assert streamed(events) == "a b c d e f"
-    assert isinstance(events[-1], Saved)
+    assert isinstance(events[-1], AnswerSaved)
     assert texts(chat.path) == ["one?", "a b c d e f"]
     assert chat.shown()[-1].label
 

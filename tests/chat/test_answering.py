@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from localspec.chat.answering import AnswerEvent, Saved, Started
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Started
 from localspec.chat.figures import of_record
 from localspec.chat.messages import State
 from localspec.chat.open_chat import OpenChat
@@ -49,7 +49,7 @@ def test_an_answer_begins_with_its_place_and_ends_as_it_is_kept(chat: OpenChat, 
     started, saved = events[0], events[-1]
     assert isinstance(started, Started)
     assert (started.message.content, started.message.state) == ("", "writing")
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     assert saved.message == chat.path[-1]
     assert streamed(events) == MARKDOWN
     assert kept(chat, store) == (MARKDOWN, "complete")
@@ -58,7 +58,7 @@ def test_an_answer_begins_with_its_place_and_ends_as_it_is_kept(chat: OpenChat, 
 def test_the_record_tells_how_the_answer_came_about(chat: OpenChat, store: Store) -> None:
     models = ScriptedModels(says("a b c ", ModeChanged("sd", "ssd lost"), "d e f g"))
     *events, saved = chat.answer(models, replace(options("ssd"), reason="it pays", profile="coding"))
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     record = OpenChat(store, chat.info.id).record(saved.message.id)
     assert record is not None
     assert saved.record is not None
@@ -123,7 +123,7 @@ def test_an_answer_that_speaks_of_tags_keeps_its_beginning(chat: OpenChat) -> No
 
 def test_the_spans_say_for_each_character_where_it_comes_from(chat: OpenChat) -> None:
     *events, saved = chat.answer(ScriptedModels(says(MARKDOWN)), options())
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     assert saved.record is not None
     spans = saved.record.spans
     expected = [
@@ -153,7 +153,7 @@ def test_a_seed_that_nobody_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
     models, seeds = ScriptedModels(), []
     for _ in range(3):
         *_, saved = chat.answer(models, options(seed=None))
-        assert isinstance(saved, Saved)
+        assert isinstance(saved, AnswerSaved)
         assert saved.record is not None
         seeds.append(saved.record.seed)
     assert seeds == [request.seed for request in models.requests]
@@ -189,7 +189,7 @@ def test_an_error_comes_after_what_was_written_is_kept(
         events.extend(chat.answer(ScriptedModels(says("so far ", error)), options()))
     assert kept(chat, store) == ("so far ", state)
     saved = events[-1]
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     assert saved.record is not None
     assert saved.record.summary.tokens == len(["so", " far", " "])
     assert of_record(saved.record).mode == "SSD"
@@ -197,7 +197,7 @@ def test_an_error_comes_after_what_was_written_is_kept(
 
 def test_a_cancel_is_no_error(chat: OpenChat, store: Store) -> None:
     *_, saved = chat.answer(ScriptedModels(says("so far ", Cancelled())), options())
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     assert kept(chat, store) == ("so far ", "stopped")
 
 

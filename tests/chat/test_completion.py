@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import attachments
-from localspec.chat.attachments import MOST_COMPLETIONS, complete_path
+from localspec.chat.attachments import MAX_COMPLETIONS, complete_path
 from localspec.chat.commands.command import Kind
 from localspec.chat.commands.completion import complete_input
 
@@ -79,10 +79,10 @@ def test_names_that_cannot_be_written_are_left_out(folder: Path) -> None:
 
 
 def test_a_huge_folder_is_not_read_to_its_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(MOST_COMPLETIONS + 20):
+    for number in range(MAX_COMPLETIONS + 20):
         (folder / f"x{number:03}").touch()
-    assert len(complete_path("x", folder)) == MOST_COMPLETIONS
-    monkeypatch.setattr(attachments, "MOST_ENTRIES", 7)
+    assert len(complete_path("x", folder)) == MAX_COMPLETIONS
+    monkeypatch.setattr(attachments, "MAX_ENTRIES", 7)
     assert len(complete_path("x", folder)) <= 7
 
 

@@ -7,13 +7,13 @@ import pytest
 
 from localspec.chat.messages import Role, StoredMessage
 from localspec.chat.prompting import (
+    ContextBudget,
     Exchange,
-    Room,
     after_answer,
     check_alone,
+    context_budget,
     estimate,
     exchanges,
-    room_of,
     warning,
 )
 from localspec.errors import ContextFullError
@@ -92,7 +92,7 @@ LONG_CHAT = (
 
 def test_room_counts_what_is_sent_and_what_that_is_without_each_exchange() -> None:
     waiting = (*LONG_CHAT, message(7, "user", "ten eleven"))
-    room = room_of("be brief", waiting, 30, count)
+    room = context_budget("be brief", waiting, 30, count)
     sent = [message for message in waiting if not message.dropped]
     words = [Message("system", "be brief"), *(Message(each.role, each.content) for each in sent)]
     assert (room.waits, room.taken(room.dropped)) == (True, count(words))
@@ -101,13 +101,13 @@ def test_room_counts_what_is_sent_and_what_that_is_without_each_exchange() -> No
 
 
 def test_an_answer_that_goes_on_stays_and_is_not_offered() -> None:
-    room = room_of("", LONG_CHAT, 30, count, continues=True)
+    room = context_budget("", LONG_CHAT, 30, count, continues=True)
     assert [one.ids for one in room.exchanges] == [(1, 2), (3, 4)]
     assert room.fixed == 10 + 2 + 2
     assert room.waits
 
 
-ROOM = Room(
+ROOM = ContextBudget(
     tuple(Exchange((number,), "", 1000 * number, number == 1) for number in (1, 3, 2)), 8000, fixed=2500
 )
 

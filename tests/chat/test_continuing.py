@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answering import Saved
+from localspec.chat.answering import AnswerSaved
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
@@ -28,10 +28,10 @@ def chat(store: Store) -> OpenChat:
     return chat
 
 
-def continued(chat: OpenChat, *steps: Step, message: int | None = None) -> tuple[ScriptedModels, Saved]:
+def continued(chat: OpenChat, *steps: Step, message: int | None = None) -> tuple[ScriptedModels, AnswerSaved]:
     models = ScriptedModels(says(*steps))
     *_, saved = chat.answer(models, options("sd"), continues=message or chat.path[-1].id)
-    assert isinstance(saved, Saved)
+    assert isinstance(saved, AnswerSaved)
     return models, saved
 
 

@@ -159,7 +159,7 @@ async def test_answer_under_way_is_kept_where_its_chat_is_left(tmp_path: Path) -
         await asyncio.to_thread(gate.reached.wait, 10)
         before = rig.session.chat.info.id
         rig.view.unsent = (before, "not sent yet")
-        await rig.controller.leave_for(rig.session.new)
+        await rig.controller.switch_chat(rig.session.new)
         assert rig.texts == []
         assert rig.store.chat(before).draft == "not sent yet"
         assert [message.content for message in rig.store.messages(before)] == ["go", "half of it "]
@@ -174,7 +174,7 @@ async def test_chat_cannot_be_left_before_the_question_is_asked_in_it(tmp_path: 
         rig.view.unsent = (before, "")
         asking = asyncio.create_task(rig.controller.ask(prompt("a question", go_on)))
         await asyncio.sleep(0)
-        leaving = asyncio.create_task(rig.controller.leave_for(rig.session.new))
+        leaving = asyncio.create_task(rig.controller.switch_chat(rig.session.new))
         await asyncio.sleep(0)
         assert rig.session.chat.info.id == before
         go_on.set()

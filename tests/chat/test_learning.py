@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.answer_settings import Chooser, TunedChoice
+from localspec.chat.answer_settings import SettingsSelector, TunedChoice
 from localspec.storage.profiles import Profile, Speculation, profiles
 from localspec.types.request import EngineSettings, Mode, TaskType
 from tests.scripted import ScriptedModels
@@ -29,8 +29,8 @@ class Notebook:
         self.asked.append(task)
         return self.known[0] if self.known else None
 
-    def chooser(self, models: ScriptedModels | None = None) -> Chooser:
-        return Chooser(models or ScriptedModels(), self.recall, self.said.append)
+    def chooser(self, models: ScriptedModels | None = None) -> SettingsSelector:
+        return SettingsSelector(models or ScriptedModels(), self.recall, self.said.append)
 
 
 def under(speculation: Speculation) -> Profile:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from localspec.chat.answering import LiveAnswer, LiveUpdate, Saved, Started
+from localspec.chat.answering import AnswerSaved, LiveAnswer, LiveUpdate, Started
 from localspec.chat.messages import StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
@@ -36,7 +36,7 @@ def test_nothing_came_of_nothing() -> None:
 
 
 def test_an_update_holds_all_that_came_and_only_once() -> None:
-    live, saved = LiveAnswer(), Saved(MESSAGE, None)
+    live, saved = LiveAnswer(), AnswerSaved(MESSAGE, None)
     change, finished = ModeChanged("off", "it loses"), Finished("stop", Summary())
     for event in (
         Started(MESSAGE),

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer_settings import (
-    PairKnowledge,
     SessionRequest,
     TunedChoice,
+    TunedLookup,
     nothing_known,
     with_auto,
 )
-from localspec.chat.answering import Saved
+from localspec.chat.answering import AnswerSaved
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.errors import UserError
@@ -33,16 +33,16 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def session(
-    store: Store, request: SessionRequest | None = None, experience: PairKnowledge = nothing_known
+    store: Store, request: SessionRequest | None = None, tuned_for: TunedLookup = nothing_known
 ) -> ChatSession:
     return ChatSession(
-        store, profiles(Path("nowhere")).good, request or SessionRequest(), experience=experience
+        store, profiles(Path("nowhere")).good, request or SessionRequest(), tuned_for=tuned_for
     )
 
 
-def ask(session: ChatSession, models: ScriptedModels, text: str = "hello") -> list[Saved]:
+def ask(session: ChatSession, models: ScriptedModels, text: str = "hello") -> list[AnswerSaved]:
     session.chat.ask(text)
-    return [event for event in session.answer(models) if isinstance(event, Saved)]
+    return [event for event in session.answer(models) if isinstance(event, AnswerSaved)]
 
 
 def test_auto_measures_once_and_may_step_down(store: Store) -> None:
@@ -249,7 +249,7 @@ FOUND: dict[TaskType, TunedChoice] = {
 
 
 def test_next_message_under_another_profile_has_its_tuned_settings(store: Store) -> None:
-    models, at = ScriptedModels(), session(store, experience=FOUND.get)
+    models, at = ScriptedModels(), session(store, tuned_for=FOUND.get)
     ask(at, models)
     at.choose_profile("coding")
     ask(at, models)
@@ -269,7 +269,7 @@ def test_flags_go_before_what_was_tuned(store: Store) -> None:
 
 
 def test_auto_follows_each_message_under_one_system_prompt(store: Store) -> None:
-    models, at = ScriptedModels(), session(store, experience=FOUND.get)
+    models, at = ScriptedModels(), session(store, tuned_for=FOUND.get)
     at.choose_profile("auto")
     followed, shown = [], []
     for text in (TALK, CODE, "Make it shorter.", TALK):
@@ -308,7 +308,7 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
 
 def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = TunedChoice(None, "", "tuned settings are from other files")
-    at = session(store, experience=lambda _task: stale)
+    at = session(store, tuned_for=lambda _task: stale)
     assert at.take_notices() == ()
     ask(at, ScriptedModels())
     assert at.take_notices() == ("tuned settings are from other files",)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.answering import Saved, Titling
+from localspec.chat.answering import AnswerSaved, Titling
 from localspec.chat.prompting import title_in
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
@@ -103,6 +103,6 @@ def test_next_question_finds_everything_in_the_cache(at: ChatSession) -> None:
         assert any(isinstance(event, Titling) for event in at.answer(pair))
         read = pair.count_tokens(at.chat.prompt())
         at.chat.ask("And at night?")
-        saved = [event for event in at.answer(pair) if isinstance(event, Saved)]
+        saved = [event for event in at.answer(pair) if isinstance(event, AnswerSaved)]
     assert saved[-1].record is not None
     assert saved[-1].record.summary.cached_tokens >= read - 8  # but for how the next answer begins

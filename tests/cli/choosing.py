@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.models.caches import PlaceKind
+from localspec.models.caches import FolderKind
 from localspec.models.catalogue import CatalogueModel, CataloguePair
 from localspec.models.local import LocalModel
 from localspec.models.shape import ModelShape
@@ -52,6 +52,6 @@ def pair(target: CatalogueModel, draft: CatalogueModel | None = None, **changes:
     return CataloguePair(**(values | changes))  # type: ignore[arg-type]
 
 
-def on_disk(name: str, shape: ModelShape | None, source: PlaceKind = "hub", problem: str = "") -> LocalModel:
+def on_disk(name: str, shape: ModelShape | None, source: FolderKind = "hub", problem: str = "") -> LocalModel:
     path = Path("/models") / f"{name.rpartition('/')[2].replace(':', '-')}.gguf"
     return LocalModel(name, path, (path,), 1_000, source, shape, problem)

@@ -19,7 +19,7 @@ from localspec.types.events import Finished, GenerationEvent, TextDelta, TextPie
 from localspec.types.request import Request
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import SUMMARY, FakeRuntime, model_info, says
-from tests.scripted import PATIENCE_S
+from tests.scripted import TIMEOUT_S
 
 
 def prompts(fake: FakeRuntime) -> list[list[str]]:
@@ -321,7 +321,7 @@ def test_what_is_typed_is_kept_and_listed(fake: FakeRuntime, invoke: Invoke) -> 
 def test_what_an_answer_has_is_kept_while_the_models_pause(fake: FakeRuntime, invoke: Invoke) -> None:
     def pauses(_request: Request) -> Iterator[GenerationEvent]:
         yield TextDelta((TextPiece("half an ", Provenance.TARGET),))
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while kept("first")[-1] != ("assistant", "half an "):
             assert time.monotonic() < deadline, "nobody saves it"
         yield TextDelta((TextPiece("answer", Provenance.TARGET),))

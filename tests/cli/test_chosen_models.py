@@ -11,7 +11,7 @@ import pytest
 from localspec.app.fetching import make_default
 from localspec.app.opener import LocalOpener, OpeningWatch
 from localspec.app.opening import find_files, with_choice
-from localspec.app.recommendation import LocalTarget, Ranked, choice_named, choices
+from localspec.app.recommendation import LocalTarget, RankedPair, choice_named, choices
 from localspec.cli import screen
 from localspec.cli.shared.arguments import pair_request
 from localspec.cli.shared.opening import TERMINAL
@@ -135,7 +135,7 @@ def test_what_could_be_opened_here(other: Path) -> None:
     assert targets["embedding"].problem
     assert targets["embedding"].drafts == ()
     assert targets["damaged"].drafts == ()
-    pairs = [row for row in found if isinstance(row, Ranked)]
+    pairs = [row for row in found if isinstance(row, RankedPair)]
     assert pairs
     assert all(pair.missing for pair in pairs)
     assert found.index(pairs[0]) == len(targets)

@@ -15,7 +15,7 @@ from localspec.storage.call_costs import costs_file, opening_key
 from localspec.storage.config import read_config
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, identify
 from localspec.storage.paths import config_dir, data_dir
-from localspec.storage.tuned_settings import LoadOptions, keep_workplace
+from localspec.storage.tuned_settings import LoadOptions, save_load_options
 from localspec.tuning.confirm import Entrant
 from localspec.tuning.run_folder import digest
 from localspec.types.models import ModelOptions
@@ -130,7 +130,7 @@ def test_a_tuning_is_told_as_ever(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
 
 
 def test_ways_to_open_a_pair_are_kept_as_ever() -> None:
-    keep_workplace(BUNDLED, LoadOptions(3, 1, 256, draft_flash_attention=True, draft_on_cpu=True))
+    save_load_options(BUNDLED, LoadOptions(3, 1, 256, draft_flash_attention=True, draft_on_cpu=True))
     assert json.loads((data_dir() / "tuned.json").read_text("utf-8")) == recorded("workplaces.json")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.app.opener import AttachedOpener, ChatModels, LocalOpener, OpeningWatch, SshOpener
 from localspec.app.opening import OpenedPair, find_files
-from localspec.app.tuning import Stop, TuneChoice
+from localspec.app.tuning import StopSignal, TuneChoice
 from localspec.chat.answer_settings import nothing_known
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
@@ -49,7 +49,7 @@ class Scripted(LocalOpener):
 def test_what_was_tuned_follows_what_is_open_and_not_what_was_tried() -> None:
     models = ChatModels(Scripted(PairRequest(), None), Profiles(()))
     with pytest.raises(UserError, match="no models are open"):
-        list(models.tune(TuneChoice(()), Stop(), lambda _line: None))
+        list(models.tune(TuneChoice(()), StopSignal(), lambda _line: None))
     opened = models.open(None, OpeningWatch())
     with pytest.raises(UserError, match="it does not open"):
         models.open(ModelChoice(TARGET, None), OpeningWatch(lambda _share: False))
@@ -63,7 +63,7 @@ def test_models_of_another_machine_are_not_tuned_here() -> None:
     ):
         models = ChatModels(opener, Profiles(()))
         with pytest.raises(UserError) as refused:
-            list(models.tune(TuneChoice(()), Stop(), lambda _line: None))
+            list(models.tune(TuneChoice(()), StopSignal(), lambda _line: None))
         assert way in refused.value.hint
         assert not models.run_was_stopped()
 
@@ -82,7 +82,7 @@ def test_who_comes_home_leaves_the_devices_of_other_machines(monkeypatch: pytest
     models = ChatModels(LocalOpener(REMOTE), Profiles(()))
     assert models.opener.at_home() is not None
     assert os.environ[rpc.VARIABLE] == "127.0.0.1:9"  # until something opens without them
-    models.go_home()
+    models.use_local_models()
     with closing(models.open(ModelChoice(TARGET, DRAFT), OpeningWatch()).models) as opened:
         assert os.environ[rpc.VARIABLE] == ""
         assert opened.target.devices == ("CPU",)

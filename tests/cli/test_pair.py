@@ -11,8 +11,8 @@ import pytest
 
 from localspec.app import recommendation
 from localspec.app.opening import open_placed
-from localspec.app.recommendation import Partner, Target, families, partners
-from localspec.benchmark.gain import Gain, measure
+from localspec.app.recommendation import DraftMatch, Target, families, partners
+from localspec.benchmark.gain import MeasuredSpeedup, measure
 from localspec.cli import pair as verb
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import machine as machine_module
@@ -37,7 +37,7 @@ FITS, DIFFERS = (
 )
 
 
-def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FITS) -> tuple[Partner, ...]:
+def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FITS) -> tuple[DraftMatch, ...]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recommendation, "may_serve", lambda _one, _other: verdict)
         return partners(target, ONE_CARD, local, KNOWN)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_no_gain_is_said_plainly() -> None:
     slower = measure(Timed({"off": 1.0, "sd": 2.0}), lambda _: None)
     assert not slower.is_gain
     assert str(slower).startswith("no gain, it slows answers down: 2")
-    alike = Gain("sd", 10, 10.1, 1.01, 0.96, 1.06, 0.3, 6)
+    alike = MeasuredSpeedup("sd", 10, 10.1, 1.01, 0.96, 1.06, 0.3, 6)
     assert str(alike).startswith("no significant gain")
 
 

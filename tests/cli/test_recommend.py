@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.app import recommendation
-from localspec.app.recommendation import Ranked, recommend
+from localspec.app.recommendation import RankedPair, recommend
 from localspec.cli import recommend as verb
 from localspec.errors import ModelFileError
 from localspec.hardware import machine as machine_module
@@ -33,13 +33,13 @@ def best(
     local: tuple[LocalModel, ...] = (),
     task: str | None = None,
     verdict: PairingVerdict = PairingVerdict(True, "", 20),  # noqa: B008 - frozen
-) -> list[Ranked]:
+) -> list[RankedPair]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(recommendation, "may_serve", lambda _one, _other: verdict)
         return list(recommend(on, pairs, local, task=task))
 
 
-def names(options: list[Ranked]) -> list[str]:
+def names(options: list[RankedPair]) -> list[str]:
     return [option.pair.name for option in options]
 
 

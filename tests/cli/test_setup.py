@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.app import setup as app_setup
-from localspec.app.recommendation import Ranked
+from localspec.app.recommendation import RankedPair
 from localspec.cli import run
 from localspec.cli import setup as verb
 from localspec.errors import UnavailableError, UnreachableError, UserError
@@ -246,7 +246,7 @@ def test_a_draft_that_would_stay_closed_is_not_configured(
 ) -> None:
     assert invoke("setup", "--yes").code == 0
     assert read_config(config_file()).draft is not None
-    monkeypatch.setattr(Ranked, "opens_draft", False)
+    monkeypatch.setattr(RankedPair, "opens_draft", False)
     assert invoke("setup", "--yes").code == 0
     config = read_config(config_file())
     assert (config.target is not None, config.draft) == (True, None)

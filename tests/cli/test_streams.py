@@ -19,7 +19,7 @@ import pytest
 from localspec.cli.shared.console import (
     SIMPLER,
     ConsoleStatus,
-    leaving_in_order,
+    exit_on_signals,
     on_interrupt,
     print_json,
 )
@@ -195,7 +195,7 @@ def ask_to_end(number: signal.Signals) -> None:
 @pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_request_to_end_leaves_in_order(number: signal.Signals) -> None:
-    with pytest.raises(SystemExit) as left, leaving_in_order():
+    with pytest.raises(SystemExit) as left, exit_on_signals():
         ask_to_end(number)
     assert left.value.code == 128 + number
     assert signal.getsignal(number) is signal.SIG_DFL
@@ -204,7 +204,7 @@ def test_a_request_to_end_leaves_in_order(number: signal.Signals) -> None:
 @pytest.mark.usefixtures("default_signals")
 def test_a_terminal_that_closes_is_nothing_to_who_ignores_it() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with leaving_in_order():
+    with exit_on_signals():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 

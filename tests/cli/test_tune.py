@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from localspec.app.opening import identity_of
-from localspec.app.tuning import Stop, profiles_of, read_tasks
+from localspec.app.tuning import StopSignal, profiles_of, read_tasks
 from localspec.cli import tune as verb
 from localspec.cli.tune import budget
 from localspec.errors import EngineError, UserError
@@ -23,7 +23,7 @@ from tests.cli.conftest import Invoke
 from tests.cli.requests import unplaced
 from tests.cli.tuning_script import machine, result, task, whole
 
-Run = Callable[[TunePlan, Stop], Iterator[TuneEvent]]
+Run = Callable[[TunePlan, StopSignal], Iterator[TuneEvent]]
 
 
 class Tuner:
@@ -31,9 +31,9 @@ class Tuner:
 
     def __init__(self) -> None:
         self.plans: list[TunePlan] = []
-        self.script: Callable[[Stop], Iterator[TuneEvent]] = lambda _stop: whole()
+        self.script: Callable[[StopSignal], Iterator[TuneEvent]] = lambda _stop: whole()
 
-    def __call__(self, plan: TunePlan, stop: Stop) -> Iterator[TuneEvent]:
+    def __call__(self, plan: TunePlan, stop: StopSignal) -> Iterator[TuneEvent]:
         self.plans.append(plan)
         yield from self.script(stop)
 
@@ -111,7 +111,7 @@ def test_json_is_one_object_on_the_output(invoke: Invoke) -> None:
 
 
 def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke: Invoke) -> None:
-    def script(stop: Stop) -> Iterator[TuneEvent]:
+    def script(stop: StopSignal) -> Iterator[TuneEvent]:
         yield from task("coding")
         os.kill(os.getpid(), signal.SIGINT)
         while True:
@@ -144,7 +144,7 @@ def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
 
 
 def test_impatience_does_not_wait_for_the_models(tuner: Tuner, invoke: Invoke) -> None:
-    def script(_stop: Stop) -> Iterator[TuneEvent]:
+    def script(_stop: StopSignal) -> Iterator[TuneEvent]:
         yield from machine()
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGINT)
@@ -155,7 +155,7 @@ def test_impatience_does_not_wait_for_the_models(tuner: Tuner, invoke: Invoke) -
 
 
 def test_an_error_is_a_line_below_what_was_said(tuner: Tuner, invoke: Invoke) -> None:
-    def script(_stop: Stop) -> Iterator[TuneEvent]:
+    def script(_stop: StopSignal) -> Iterator[TuneEvent]:
         yield from machine()
         raise EngineError("the models' process was killed")
 

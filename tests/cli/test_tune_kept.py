@@ -17,7 +17,7 @@ from localspec.cli.tune.kept import lines
 from localspec.hardware import machine as machine_module
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
-from localspec.storage.tuned_settings import Kept, LoadOptions, TunedTask
+from localspec.storage.tuned_settings import LoadOptions, TunedEntry, TunedTask
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from localspec.types.request import EngineSettings, TaskType
 from tests.cli.conftest import Invoke
@@ -102,7 +102,7 @@ def test_the_list_is_of_the_tasks_that_were_named(invoke: Invoke, identity: Iden
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_list_fits_the_terminal(width: int) -> None:
-    listed = [(Kept(LONG_AGO, found(days=40)), ("tuned with driver 1, now 2",))]
+    listed = [(TunedEntry(LONG_AGO, found(days=40)), ("tuned with driver 1, now 2",))]
     rows = list(lines(listed, width, NOW))
     assert max(map(len, rows)) <= width
     text = "\n".join(rows)
@@ -171,7 +171,7 @@ def test_nobody_to_ask_is_a_mistake(invoke: Invoke) -> None:
 
 
 def test_settings_are_exported_with_the_place_they_were_found_at(invoke: Invoke, two: Identity) -> None:
-    tuned_settings.keep_workplace(two, LoadOptions(threads=3, micro_batch=1024))
+    tuned_settings.save_load_options(two, LoadOptions(threads=3, micro_batch=1024))
     outcome = invoke("tune", "--export", "llama-server", "--no-fit")
     assert outcome.code == 0
     assert outcome.out.count("llama-server \\") == 2

@@ -12,7 +12,7 @@ from localspec.cli.tune import TuneView, result_json, status
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
-    Dropped,
+    FailedContender,
     StageBegan,
     StageProgress,
     TuneEvent,
@@ -142,7 +142,10 @@ class TestResults:
 
     @pytest.mark.parametrize("width", [60, 110])
     def test_what_could_not_be_measured_is_said_with_the_reason(self, width: int) -> None:
-        dropped = Dropped("ssd", "the engine crashed (SIGSEGV)"), Dropped("second", "there is no memory")
+        dropped = (
+            FailedContender("ssd", "the engine crashed (SIGSEGV)"),
+            FailedContender("second", "there is no memory"),
+        )
         lines = result_lines([replace(result(), dropped=dropped)], width)
         assert max(map(len, lines)) <= width
         text = " ".join(" ".join(lines).split())

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from localspec.app.tuning import Stop, opener
+from localspec.app.tuning import StopSignal, opener
 from localspec.decoding.measurements import CostRequest
 from localspec.errors import Cancelled, EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
@@ -51,7 +51,7 @@ def openers(models: ScriptedModels) -> Callable[[LoadOptions], AbstractContextMa
     return open_models
 
 
-def asks_when(moment: threading.Event, stop: Stop) -> threading.Thread:
+def asks_when(moment: threading.Event, stop: StopSignal) -> threading.Thread:
     def ask() -> None:
         assert moment.wait(20)
         stop.ask()
@@ -62,7 +62,7 @@ def asks_when(moment: threading.Event, stop: Stop) -> threading.Thread:
 
 
 def test_a_stop_closes_the_models_and_that_is_no_failure_of_theirs() -> None:
-    models, stop = Slow(), Stop()
+    models, stop = Slow(), StopSignal()
     asker = asks_when(models.begun, stop)
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
         opened.perform(call_costs, CostRequest(0, together=False))
@@ -71,7 +71,7 @@ def test_a_stop_closes_the_models_and_that_is_no_failure_of_theirs() -> None:
 
 
 def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_error() -> None:
-    models, stop = Slow(), Stop()
+    models, stop = Slow(), StopSignal()
     asker = asks_when(models.begun, stop)
     with ReopenedModels(lambda: stop.at(openers(models))(LoadOptions())) as opened:
         with pytest.raises(EngineError) as ended:
@@ -82,14 +82,14 @@ def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_err
 
 
 def test_an_error_that_nobody_asked_for_passes() -> None:
-    models, stop = Slow(), Stop()
+    models, stop = Slow(), StopSignal()
     models.ended.set()
     with stop.at(openers(models))(LoadOptions()) as opened, pytest.raises(EngineError, match="closed"):
         opened.perform(call_costs, CostRequest(0, together=False))
 
 
 def test_nothing_is_opened_after_a_stop() -> None:
-    models, stop = ScriptedModels(says("hello")), Stop()
+    models, stop = ScriptedModels(says("hello")), StopSignal()
     stop.ask()
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()):
         raise AssertionError("it was opened")
@@ -98,7 +98,7 @@ def test_nothing_is_opened_after_a_stop() -> None:
 
 def test_models_that_nobody_stops_answer_as_ever() -> None:
     models = ScriptedModels(says("hello ", "world"))
-    with Stop().at(openers(models))(LoadOptions()) as stopping:
+    with StopSignal().at(openers(models))(LoadOptions()) as stopping:
         assert [type(event) for event in stopping.generate(Request("Hi"))] == [
             type(event) for event in ScriptedModels(says("hello ", "world")).generate(Request("Hi"))
         ]
@@ -122,7 +122,7 @@ def test_load_options_say_how_models_are_opened(monkeypatch: pytest.MonkeyPatch)
             asked.append((plan, how))
 
     monkeypatch.setattr("localspec.inference.worker.client.Worker", Worker)
-    stop = Stop()
+    stop = StopSignal()
     opener(PAIR, stop)(LoadOptions(2, 1, 1024, True, "q8_0", True))
     opener(PAIR, stop)(LoadOptions())
     (plan, how), (usual, _) = asked

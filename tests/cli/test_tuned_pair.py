@@ -21,7 +21,7 @@ from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 from localspec.storage.pair_identity import Identity, identify
 from localspec.storage.paths import config_dir, data_dir
-from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, keep_workplace
+from localspec.storage.tuned_settings import LoadOptions, TunedTask, keep, save_load_options
 from localspec.types.request import EngineSettings, Mode
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime
@@ -177,7 +177,7 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(
         pair = unplaced(*files, *flags)
         now = identify(pair.target, pair.draft, facts_of(HERE))
         keep(now, CODING)
-        keep_workplace(now, best)
+        save_load_options(now, best)
         opened = placed(monkeypatch, files, *flags)
         assert opened.draft is not None
         assert (opened.target.threads, opened.draft.threads) == ((3, 1) if flags else (5, 2))

@@ -13,11 +13,11 @@ from localspec.benchmark import exactness
 from localspec.benchmark.exactness import (
     Difference,
     DistributionResult,
-    Effort,
     GreedyResult,
     Progress,
     Report,
     Variant,
+    VerifyEffort,
 )
 from localspec.cli import verify
 from localspec.cli.shared.console import ProgressLine
@@ -36,7 +36,7 @@ FOLLOWS = DistributionResult("ssd", "hit", 900, 450, 0.4)
 STRAYS = DistributionResult("ssd", "other", 700, 70, 0.0)
 FEW = DistributionResult("sd", "all", 10, 5, None)
 
-Asked = list[tuple[tuple[str, ...], Effort]]
+Asked = list[tuple[tuple[str, ...], VerifyEffort]]
 
 
 @pytest.fixture
@@ -46,7 +46,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Asked]:
     def install(report: Report) -> Asked:
         calls: Asked = []
 
-        def check(_runtime: object, tested: tuple[Variant, ...], effort: Effort, _progress: object) -> Report:
+        def check(
+            _runtime: object, tested: tuple[Variant, ...], effort: VerifyEffort, _progress: object
+        ) -> Report:
             calls.append((tuple(variant.name for variant in tested), effort))
             return report
 
@@ -61,7 +63,7 @@ def test_an_exact_pair(invoke: Invoke, asked: Callable[[Report], Asked]) -> None
     calls = asked(Report((EQUAL, GreedyResult("sd", 12, 500, 300, (TIE,))), (FOLLOWS, FEW)))
     outcome = invoke("verify", "-m", "a.gguf", "-md", "b.gguf")
     assert (outcome.code, outcome.err) == (0, "")
-    assert calls == [(("ngram", "sd", "ssd"), Effort())]
+    assert calls == [(("ngram", "sd", "ssd"), VerifyEffort())]
     assert "12 of 12 equal (500 tokens, 300 drafted)" in outcome.out
     assert "11 of 12 equal, 1 left at a near-tie" in outcome.out
     assert "near-tie: code, token 3: ' a' became ' the', gap 0.0100 logits" in outcome.out
@@ -113,7 +115,7 @@ def test_a_test_that_was_stopped_gives_no_verdict_unless_it_failed(
 def test_ctrl_c_stops_the_models_and_the_test(
     fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(_runtime: object, _tested: object, _effort: Effort, on_progress: Progress) -> Report:
+    def check(_runtime: object, _tested: object, _effort: VerifyEffort, on_progress: Progress) -> Report:
         on_progress("something", 0.2)
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Cancelled):
@@ -206,8 +208,8 @@ def test_flags_choose_what_is_tested(
     invoke("verify", "-m", "a.gguf")
     assert calls == [
         (("ngram", "sd", "ssd"), exactness.QUICK),
-        (("ssd",), Effort(sampled_tokens=99, near_tie=0.2)),
-        (("ngram",), Effort()),
+        (("ssd",), VerifyEffort(sampled_tokens=99, near_tie=0.2)),
+        (("ngram",), VerifyEffort()),
     ]
 
 

@@ -11,7 +11,7 @@ from localspec.decoding.measurements import CallCosts, CostRequest
 from localspec.decoding.model import Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
-from tests.decoding.toys import PATIENCE_S
+from tests.decoding.toys import TIMEOUT_S
 from tests.fake_model import FakeModel, Pacing
 
 
@@ -84,7 +84,7 @@ def test_a_failing_draft_model_is_heard_of_and_leaves_no_trace() -> None:
 
 
 def wait_for(event: threading.Event) -> None:
-    assert event.wait(PATIENCE_S)
+    assert event.wait(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("on_card", [True, False])

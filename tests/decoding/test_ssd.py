@@ -21,7 +21,7 @@ from localspec.types.drafts import DraftOrigin, VerifyOutcome
 from localspec.types.request import EngineSettings
 from tests.decoding.toys import (
     GREEDY,
-    PATIENCE_S,
+    TIMEOUT_S,
     Gate,
     Watched,
     broken,
@@ -160,10 +160,10 @@ def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None
     drafter = drafter_on(draft_state, costs, settings)
     drafter.worker.inbox = inbox = Watched()
     drafter.begin(PROMPT)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     drafter.commit(VerifyOutcome(0, (first_token(model) + 1) % 16))
     assert drafter.draft(4).origin is DraftOrigin.FRESH
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     drafter.commit(next(iter(drafter.worker.prepared[1])))
     assert drafter.draft(1).origin is DraftOrigin.AHEAD
     drafter.end()
@@ -238,7 +238,7 @@ def test_an_error_before_the_caller_asks_reaches_the_caller() -> None:
     drafter = ahead_of(model)
     drafter.begin(PROMPT)
     assert drafter._threaded._thread is not None
-    drafter._threaded._thread.join(PATIENCE_S)
+    drafter._threaded._thread.join(TIMEOUT_S)
     drafter.commit(VerifyOutcome(0, 5))
     with pytest.raises(EngineError, match="the card fell out"):
         drafter.draft(4)
@@ -251,13 +251,13 @@ def test_ending_stops_a_draft_model_that_reads_a_long_prompt() -> None:
 
     def read_until_cancelled() -> None:
         reading.set()
-        assert model._cancelled.wait(PATIENCE_S)
+        assert model._cancelled.wait(TIMEOUT_S)
         raise Cancelled
 
     model._delay = read_until_cancelled
     drafter = ahead_of(model)
     drafter.begin(PROMPT)
-    assert reading.wait(PATIENCE_S)
+    assert reading.wait(TIMEOUT_S)
     drafter.end()
     assert drafters() == []
     assert isinstance(drafter._threaded.failure, Cancelled)
@@ -305,14 +305,14 @@ def test_what_is_prepared_next_follows_as_many_tokens_as_were_sent(least: float,
     drafter = drafter_on(state, None, replace(SETTINGS, min_confidence=least))
     drafter.worker.inbox = inbox = Watched()
     drafter.begin(PROMPT)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     bonus = first_token(model)
     drafter.commit(VerifyOutcome(0, bonus))
     ready = drafter.worker.prepared[1][VerifyOutcome(0, bonus)].proposals
     draft = drafter.look_up(limit)
     assert draft is not None
     assert len(draft.tokens) <= min(limit, len(ready))
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     number, branches = drafter.worker.prepared
     drafter.end()
     assert number == 1
@@ -332,14 +332,14 @@ def test_a_draft_that_a_repetition_follows_is_told_whole(monkeypatch: pytest.Mon
     drafter = SSDDrafter(threaded, SETTINGS.draft_length, lookup)
     worker.inbox = inbox = Watched()
     drafter.begin(PROMPT)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     outcome = VerifyOutcome(0, first_token(model))
     ready = [proposal.token for proposal in worker.prepared[1][outcome].proposals[: SETTINGS.draft_length]]
     drafter.commit(outcome)
     draft = drafter.look_up(9)
     assert draft is not None
     assert draft.tokens == (*ready, 7, 8)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     branches = worker.prepared[1]
     drafter.end()
     assert max(each.accepted for each in branches) == len(draft.tokens)

@@ -19,7 +19,7 @@ from localspec.types.request import EngineSettings
 from tests.decoding.test_ssd import SEND_WHAT_IS_READY, Signalling, first_token
 from tests.decoding.toys import (
     GREEDY,
-    PATIENCE_S,
+    TIMEOUT_S,
     Gate,
     Watched,
     drafters,
@@ -143,7 +143,7 @@ def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
         draft = drafter.draft(9)
     assert draft.origin is DraftOrigin.FRESH
     assert draft.tokens == tuple(expected)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     (outcome,) = drafter.worker.prepared[1]
     assert outcome.accepted == len(draft.tokens)
     drafter.commit(outcome)
@@ -163,7 +163,7 @@ def test_no_repetition_follows_a_draft_that_was_asked_for_and_cut(draft_length: 
     drafter = ahead_of(model, 0.9, 0.9, settings)
     drafter.worker.inbox = inbox = Watched()
     drafter.begin(prompt)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     drafter.commit(VerifyOutcome(0, bonus))
     draft = drafter.draft(9)
     drafter.end()
@@ -190,7 +190,7 @@ def test_while_the_draft_model_still_reads_the_text_is_repeated_and_read_at_once
             outcome = VerifyOutcome(4, block[len(text) % 10])
         assert len(model.calls) == 1
         gate.open()
-        assert inbox.idle.wait(PATIENCE_S)
+        assert inbox.idle.wait(TIMEOUT_S)
     many = [size for size in model.calls if size > SETTINGS.fan_out_budget + 1]
     assert len(many) == 2  # the prompt, and all of the rest
     assert_goes_on(drafter, model, text, VerifyOutcome(4, 15))
@@ -205,7 +205,7 @@ def test_whatever_is_sent_and_accepted_the_model_follows(repetitions: float, of_
     drafter.worker.inbox = inbox = Watched()
     text = [4, 5, 6, 4, 5]
     drafter.begin(text)
-    assert inbox.idle.wait(PATIENCE_S)
+    assert inbox.idle.wait(TIMEOUT_S)
     known, is_model = drafter.worker.policy.calibration, False
     outcome, kinds = VerifyOutcome(0, 6), set()
     for _ in range(300):

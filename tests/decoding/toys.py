@@ -34,7 +34,7 @@ from tests.fake_model import FakeModel
 GREEDY = Sampling(temperature=0.0)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
 BIAS = ((1, 1.5), (3, -2.0))
-PATIENCE_S = 30.0  # a test that waits so long has failed
+TIMEOUT_S = 30.0  # a test that waits so long has failed
 
 
 def latency_model(verify_slope: float = 0.001, step: float = 0.001) -> LatencyModel:
@@ -152,11 +152,11 @@ class Gate:
         self._free_calls -= 1
         if self._free_calls < 0:
             self._closed.set()
-            assert self._opened.wait(PATIENCE_S)
+            assert self._opened.wait(TIMEOUT_S)
 
     def wait_until_closed(self) -> None:
         """Wait for the first call that is held."""
-        assert self._closed.wait(PATIENCE_S)
+        assert self._closed.wait(TIMEOUT_S)
 
     def open(self) -> None:
         """Let everything through from now on."""

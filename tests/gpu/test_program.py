@@ -91,7 +91,7 @@ def test_the_status_line_shows_both_cards(
     cards: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(terminal, "PATIENCE_S", COLD_S)
+    monkeypatch.setattr(terminal, "TIMEOUT_S", COLD_S)
     folders = {f"LOCALSPEC_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "STATE")}
     variables = {**os.environ, **folders, "TERM": "xterm-256color"}
     with Terminal([*map(str, pair), "--mode", "ssd"], variables=variables, size=(160, 40)) as run:

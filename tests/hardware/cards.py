@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from localspec.hardware.device_info import DeviceInfo, Machine
-from localspec.hardware.devices import Found
+from localspec.hardware.devices import BackendReport
 from localspec.llama.backends import BackendDevice
 
 GIB = 2**30
@@ -95,6 +95,6 @@ PROCESSOR = Machine((DeviceInfo("CPU", "cpu", "CPU", "", 64 * GIB, 48 * GIB, cor
 CPU = BackendDevice("CPU", "a processor", "cpu", 64 * GIB, 60 * GIB, "", "CPU")
 
 
-def found(*devices: BackendDevice) -> Found:
+def found(*devices: BackendDevice) -> BackendReport:
     backends = tuple(dict.fromkeys(device.backend for device in devices))
-    return Found(devices, {"CPU": ("AVX2", "OPENMP"), "CUDA": ("ARCHS = 860",)}, "0.3.36", backends)
+    return BackendReport(devices, {"CPU": ("AVX2", "OPENMP"), "CUDA": ("ARCHS = 860",)}, "0.3.36", backends)

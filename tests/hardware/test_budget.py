@@ -8,7 +8,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, MemoryBudget, usual_reserve
+from localspec.hardware.memory.budget import CARD_RESERVE, DISPLAY_RESERVE, MemoryBudget, default_reserve
 from localspec.hardware.memory.needs import DeviceNeed
 from localspec.hardware.placement.place import place
 from tests.hardware.machines import GIB, MIDDLE, apple, asking, card, cpu, machine
@@ -20,12 +20,12 @@ from tests.hardware.machines import GIB, MIDDLE, apple, asking, card, cpu, machi
 def test_a_card_keeps_room_for_a_display_unless_it_surely_has_none(
     drives_display: bool | None, kept: int
 ) -> None:
-    assert usual_reserve(replace(card(0, 8), drives_display=drives_display)) == kept
+    assert default_reserve(replace(card(0, 8), drives_display=drives_display)) == kept
 
 
 @pytest.mark.parametrize(("total", "kept"), [(8, 0.8), (64, 2.0)])
 def test_the_processor_keeps_a_tenth_and_never_more_than_two_gib(total: float, kept: float) -> None:
-    assert usual_reserve(cpu(total - 4)) == pytest.approx(kept * GIB)
+    assert default_reserve(cpu(total - 4)) == pytest.approx(kept * GIB)
 
 
 def test_what_the_processor_takes_of_shared_memory_is_missing_on_the_card() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import EngineDied, EngineError
 from localspec.hardware import devices, nvml
-from localspec.hardware.devices import Found, describe, look, processor
+from localspec.hardware.devices import BackendReport, describe, look, processor
 from localspec.hardware.nvml import Cards, look_through
 from localspec.llama import backends
 from localspec.llama.backends import BackendDevice
@@ -256,4 +256,4 @@ def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
 
 
 def test_nothing_found_is_a_processor_still() -> None:
-    assert [device.id for device in describe(Found(), Cards(), PROCESSOR, {}).devices] == ["CPU"]
+    assert [device.id for device in describe(BackendReport(), Cards(), PROCESSOR, {}).devices] == ["CPU"]

@@ -14,7 +14,7 @@ from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
 from localspec.hardware.bandwidth import BandwidthJob, Measured
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
-from localspec.hardware.devices import Sight
+from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.machine import known_machine, measure_rates
 from localspec.hardware.nvml import Cards
 from tests.hardware.cards import CPU, GIB, cuda, found
@@ -25,7 +25,7 @@ SEEN = Machine(
         DeviceInfo("CPU", "cpu", "CPU", "a processor", 64 * GIB, 48 * GIB, cores=8),
     )
 )
-SIGHT = Sight(SEEN, found(cuda(0), CPU), Cards(driver="580.1"))
+SIGHT = DetectedMachine(SEEN, found(cuda(0), CPU), Cards(driver="580.1"))
 
 
 def count_to(last: int) -> Iterator[int]:
@@ -214,7 +214,7 @@ def test_free_memory_is_never_that_of_an_earlier_day(bench: Bench, monkeypatch: 
     ids=["driver", "llama-cpp-python", "a card less", "another slot"],
 )
 def test_a_changed_machine_is_measured_anew(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: Sight
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: DetectedMachine
 ) -> None:
     known_machine()
     monkeypatch.setattr(devices, "look", lambda **_how: changed)

@@ -18,7 +18,7 @@ import pytest
 from localspec.app.opener import ChatModels, OpeningWatch
 from localspec.app.recommendation import LocalTarget
 from localspec.app.screen import ScreenRequest
-from localspec.app.tuning import Stop, TuneChoice
+from localspec.app.tuning import StopSignal, TuneChoice
 from localspec.cli import main as command_line
 from localspec.cli import screen
 from localspec.errors import Cancelled, LocalSpecError, ServerLost, UserError
@@ -33,7 +33,7 @@ from tests.inference.runtimes import text_of
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = f"{sys.executable} -m localspec"
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SSH = f"""#!{sys.executable}
 import os, socket, subprocess, sys, threading
 
@@ -165,7 +165,7 @@ def test_every_shell_passes_on_what_comes_as_it_comes(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"one\n"
-        out, _ = process.communicate(b"\n", timeout=PATIENCE_S)
+        out, _ = process.communicate(b"\n", timeout=TIMEOUT_S)
         assert out == b"two\n"
 
 
@@ -216,7 +216,7 @@ def test_a_line_that_is_cut_ends_the_answer_in_one_sentence_and_the_server_there
     with pytest.raises(ServerLost, match=r"^cut is gone: the connection was lost$"):
         list(models.generate(request))
     models.close()
-    psutil.wait_procs(running, PATIENCE_S)
+    psutil.wait_procs(running, TIMEOUT_S)
     assert not any(process.is_running() for process in running)
 
 
@@ -302,13 +302,13 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
     with pytest.raises(UserError, match="on another machine"):
         there.check_tuning()
     with pytest.raises(UserError, match="on another machine"):
-        list(there.tune(TuneChoice(()), Stop(), lambda _line: None))
+        list(there.tune(TuneChoice(()), StopSignal(), lambda _line: None))
     models.close()
     choice = ModelChoice(included.model.path, None)
     with closing(there.open(choice, OpeningWatch()).models) as others:
         assert (others.target.path, others.draft) == (included.model.path, None)
         assert servers()
-    there.go_home()
+    there.use_local_models()
     assert there.opener.place == ""
     assert there.opener.at_home() is None
     there.check_tuning()
@@ -322,6 +322,6 @@ def test_the_server_there_ends_with_this_side(demo_target: Path) -> None:
     (server, *_) = servers()
     started = time.monotonic()
     models.close()
-    psutil.wait_procs([server], PATIENCE_S)
+    psutil.wait_procs([server], TIMEOUT_S)
     assert not server.is_running()
     assert time.monotonic() - started < remote.SILENCE_S  # it was told, and need not guess

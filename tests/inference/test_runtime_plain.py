@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.decoding.loop import Decoder
-from localspec.decoding.measure import FEWEST_PLAIN_TOKENS, PLAIN_TOKENS
+from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS
 from localspec.decoding.model import Rows
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels
@@ -73,7 +73,7 @@ def test_the_rate_counts_every_second_of_plain_decoding(
     rate = runtime.measure_plain()
     assert rate is not None
     assert set(sizes) == {1}
-    assert FEWEST_PLAIN_TOKENS < len(sizes) <= PLAIN_TOKENS + 1
+    assert MIN_PLAIN_TOKENS < len(sizes) <= PLAIN_TOKENS + 1
     assert rate.tokens_per_s < 200
 
 

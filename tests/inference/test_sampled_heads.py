@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.benchmark.exactness import DRAFTED, FALSE_ALARM, FULL, Judged, _rows, judge, verdict
+from localspec.benchmark.exactness import DRAFTED, FULL, SIGNIFICANCE, Judged, _rows, judge, verdict
 from localspec.decoding.verify import Uniforms, verify
 from localspec.inference.runtime import Runtime
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
@@ -66,7 +66,7 @@ def test_sampled_tokens_follow_the_target(
 ) -> None:
     found = sampled(runtime, temperature, acceptance, TOKENS)
     assert sum(drafted for *_, drafted in found) > TOKENS / 10
-    assert min(p_values(found)) > FALSE_ALARM
+    assert min(p_values(found)) > SIGNIFICANCE
 
 
 def test_drafts_that_are_believed_are_found_out(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,4 +77,4 @@ def test_drafts_that_are_believed_are_found_out(runtime: Runtime, monkeypatch: p
         return replace(verify(Draft(), lambda _: target(believed), acceptance, random), accepted=believed)
 
     monkeypatch.setattr("localspec.decoding.verify.verify", trusting)
-    assert min(p_values(sampled(runtime, 1.0, "rejection", TOKENS))) < FALSE_ALARM
+    assert min(p_values(sampled(runtime, 1.0, "rejection", TOKENS))) < SIGNIFICANCE

@@ -33,7 +33,7 @@ from localspec.llama import rpc
 from localspec.llama.context import Context
 from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
-from localspec.llama.rpc import Endpoint, endpoints, peek
+from localspec.llama.rpc import Endpoint, endpoints, probe_server
 from localspec.models.shape import read_shape
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import ModelOptions
@@ -42,7 +42,7 @@ from tests.benchmarks.line import Line
 from tests.inference.runtimes import text_of
 from tests.inference.worker.processes import ENDLESS
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ADDED = os.environ.get(ADDED_BACKEND)  # which a build without the RPC backend may be given; tests forget it
 HELLO = b"\x03" + bytes(7) + bytes([7, 0, 0])
 SETTINGS = (
@@ -78,7 +78,7 @@ def answering(*replies: bytes) -> Iterator[Endpoint]:
     thread.start()
     with closing(listener):
         yield Endpoint("127.0.0.1", listener.getsockname()[1])
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     for connection in held:
         connection.close()
 
@@ -116,9 +116,9 @@ def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: 
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with pytest.raises(UserError, match="six has IPv6 addresses only"):
-        peek(Endpoint("six", 5))
+        probe_server(Endpoint("six", 5))
     with pytest.raises(UserError, match="cannot resolve host `nowhere`"):
-        peek(Endpoint("nowhere", 5))
+        probe_server(Endpoint("nowhere", 5))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: 
 )
 def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[bytes, ...], told: str) -> None:
     with answering(*replies) as endpoint, pytest.raises(UserError, match=told) as caught:
-        peek(endpoint, 0.3)
+        probe_server(endpoint, 0.3)
     assert caught.value.hint
 
 
@@ -154,9 +154,9 @@ def test_none_does_without_the_servers_of_the_configuration(monkeypatch: pytest.
 
 def test_nobody_there_is_told() -> None:
     with pytest.raises(UserError, match="nothing is listening at"):
-        peek(Endpoint("127.0.0.1", free_port()))
+        probe_server(Endpoint("127.0.0.1", free_port()))
     with pytest.raises(UserError, match=r"cannot resolve host `nowhere\.invalid`"):
-        peek(Endpoint("nowhere.invalid"))
+        probe_server(Endpoint("nowhere.invalid"))
 
 
 @pytest.mark.parametrize(
@@ -384,16 +384,16 @@ def test_a_prompt_counts_as_read_once_the_server_has_read_it(
     one_way_s = 0.02
     with line_to(servers, one_way_s, 0.0) as address:
         monkeypatch.setenv(rpc.VARIABLE, address)
-        (seconds,) = values_of(reading, PATIENCE_S, demo_target)
+        (seconds,) = values_of(reading, TIMEOUT_S, demo_target)
     assert seconds >= 2 * one_way_s
 
 
 def wait_for(address: str) -> None:
     (endpoint,) = endpoints(address)
-    ends = time.monotonic() + PATIENCE_S
+    ends = time.monotonic() + TIMEOUT_S
     while time.monotonic() < ends:
         try:
-            peek(endpoint)
+            probe_server(endpoint)
         except UserError:
             continue
         return
@@ -410,9 +410,9 @@ def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
 def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
     with Worker.open(OpenPlan(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",)))):
         with pytest.raises(UserError, match="is busy"):
-            peek(endpoints(servers)[0], 0.3)
+            probe_server(endpoints(servers)[0], 0.3)
         with pytest.raises(UserError, match="is busy"):
-            list(values_of(devices.ask, PATIENCE_S))
+            list(values_of(devices.ask, TIMEOUT_S))
 
 
 def test_what_else_could_be_opened_is_told_while_this_program_uses_the_server(

@@ -186,10 +186,10 @@ def test_a_header_that_goes_on_and_on_is_read_so_far_and_no_further(
         return start[at : at + count].ljust(count, b"\0")
 
     monkeypatch.setattr(gguf, "_FIRST_READ", 1000)
-    monkeypatch.setattr(gguf, "_LARGEST_HEADER", 270_000)
+    monkeypatch.setattr(gguf, "_MAX_HEADER", 270_000)
     gguf.header_of(zeros, 2**36, tmp_path / "a.gguf")
     assert sum(asked) <= 270_000
-    monkeypatch.setattr(gguf, "_LARGEST_HEADER", 200_000)
+    monkeypatch.setattr(gguf, "_MAX_HEADER", 200_000)
     with pytest.raises(ModelFileError, match=BROKEN):
         gguf.header_of(zeros, 2**36, tmp_path / "a.gguf")
 

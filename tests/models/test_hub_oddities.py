@@ -50,9 +50,15 @@ ODD = [
     (ok(b"Content-Length: -4"), "does not speak HTTP: bad Content-Length"),
     (ok(b"Content-Encoding: gzip\r\nContent-Length: 4"), "does not speak HTTP: "),
     (b"what?\r\n\r\n", "does not speak HTTP: illegal status line"),
-    (ok(b"Content-Type: text/html; charset=utf-8\r\nContent-Length: 4"), "is not a Hugging Face hub: it sends a web page"),
+    (
+        ok(b"Content-Type: text/html; charset=utf-8\r\nContent-Length: 4"),
+        "is not a Hugging Face hub: it sends a web page",
+    ),
     (b"HTTP/1.1 204 Fine\r\n" + CLOSE + b"\r\n", "is not a Hugging Face hub: it says HTTP 204"),
-    (b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + CLOSE + b"\r\n", "is not a Hugging Face hub: it says HTTP 302"),
+    (
+        b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n" + CLOSE + b"\r\n",
+        "is not a Hugging Face hub: it says HTTP 302",
+    ),
     (redirect(b"file:///etc/passwd"), "does not speak HTTP: "),
     (redirect(b"ftp://127.0.0.1/file"), "does not speak HTTP: "),
     (redirect(b"javascript:alert(1)"), "does not speak HTTP: "),

@@ -42,7 +42,7 @@ def test_a_line_may_break_any_number_of_times_while_something_arrives(hub: Hub) 
 
 
 def test_large_files_are_asked_for_in_pieces(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "_LARGEST_REQUEST", 20_000)
+    monkeypatch.setattr(hub_module, "_MAX_REQUEST", 20_000)
     assert pull(parse(NAME)).read_bytes() == DATA
     assert [asked.range for asked in hub.downloads] == [
         "bytes=0-19999",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.errors import UserError
 from localspec.gguf import FileKind, check_model_file, file_kind, read_header
-from localspec.models.caches import Place, known_places
+from localspec.models.caches import ModelFolder, known_places
 from localspec.models.hub import look_up, pull, resolve
 from localspec.models.local import LocalModel, find_models, named
 from localspec.models.names import Reference, choose, kind_by_name, needs_header, parse
@@ -89,7 +89,7 @@ NAMES = (
 def test_on_disk_no_word_in_a_name_counts(cache: Path, stem: str, header: str) -> None:
     kind, content = HEADERS[header]
     path = put(cache, f"{stem}-Q6_K.gguf", content)
-    (model,) = find_models(places=[Place(cache, "hub")])
+    (model,) = find_models(places=[ModelFolder(cache, "hub")])
     assert (model.kind, model.path) == (kind, path)
     assert model.name == (f"{REPOSITORY}:Q6_K" if kind == "model" else f"{REPOSITORY}/{path.name}")
     if kind not in ("model", "draft head"):

@@ -11,7 +11,7 @@ import pytest
 from localspec.demo import bundled_pair
 from localspec.errors import ModelFileError, UserError
 from localspec.models import local, shape
-from localspec.models.caches import Place
+from localspec.models.caches import ModelFolder
 from localspec.models.local import Headers, LocalModel, find_models, named, no_such_model
 from localspec.models.shape import ModelShape
 from localspec.storage.paths import data_dir
@@ -21,7 +21,7 @@ DRAFT = model_bytes()
 
 
 def found(cache: Path) -> dict[str, LocalModel]:
-    return {model.name: model for model in find_models(places=[Place(cache, "hub")])}
+    return {model.name: model for model in find_models(places=[ModelFolder(cache, "hub")])}
 
 
 def test_what_is_told_of_a_model(cache: Path) -> None:
@@ -81,7 +81,7 @@ def test_lm_studios_folders_name_the_repository(tmp_path: Path) -> None:
     folder = tmp_path / "someone" / "tiny-GGUF"
     folder.mkdir(parents=True)
     (folder / "tiny-Q8_0.gguf").write_bytes(DRAFT)
-    (model,) = find_models(places=[Place(tmp_path, "lmstudio")])
+    (model,) = find_models(places=[ModelFolder(tmp_path, "lmstudio")])
     assert model.name == f"{REPOSITORY}:Q8_0"
 
 
@@ -90,7 +90,7 @@ def test_loose_files_of_llama_cpp_lie_beside_repositories(tmp_path: Path) -> Non
     (tmp_path / "loose.gguf").write_bytes(DRAFT + b"1")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "far.gguf").write_bytes(DRAFT + b"2")
-    models = find_models(places=[Place(tmp_path, "hub"), Place(tmp_path, "llama.cpp")])
+    models = find_models(places=[ModelFolder(tmp_path, "hub"), ModelFolder(tmp_path, "llama.cpp")])
     assert [model.name for model in models] == [f"{REPOSITORY}:Q8_0", "loose"]
 
 
@@ -149,7 +149,7 @@ def test_links_in_circles_end(tmp_path: Path) -> None:
 def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(20):
         (tmp_path / f"{number}.gguf").write_bytes(DRAFT)
-    monkeypatch.setattr(local, "MOST_ENTRIES", 10)
+    monkeypatch.setattr(local, "MAX_ENTRIES", 10)
     models = find_models([tmp_path], places=[])
     assert len(models) == 10
     assert "only some were looked at" in models[-1].problem
@@ -165,12 +165,12 @@ def test_headers_are_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     gguf_read_shape = shape.read_shape
     monkeypatch.setattr(shape, "read_shape", counted)
-    first = find_models(places=[Place(cache, "hub")])
+    first = find_models(places=[ModelFolder(cache, "hub")])
     assert sorted(read) == ["broken-Q4_0.gguf", "tiny-Q8_0.gguf"]
-    assert find_models(places=[Place(cache, "hub")]) == first
+    assert find_models(places=[ModelFolder(cache, "hub")]) == first
     assert len(read) == 2
     os.utime(path.resolve(), (1, 1))
-    assert find_models(places=[Place(cache, "hub")]) == first
+    assert find_models(places=[ModelFolder(cache, "hub")]) == first
     assert len(read) == 3
 
 
@@ -223,7 +223,7 @@ def test_what_a_name_means(cache: Path) -> None:
 def test_a_file_that_several_models_have_names_none_of_them(cache: Path) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT)
     put(cache, "tiny-Q8_0.gguf", DRAFT + b"2", repository="other/one")
-    models = find_models(places=[Place(cache, "hub")])
+    models = find_models(places=[ModelFolder(cache, "hub")])
     with pytest.raises(UserError, match=f"is the file of 2 models: other/one:Q8_0, {REPOSITORY}:Q8_0"):
         named("tiny-Q8_0", models)
     assert named("other/one", models) == models[0]
@@ -272,7 +272,7 @@ def test_a_link_to_itself_hides_no_neighbour(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_nobody_may_look_at_holds_nothing() -> None:
-    assert find_models(places=[Place(Path("x" * 300), "hub")]) == ()
+    assert find_models(places=[ModelFolder(Path("x" * 300), "hub")]) == ()
 
 
 def test_a_given_folder_that_cannot_be_looked_into(tmp_path: Path) -> None:

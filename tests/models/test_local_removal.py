@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import StoreError, UserError
-from localspec.models.caches import Place, known_places
+from localspec.models.caches import ModelFolder, known_places
 from localspec.models.local import find_models, named
 from localspec.models.removal import Removal, plan_removal, remove
 from tests.models.disk import NEW, OLD, REPOSITORY, files_below, model_bytes, put
@@ -303,4 +303,4 @@ def test_a_file_that_cannot_be_deleted(cache: Path, monkeypatch: pytest.MonkeyPa
 
 def test_only_caches_count_as_caches() -> None:
     assert {place.kind for place in known_places() if place.is_cache} == {"hub", "llama.cpp", "lmstudio"}
-    assert not Place(Path(), "bundled").is_cache
+    assert not ModelFolder(Path(), "bundled").is_cache

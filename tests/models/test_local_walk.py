@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.models.caches import Place
+from localspec.models.caches import ModelFolder
 from localspec.models.local import find_models
 from tests.models.disk import NEW, OLD, REPOSITORY, model_bytes, put
 
@@ -12,7 +12,7 @@ DRAFT = model_bytes()
 
 
 def names(cache: Path) -> list[str]:
-    return [model.name for model in find_models(places=[Place(cache, "hub")])]
+    return [model.name for model in find_models(places=[ModelFolder(cache, "hub")])]
 
 
 def test_the_newest_commit_comes_first_whatever_it_is_called(cache: Path) -> None:

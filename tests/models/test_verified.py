@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import UserError
-from localspec.models.caches import Place
+from localspec.models.caches import ModelFolder
 from localspec.models.hub import DownloadProgress, pull, resolve
 from localspec.models.local import LocalModel, find_models
 from localspec.models.names import parse
@@ -36,7 +36,7 @@ def flip_a_bit(path: Path) -> None:
 
 
 def on_disk(cache: Path) -> LocalModel:
-    (model,) = find_models(places=[Place(cache, "hub")])
+    (model,) = find_models(places=[ModelFolder(cache, "hub")])
     return model
 
 

@@ -13,9 +13,9 @@ import httpx2
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
 from localspec.inference.interface import SharedModels
-from localspec.server.application import Doors, application, http_server
+from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.queue import EngineQueue
-from localspec.server.service import Service
+from localspec.server.service import ChatService
 from localspec.storage.profiles import profiles
 
 
@@ -24,7 +24,7 @@ class Served:
     """A server that runs, and what it told whoever started it."""
 
     port: int
-    service: Service
+    service: ChatService
     client: httpx2.Client
     lines: list[str] = field(default_factory=list)
 
@@ -40,13 +40,13 @@ class Served:
 
 
 @contextmanager
-def serving(open_models: Callable[[], SharedModels], doors: Doors | None = None) -> Iterator[Served]:
+def serving(open_models: Callable[[], SharedModels], doors: AccessPolicy | None = None) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
     queue = EngineQueue(open_models, nothing_known, tell=lines.append)
-    service = Service(queue, known, "auto", SessionRequest(), lines.append)
-    server = http_server(application(service, doors or Doors()))
+    service = ChatService(queue, known, "auto", SessionRequest(), lines.append)
+    server = http_server(application(service, doors or AccessPolicy()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -12,9 +12,9 @@ import pytest
 from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.inference import attached
 from localspec.inference.attached import AttachedModels, Server, from_json, to_json
-from localspec.inference.interface import Choice, SharedModels
+from localspec.inference.interface import ModeChoice, SharedModels
 from localspec.inference.runtime import Runtime
-from localspec.server.application import Doors
+from localspec.server.application import AccessPolicy
 from localspec.types.drafts import DraftOrigin as Origin
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
@@ -122,7 +122,7 @@ def test_the_models_are_told_as_they_are(served: Served, models: AttachedModels)
     settings, reason = models.choose_settings()
     assert settings.mode in there.modes
     assert "tokens/s" in reason
-    assert Server(served.url).call("recall", tuple[Choice, ...], "coding") == ()
+    assert Server(served.url).call("recall", tuple[ModeChoice, ...], "coding") == ()
 
 
 def test_a_cancelled_answer_ends_with_its_figures(models: AttachedModels) -> None:
@@ -153,7 +153,7 @@ def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Ser
     with pytest.raises(UserError, match="temperature"):
         list(models.generate(Request("word", Sampling(temperature=-1))))
     with pytest.raises(UserError, match="no task"):
-        Server(served.url).call("recall", tuple[Choice, ...], "cooking")
+        Server(served.url).call("recall", tuple[ModeChoice, ...], "cooking")
 
 
 def test_nobody_there_is_told_with_what_to_do() -> None:
@@ -182,7 +182,9 @@ class Lent:
 
 
 def test_a_key_is_sent_where_one_is_asked_for(served: Served) -> None:
-    with serving(lambda: cast(SharedModels, Lent(alone(served))), Doors(api_key="open sesame")) as closed:
+    with serving(
+        lambda: cast(SharedModels, Lent(alone(served))), AccessPolicy(api_key="open sesame")
+    ) as closed:
         with pytest.raises(UserError, match="API key"):
             AttachedModels(Server(closed.url, "wrong"))
         assert AttachedModels(Server(closed.url, "open sesame")).target == alone(served).target

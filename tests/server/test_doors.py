@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from localspec.server import application, exchange
-from localspec.server.application import Doors
+from localspec.server.application import AccessPolicy
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
 
@@ -32,7 +32,7 @@ def made_up() -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Served]:
     """A server with a key, and a page that may ask."""
-    doors = Doors("s3cret", origins=frozenset({"https://example.org"}))
+    doors = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
     with serving(TurningModels, doors) as running:
         yield running
 
@@ -132,7 +132,7 @@ def test_a_key_that_is_no_text_is_wrong(guarded: Served) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exchange, "LARGEST_BODY", 1000)
+    monkeypatch.setattr(exchange, "MAX_BODY", 1000)
 
     def pieces() -> Iterator[bytes]:
         for _ in range(100):
@@ -172,13 +172,13 @@ def test_a_head_that_does_not_come_is_not_waited_for(
 
 def test_a_head_that_is_too_large_is_refused(made_up: Served) -> None:
     with connected(made_up) as client:
-        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * application.LARGEST_HEADER)
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * application.MAX_HEADER)
         assert b" 400 " in client.recv(1000)
 
 
 def test_crowds_that_say_nothing_leave_room(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "HEADER_S", 0.5)
-    monkeypatch.setattr(application, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(application, "MAX_CONNECTIONS", 20)
     with ExitStack() as crowd:
         for _ in range(40):
             crowd.enter_context(connected(made_up))

@@ -11,7 +11,7 @@ import pytest
 from localspec.errors import ContextFullError, EngineError
 from localspec.inference.attached import to_json
 from localspec.server import queue
-from localspec.server.application import Doors
+from localspec.server.application import AccessPolicy
 from localspec.types.events import GenerationEvent
 from localspec.types.request import Message, Request
 from tests.server.running import Served, serving
@@ -86,7 +86,7 @@ def test_a_body_that_is_no_json_is_not_repeated(made_up: Served, lines: list[str
 
 
 def test_who_is_not_let_in_leaves_a_line() -> None:
-    doors = Doors("s3cret", origins=frozenset({"https://example.org"}))
+    doors = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
     with serving(TurningModels, doors) as guarded:
         guarded.post(CHAT, ASK)
         guarded.post(CHAT, ASK, {"Authorization": "Bearer s3cret", "Origin": "https://evil.example"})
@@ -166,7 +166,7 @@ def test_each_death_leaves_one_line_and_so_does_the_answer_it_took(stream: bool)
 
 
 def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "MOST_WAITING", 0)
+    monkeypatch.setattr(queue, "MAX_WAITING", 0)
     with serving(TurningModels) as served:
         for _ in range(10):
             assert served.chat(messages=[SAYS]).status_code == 503

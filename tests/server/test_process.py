@@ -19,7 +19,7 @@ import pytest
 
 from localspec.cli.serve import main
 from localspec.errors import UserError
-from tests.inference.worker.processes import END_TOKENS, PATIENCE_S, ROOT, ends
+from tests.inference.worker.processes import END_TOKENS, TIMEOUT_S, ROOT, ends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 ENDLESS = {
@@ -65,7 +65,7 @@ def serve(*arguments: object) -> Iterator[Program]:
                 if found := re.search(r"http://127\.0\.0\.1:\d+", line):
                     break
             assert found is not None, told
-            with httpx2.Client(base_url=found[0], verify=False, timeout=PATIENCE_S) as client:
+            with httpx2.Client(base_url=found[0], verify=False, timeout=TIMEOUT_S) as client:
                 yield Program(process, told, client)
         finally:
             process.kill()
@@ -114,7 +114,7 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
             *_, finished, done = stream
         assert done == "[DONE]"
         assert json.loads(finished)["choices"][0]["finish_reason"] == "length"
-        assert program.process.wait(PATIENCE_S) == 0
+        assert program.process.wait(TIMEOUT_S) == 0
         assert ends(engine.pid)
         with pytest.raises(httpx2.ConnectError):
             program.client.get("/health")

@@ -14,7 +14,7 @@ import pytest
 from localspec.chat.answer_settings import SessionRequest, nothing_known
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 from localspec.server import queue as queue_module
-from localspec.server.queue import MOST_WAITING, Asked, EngineQueue, QueueFullError
+from localspec.server.queue import MAX_WAITING, EngineQueue, QueuedRequest, QueueFullError
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, TextDelta
 from localspec.types.request import EngineSettings, Request, Sampling
@@ -24,8 +24,8 @@ _MOMENT = threading.Event()
 PROFILE = Profile("general", "General", "", "dialogue", "", Sampling(), Path("general"))
 
 
-def asked(prompt: str, tokens: int | None = None) -> Asked:
-    return Asked(PROFILE, SessionRequest(answer=Request(prompt, max_tokens=tokens)))
+def asked(prompt: str, tokens: int | None = None) -> QueuedRequest:
+    return QueuedRequest(PROFILE, SessionRequest(answer=Request(prompt, max_tokens=tokens)))
 
 
 class Engine:
@@ -184,8 +184,8 @@ def test_too_many_are_refused(engine: Engine) -> None:
     async def course() -> None:
         tasks = [engine.start("a")]
         await engine.at_work(1)
-        tasks += [engine.start("a") for _ in range(MOST_WAITING)]
-        await engine.at_work(MOST_WAITING + 1)
+        tasks += [engine.start("a") for _ in range(MAX_WAITING)]
+        await engine.at_work(MAX_WAITING + 1)
         with pytest.raises(QueueFullError, match="64 requests are waiting already"):
             await engine.text("b")
         for task in tasks:
@@ -295,7 +295,7 @@ def test_what_is_read_again_after_a_death_counts_again(engine: Engine) -> None:
 
 async def ended(engine: Engine, name: str) -> Finished:
     """Return the last event of an answer of 60 tokens that can be cancelled by its name."""
-    wanted = Asked(PROFILE, SessionRequest(answer=Request(name, max_tokens=60)), name=name)
+    wanted = QueuedRequest(PROFILE, SessionRequest(answer=Request(name, max_tokens=60)), name=name)
     *_, last = [event async for event in engine.queue.answer(wanted)]
     assert isinstance(last, Finished)
     return last

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.inference.contexts import facts_here
-from localspec.storage.call_costs import HOLDS_S, LARGEST_FILE, costs_file, keep_costs, recall_costs
+from localspec.storage.call_costs import HOLDS_S, MAX_FILE, costs_file, keep_costs, recall_costs
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts
 from localspec.storage.paths import data_dir
 from localspec.storage.tuned_settings import forget
@@ -75,7 +75,7 @@ def test_costs_are_read_as_they_were_always_written() -> None:
         "nothing",
         "[]",
         "{}",
-        " " * (LARGEST_FILE + 1),
+        " " * (MAX_FILE + 1),
         with_changes(schema=1),  # with times of calls that compiled something
         with_changes(schema=3),
         with_changes(verify=[]),

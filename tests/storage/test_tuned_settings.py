@@ -19,11 +19,11 @@ from localspec.storage.tuned_settings import (
     LoadOptions,
     TunedTask,
     everything,
+    find_load_options,
     forget,
     keep,
-    keep_workplace,
     recall,
-    recall_workplace,
+    save_load_options,
 )
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
@@ -68,7 +68,7 @@ def test_what_is_kept_is_recalled_for_the_same_pair_and_task(
     found = recall(identity(target, draft), "coding")
     assert (found.tuned, found.stale, found.settings) == (CODING, (), SETTINGS)
     assert recall(here, "writing").settings == WRITING.settings
-    assert recall(here, "math") == tuned_settings.Recalled()
+    assert recall(here, "math") == tuned_settings.SavedTuning()
     assert recall(identity(target, None), "coding").tuned is None
     assert tuned_file().stat().st_mode & 0o777 == 0o600
 
@@ -155,25 +155,25 @@ def test_settings_are_forgotten_by_task_or_all(target: ModelOptions, draft: Mode
     for where in (here, alone):
         keep(where, CODING)
         keep(where, WRITING)
-        keep_workplace(where, LoadOptions(threads=3))
+        save_load_options(where, LoadOptions(threads=3))
     assert forget(here, "coding") == 1
     assert recall(here, "coding").tuned is None
     assert recall(here, "writing").tuned == WRITING
-    assert recall_workplace(here) is not None
+    assert find_load_options(here) is not None
     elsewhere = identity(target, draft, replace(MACHINE, cores=2))
     assert forget(elsewhere) == 1
-    assert recall_workplace(here) is None
+    assert find_load_options(here) is None
     assert [each.identity for each in everything()[0]] == [alone, alone]
-    assert recall_workplace(alone) is not None
+    assert find_load_options(alone) is not None
 
 
 def test_a_workplace_is_recalled_only_where_it_holds(target: ModelOptions, draft: ModelOptions) -> None:
     here = identity(target, draft)
     best = LoadOptions(6, 2, 256, draft_flash_attention=True, draft_kv_type="q8_0", draft_on_cpu=True)
-    keep_workplace(here, LoadOptions())
-    keep_workplace(here, best)
-    assert recall_workplace(here) == best
-    assert recall_workplace(identity(target, draft, replace(MACHINE, driver="560"))) is None
+    save_load_options(here, LoadOptions())
+    save_load_options(here, best)
+    assert find_load_options(here) == best
+    assert find_load_options(identity(target, draft, replace(MACHINE, driver="560"))) is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_damaged_or_newer_file_is_as_good_as_none_and_is_set_aside(
     assert not found
     assert note.startswith(f"the tuned settings in {tuned_file()} cannot be used: ")
     keep(here, CODING)
-    assert recall(here, "coding") == tuned_settings.Recalled(CODING)
+    assert recall(here, "coding") == tuned_settings.SavedTuning(CODING)
     assert tuned_file().with_suffix(".unread").read_bytes() == content.encode("utf-8", "surrogateescape")
 
 

@@ -14,7 +14,7 @@ from textual.keys import _character_to_key
 from textual.pilot import Pilot
 
 from localspec.app.recommendation import choices
-from localspec.chat.answer_settings import PairKnowledge, SessionRequest, nothing_known
+from localspec.chat.answer_settings import SessionRequest, TunedLookup, nothing_known
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.messages import StoredMessage
 from localspec.chat.session import ChatSession
@@ -130,7 +130,7 @@ async def desktop(
     config: Config | None = None,
     wishes: SessionRequest | None = None,
     models: Callable[[], ScriptedModels] | None = None,
-    experience: PairKnowledge = nothing_known,
+    tuned_for: TunedLookup = nothing_known,
     looks_for_better: bool = False,
     on_choice: Callable[[ModelChoice], object] = lambda _choice: None,
 ) -> AsyncIterator[Desktop]:
@@ -161,7 +161,7 @@ async def desktop(
     loader = ModelLoader(open_models)
     with Store(folder / "chats.db") as store:
         known = profiles(folder / "profiles").good
-        session = ChatSession(store, known, wishes or SessionRequest(), config.profile, experience=experience)
+        session = ChatSession(store, known, wishes or SessionRequest(), config.profile, tuned_for=tuned_for)
         app = LocalSpecApp(session, loader, config, folder, deque())
         app.chat_screen.looks_for_better, app.chat_screen.opener = looks_for_better, opener
         app.chat_screen.choices = choices

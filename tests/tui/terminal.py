@@ -21,7 +21,7 @@ from typing import Self
 
 ROOT = Path(__file__).parent.parent.parent
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-_()][0-9A-Za-z]?")
-PATIENCE_S = 60.0  # for a slow machine; nothing waits that long on a usual one
+TIMEOUT_S = 60.0  # for a slow machine; nothing waits that long on a usual one
 
 
 class Terminal:
@@ -104,7 +104,7 @@ class Terminal:
 
     def until(self, condition: Callable[[], object]) -> None:
         """Read until something is so."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not condition():
             if time.monotonic() > deadline:
                 raise AssertionError(f"it never came to be; the last that was drawn:\n{self.output[-4000:]}")

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.selection import Selection
 from textual.widgets import Static
 
-from localspec.chat.answering import AnswerEvent, Saved, Started
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Started
 from localspec.chat.messages import StoredMessage
 from localspec.errors import EngineError
 from localspec.types.drafts import Provenance
@@ -70,7 +70,7 @@ class Host(App[None]):
         record = record_of(ROUNDS[mode], mode, self._temperature)
         yield Finished("cancelled" if self.cancelled.is_set() else "stop", record.summary)
         self.order.append(f"{mode} ends")
-        yield Saved(message, record)
+        yield AnswerSaved(message, record)
 
     def column(self, mode: Mode) -> AnswerColumn:
         return self.screen.query_one(f"#mode-{mode}", AnswerColumn)

@@ -5,7 +5,7 @@ from textual.app import App
 from textual.geometry import Region
 from textual.widgets import SelectionList, Static
 
-from localspec.chat.prompting import Exchange, Room
+from localspec.chat.prompting import ContextBudget, Exchange
 from localspec_tui.screens.dialogs import MakeRoomScreen
 from tests.tui.styled import STYLES
 
@@ -20,9 +20,9 @@ EXCHANGES = (
 class Host(App[None]):
     CSS_PATH = STYLES
 
-    def __init__(self, room: Room | None = None) -> None:
+    def __init__(self, room: ContextBudget | None = None) -> None:
         super().__init__()
-        self.room = room or Room(EXCHANGES, 8000)
+        self.room = room or ContextBudget(EXCHANGES, 8000)
         self.results: list[tuple[int, ...] | None] = []
 
     def on_mount(self) -> None:
@@ -82,7 +82,7 @@ async def test_taking_back_more_than_leaving_out_is_said() -> None:
 
 @pytest.mark.asyncio
 async def test_what_waits_is_answered_only_with_room_enough() -> None:
-    app = Host(Room(EXCHANGES, 8000, fixed=1500, waits=True))
+    app = Host(ContextBudget(EXCHANGES, 8000, fixed=1500, waits=True))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert "Too long by 1,001 tokens: it takes 9,000 of 8,000." in str(

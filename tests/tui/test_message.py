@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Static
 
-from localspec.chat.messages import Attachment, Shown, State
+from localspec.chat.messages import Attachment, BranchMessage, State
 from localspec_tui.widgets.transcript.message import Action, MessageView, ThinkingView
 from tests.tui.transcripts import Host, chat, said, selected, shown, until
 
 CODE = "Use this:\n\n```python\nprint('one')\n```\n\nor that:\n\n```\ntwo\n```\n"
 
 
-async def asked_after(key: str, item: Shown) -> list[tuple[Action, int, str]]:
+async def asked_after(key: str, item: BranchMessage) -> list[tuple[Action, int, str]]:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([item])

@@ -71,7 +71,7 @@ async def test_models_of_a_server_that_is_lost_open_here_or_there_as_one_likes(
 ) -> None:
     went = list[bool]()
     async with desktop(tmp_path, says("so far ", ServerLost("tower:50052 has not answered for 2 s"))) as desk:
-        desk.chat.pane.go_home = lambda: went.append(True)
+        desk.chat.pane.use_local_models = lambda: went.append(True)
         await desk.enter("go")
         await desk.shows("tower:50052 has not answered for 2 s", "Open here", "Open there again", "so far")
         assert len(desk.opened) == 1
@@ -91,7 +91,7 @@ async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -
         return opened[-1]
 
     async with desktop(tmp_path, models=models) as desk:
-        desk.chat.pane.go_home = lambda: went.append(True)
+        desk.chat.pane.use_local_models = lambda: went.append(True)
         desk.loader.release()
         await desk.enter("go")
         await desk.shows("nothing is listening at tower:50052")
@@ -281,7 +281,7 @@ async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pyt
     def notify(text: str, *, markup: bool = True, **_others: object) -> None:
         shown.append((text, markup))
 
-    async with desktop(tmp_path, experience=recall) as desk:
+    async with desktop(tmp_path, tuned_for=recall) as desk:
         monkeypatch.setattr(desk.chat.pane.status, "notify", notify)
         await desk.answered("question")
         assert shown == [(notice, False)]

@@ -50,8 +50,8 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
 async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experience = FOUND.get
-    async with desktop(tmp_path, says("word " * 30), size=(200, 30), experience=experience) as screen:
+    tuned_for = FOUND.get
+    async with desktop(tmp_path, says("word " * 30), size=(200, 30), tuned_for=tuned_for) as screen:
         await screen.answered(TALK)
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]
         await screen.enter("/profile coding")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.terminal import PATIENCE_S, Terminal
+from tests.tui.terminal import TIMEOUT_S, Terminal
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are of Unix", allow_module_level=True)
@@ -131,7 +131,7 @@ def test_the_program_ends_with_its_terminal(
     with terminal:
         terminal.shows("Ask anything")
         terminal.vanish()
-        assert terminal.process.wait(PATIENCE_S) == -ends_by
+        assert terminal.process.wait(TIMEOUT_S) == -ends_by
 
 
 def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothing(

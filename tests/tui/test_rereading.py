@@ -10,7 +10,7 @@ import pytest
 from textual.geometry import Offset
 from textual.selection import Selection
 
-from localspec.chat.messages import Shown
+from localspec.chat.messages import BranchMessage
 from localspec.types.drafts import Provenance
 from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.prose import Prose
@@ -62,7 +62,7 @@ async def test_text_that_comes_while_an_answer_is_shown_in_another_way_is_shown_
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def slow(item: Shown) -> Prepared:
+    def slow(item: BranchMessage) -> Prepared:
         asked.set()
         go_on.wait(10)
         return prepare(item)

@@ -74,10 +74,10 @@ async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> Non
         line = desk.chat.pane.status
         line.say("word " * 50)
         clock.now += 10
-        line.mention("")
+        line.show_transient("")
         assert "word" in line.said
         clock.now += 10
-        line.mention("")
+        line.show_transient("")
         assert not line.said
 
 

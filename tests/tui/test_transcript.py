@@ -10,9 +10,9 @@ import pytest
 from textual.events import Click, MouseScrollUp
 from textual.pilot import Pilot
 
-from localspec.chat.messages import Shown
+from localspec.chat.messages import BranchMessage
 from localspec.storage.config import Config
-from localspec_tui.widgets.transcript.message import Looks, MessageView, prepare
+from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, prepare
 from localspec_tui.widgets.transcript.transcript import MoreHint, MoreLine, Transcript
 from tests.scripted import Script
 from tests.tui.desktop import desktop
@@ -29,7 +29,7 @@ def follows(host: Host) -> bool:
     return host.transcript.following
 
 
-async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> Shown:
+async def writing(pilot: Pilot[None], host: Host, messages: int = 40) -> BranchMessage:
     item = shown(messages + 2, " ", role="assistant", state="writing")
     await host.transcript.show(chat(messages))
     await host.transcript.add(item)
@@ -43,8 +43,8 @@ async def test_text_that_comes_before_its_message_is_laid_out_is_shown() -> None
     async with host.run_test(size=(80, 24)) as pilot:
         item = shown(2, " ", state="writing")
         empty = said(item, "", "writing")
-        view = MessageView(empty, prepare(empty), Looks())
-        view.catch_up(said(item, "early words", "writing"))
+        view = MessageView(empty, prepare(empty), DisplayOptions())
+        view.append_missing(said(item, "early words", "writing"))
         await host.mount(view)
         await until(pilot, "early words")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import SelectionList
 
-from localspec.app.tuning import Stop, TuneChoice
+from localspec.app.tuning import StopSignal, TuneChoice
 from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
@@ -23,7 +23,7 @@ from tests.cli.tuning_script import SSD, machine, task, whole
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class Script:
@@ -38,7 +38,7 @@ class Script:
         self.stopped = threading.Event()
         self.desk: Desktop | None = None
 
-    def __call__(self, choice: TuneChoice, stop: Stop) -> Iterator[TuneEvent]:
+    def __call__(self, choice: TuneChoice, stop: StopSignal) -> Iterator[TuneEvent]:
         assert self.desk is not None
         self.choices.append(choice)
         self.models_were_open = not isinstance(self.desk.loader.state, Closed)
@@ -52,7 +52,7 @@ class Script:
         try:
             yield from self._events()
             if self._holds:
-                assert self.stopped.wait(PATIENCE_S)
+                assert self.stopped.wait(TIMEOUT_S)
                 stop.check()
         finally:
             self.ended.set()
@@ -224,7 +224,7 @@ async def test_leaving_the_program_stops_the_run(tmp_path: Path) -> None:
         await desk.shows("4 of 10")
         await desk.press("ctrl+q")
     assert script.stopped.is_set()
-    assert script.ended.wait(PATIENCE_S)
+    assert script.ended.wait(TIMEOUT_S)
 
 
 @pytest.mark.asyncio
@@ -311,7 +311,7 @@ async def test_what_was_found_before_is_shown_first_and_can_be_found_again(tmp_p
         return TunedChoice(SSD, "tuned", "", coding) if task == "coding" else None
 
     script = Script()
-    async with desktop(tmp_path, says("hello"), size=(100, 30), experience=known) as desk:
+    async with desktop(tmp_path, says("hello"), size=(100, 30), tuned_for=known) as desk:
         script.desk = desk
         desk.chat.tuner = script
         await desk.press("f7")

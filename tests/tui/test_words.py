@@ -16,7 +16,7 @@ from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
 from localspec.units import MODE_NAMES
 from localspec_tui.screens.tune import drawn
-from localspec_tui.widgets.explained import Explained, explained
+from localspec_tui.widgets.explained import ExplainedWidget, explained
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.status import FigureRow, context_part, speed_parts
 from localspec_tui.widgets.timeline import Timeline
@@ -67,7 +67,7 @@ def test_the_tuner_and_the_figures_of_an_answer() -> None:
     assert not unexplained("\n".join(texts))
 
 
-async def hover(desk: Desktop, kind: type[Explained], word: str) -> str:
+async def hover(desk: Desktop, kind: type[ExplainedWidget], word: str) -> str:
     """Point at a word in a widget of this kind, and return what is told of it."""
     rows = desk.screen_text().splitlines()
     for widget in desk.app.screen.query(kind):

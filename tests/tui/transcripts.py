@@ -11,7 +11,7 @@ from typing import ClassVar
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
-from localspec.chat.messages import Attachment, Role, Shown, Span, State, StoredMessage
+from localspec.chat.messages import Attachment, BranchMessage, Role, Span, State, StoredMessage
 from localspec_tui.widgets.transcript.message import ActionAsked, MessageView
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.tui.styled import STYLES
@@ -25,22 +25,22 @@ def shown(
     state: State = "complete",
     attachments: tuple[Attachment, ...] = (),
     spans: tuple[Span, ...] = (),
-) -> Shown:
+) -> BranchMessage:
     """Return a message; odd numbers are the user's."""
     role = role or ("user" if number % 2 else "assistant")
     message = StoredMessage(
         number, 1, number - 1 or None, role, content or f"text {number}", 0.0, state, attachments
     )
-    return Shown(message, spans=spans)
+    return BranchMessage(message, spans=spans)
 
 
-def chat(count: int) -> list[Shown]:
+def chat(count: int) -> list[BranchMessage]:
     return [
         shown(number, f"message number {number}\n\nits second paragraph") for number in range(1, count + 1)
     ]
 
 
-def said(item: Shown, content: str, state: State = "complete") -> Shown:
+def said(item: BranchMessage, content: str, state: State = "complete") -> BranchMessage:
     return replace(item, message=replace(item.message, content=content, state=state))
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.benchmark.harness import FEWEST_PROMPTS, RunRecord
+from localspec.benchmark.harness import MIN_PROMPTS, RunRecord
 from localspec.errors import Cancelled, EngineDied, UserError
-from localspec.tuning.confirm import ConfirmProgress, Terms, confirm, entrants
-from localspec.tuning.events import Dropped
-from localspec.tuning.study import Tried
+from localspec.tuning.confirm import ConfirmationPlan, ConfirmProgress, confirm, entrants
+from localspec.tuning.events import FailedContender
+from localspec.tuning.study import Trial
 from localspec.types.request import EngineSettings, Request
 from tests.tuning.fake_models import open_once
 from tests.tuning.timed import (
@@ -114,7 +114,7 @@ def test_a_contender_that_cannot_answer_is_dropped_with_its_reason() -> None:
 
     verdict = run(TimedModels(pace), SSD, SD)
     assert verdict.settings == SD.settings
-    assert verdict.dropped == (Dropped("second", "the draft model's context is full"),)
+    assert verdict.dropped == (FailedContender("second", "the draft model's context is full"),)
     assert [contender.name for contender in verdict.contenders] == ["plain", "best"]
     alone = run(TimedModels(pace), SSD)
     assert alone.settings.mode == "off"
@@ -131,7 +131,7 @@ def test_plain_decoding_that_cannot_answer_ends_it() -> None:
         run(TimedModels(gains(sd=1.2), tokens=3), SD)
     models = open_once(TimedModels(gains()))
     with pytest.raises(UserError, match="too few"):
-        list(confirm(models, REQUESTS[: FEWEST_PROMPTS - 1], [SD], Terms("coding", 9.0)))
+        list(confirm(models, REQUESTS[: MIN_PROMPTS - 1], [SD], ConfirmationPlan("coding", 9.0)))
 
 
 def dying(after: int, error: Exception) -> Pace:
@@ -148,7 +148,7 @@ def test_models_that_were_closed_to_stop_cost_no_contender_its_place(tmp_path: P
     dies = TimedModels(dying(5, EngineDied("the models are closed")))
     models = open_once(dies, Cancelled("somebody stopped it"))
     with pytest.raises(Cancelled):
-        list(confirm(models, REQUESTS, [SD, SSD], Terms("coding", 60.0, "key", file)))
+        list(confirm(models, REQUESTS, [SD, SSD], ConfirmationPlan("coding", 60.0, "key", file)))
     found = run(TimedModels(gains(sd=1.3)), SD, SSD, file=file)
     assert not found.dropped
 
@@ -206,7 +206,7 @@ def test_what_was_kept_under_another_key_or_is_damaged_is_not_used(tmp_path: Pat
 
 def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
     models = open_once(TimedModels(gains(sd=1.3, ssd=1.5)))
-    *progress, _ = confirm(models, REQUESTS, [SD, SSD], Terms("coding", 60.0))
+    *progress, _ = confirm(models, REQUESTS, [SD, SSD], ConfirmationPlan("coding", 60.0))
     told = [each for each in progress if isinstance(each, ConfirmProgress)]
     assert [each.done for each in told] == sorted(each.done for each in told)
     assert told[-1].done == told[-1].steps
@@ -216,10 +216,10 @@ def test_progress_counts_up_to_the_end_and_names_the_leader() -> None:
 
 
 def test_the_best_three_and_the_defaults_of_llama_cpp_take_part() -> None:
-    candidates = [Tried(0, EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)]
+    candidates = [Trial(0, EngineSettings(draft_length=length), 100.0 - length) for length in (3, 4, 5, 6)]
     named = entrants(candidates, llama_cpp=80.0)
     assert [each.name for each in named] == ["best", "second", "third", "llama.cpp"]
     assert [each.predicted for each in named] == [97.0, 96.0, 95.0, 80.0]
     assert named[-1].settings.mode == "sd"
-    off = Tried(0, EngineSettings(mode="off"), 50.0)
+    off = Trial(0, EngineSettings(mode="off"), 50.0)
     assert [each.name for each in entrants([off, candidates[0]])] == ["second", "llama.cpp"]

@@ -84,7 +84,7 @@ def test_a_task_done_under_another_profile_is_tuned_again(tmp_path: Path) -> Non
 
 def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_path: Path) -> None:
     plan = planned(tmp_path)
-    tuned_settings.keep_workplace(identity(plan), tuned_settings.LoadOptions(threads=3, micro_batch=1024))
+    tuned_settings.save_load_options(identity(plan), tuned_settings.LoadOptions(threads=3, micro_batch=1024))
     opened: list[LoadOptions] = []
 
     def open_models(workplace: LoadOptions) -> FakeModels:

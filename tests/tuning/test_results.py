@@ -13,7 +13,7 @@ from localspec.errors import StoreError
 from localspec.storage.json_file import JsonFile
 from localspec.tuning.events import (
     ConfirmedContender,
-    Dropped,
+    FailedContender,
     TaskResult,
 )
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
@@ -45,7 +45,7 @@ def kept(result: TaskResult = RESULT) -> RunState:
 
 def test_a_state_comes_back_as_it_was() -> None:
     assert state().read() is None
-    dropped = replace(RESULT, dropped=(Dropped("second", "it crashed"),), quick=True)
+    dropped = replace(RESULT, dropped=(FailedContender("second", "it crashed"),), quick=True)
     for found in (kept(), kept(dropped), kept(replace(RESULT, settings=PLAIN.settings)), RunState(1)):
         state().write(found)
         assert state().read() == found

@@ -6,7 +6,7 @@ import pytest
 from localspec.errors import Cancelled, EngineError
 from localspec.tuning import study as study_module
 from localspec.tuning.space import Space, starting_points, suggest
-from localspec.tuning.study import Tried, search
+from localspec.tuning.study import Trial, search
 from localspec.types.request import EngineSettings
 from tests.tuning.fake_study import BEST_RATE, PLAIN_RATE, rate, simulate
 
@@ -15,12 +15,12 @@ TRIALS = 60
 
 
 @pytest.fixture(scope="module")
-def whole() -> tuple[Tried, ...]:
+def whole() -> tuple[Trial, ...]:
     """Return a whole study."""
     return tuple(search(simulate, SPACE, TRIALS))
 
 
-def test_it_comes_close_to_the_optimum_where_random_search_does_not(whole: tuple[Tried, ...]) -> None:
+def test_it_comes_close_to_the_optimum_where_random_search_does_not(whole: tuple[Trial, ...]) -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3), direction="maximize")
     study.optimize(lambda trial: rate(suggest(trial, SPACE)), n_trials=TRIALS)
     found = max(each.tokens_per_s or 0.0 for each in whole)
@@ -28,7 +28,7 @@ def test_it_comes_close_to_the_optimum_where_random_search_does_not(whole: tuple
     assert found > study.best_value
 
 
-def test_no_settings_are_tried_twice_and_the_numbers_count(whole: tuple[Tried, ...]) -> None:
+def test_no_settings_are_tried_twice_and_the_numbers_count(whole: tuple[Trial, ...]) -> None:
     assert len({each.settings for each in whole}) == len(whole) == TRIALS
     assert [each.number for each in whole] == list(range(len(whole)))
     rates = [each.tokens_per_s or 0.0 for each in whole]
@@ -50,7 +50,7 @@ def test_a_space_without_choice_ends_after_plain_decoding() -> None:
     assert tried[0].tokens_per_s == PLAIN_RATE
 
 
-def test_the_same_seed_makes_the_same_trials(whole: tuple[Tried, ...]) -> None:
+def test_the_same_seed_makes_the_same_trials(whole: tuple[Trial, ...]) -> None:
     assert tuple(search(simulate, SPACE, TRIALS)) == whole
     assert tuple(search(simulate, SPACE, TRIALS, seed=1)) != whole
 

@@ -3,15 +3,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from localspec.tuning.space import Space
-from localspec.tuning.study import Tried, best, predicted
+from localspec.tuning.study import Trial, best, predicted
 from localspec.types.request import EngineSettings
 
 SPACE = Space()
 SSD = EngineSettings("ssd", 6, 8)
 
 
-def tried(*found: tuple[EngineSettings, float | None]) -> tuple[Tried, ...]:
-    return tuple(Tried(number, settings, value) for number, (settings, value) in enumerate(found))
+def tried(*found: tuple[EngineSettings, float | None]) -> tuple[Trial, ...]:
+    return tuple(Trial(number, settings, value) for number, (settings, value) in enumerate(found))
 
 
 def test_candidates_differ_in_behaviour() -> None:
@@ -40,7 +40,7 @@ def test_the_best_of_a_close_mode_has_a_place_among_the_candidates() -> None:
 
 
 def test_plain_decoding_and_failures_are_no_candidates() -> None:
-    failed = Tried(4, replace(SSD, draft_length=4), None, "out of memory")
+    failed = Trial(4, replace(SSD, draft_length=4), None, "out of memory")
     found = best([*tried((EngineSettings("off"), 200.0), (SSD, 100.0)), failed])
     assert [each.settings for each in found] == [SSD]
     assert best(tried((EngineSettings("off"), 200.0))) == ()

@@ -105,7 +105,7 @@ def test_a_draft_token_is_accepted_as_often_as_the_distributions_overlap(samplin
 
 def test_the_draft_model_may_follow_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, draft = traced(PLAIN, 200), FakeModel(noise=1.0)
-    monkeypatch.setattr(trace, "MOST_WAITING", 400)
+    monkeypatch.setattr(trace, "MAX_WAITING", 400)
     parts = traced(PLAIN, 200, draft=draft)
     assert len(draft.calls) > 5
     assert np.array_equal(parts.draft_ids, whole.draft_ids)

@@ -37,7 +37,7 @@ from localspec.tuning.plan import LONGEST_DRAFT, QUICK, TASK_S, PlainPace, TuneP
 from localspec.tuning.run import TuningRun
 from localspec.tuning.run_folder import RunFolder
 from localspec.tuning.space import Space
-from localspec.tuning.study import Simulate, Tried, search
+from localspec.tuning.study import Simulate, Trial, search
 from localspec.types.models import ModelOptions
 from localspec.types.request import Request
 from tests.tuning.fake_models import PYTHON_S, VERIFY_S, FakeModels
@@ -248,7 +248,7 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
 ) -> None:
     searched = list[Space]()
 
-    def searching(rate: Simulate, space: Space, *limits: float) -> Iterator[Tried]:
+    def searching(rate: Simulate, space: Space, *limits: float) -> Iterator[Trial]:
         searched.append(space)
         return search(rate, space, int(limits[0]), limits[1])
 

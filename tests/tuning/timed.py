@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from localspec.benchmark.harness import WARM_UP_TOKENS
-from localspec.tuning.confirm import ConfirmProgress, Entrant, Terms, confirm
+from localspec.tuning.confirm import ConfirmationPlan, ConfirmProgress, Entrant, confirm
 from localspec.tuning.events import TaskResult
 from localspec.tuning.space import LLAMA_CPP
 from localspec.types.events import Finished, GenerationEvent, Summary
@@ -62,7 +62,7 @@ def gains(unlike: float = 0.004, **by_mode: float) -> Pace:
 def run(
     models: TimedModels, *contenders: Entrant, budget_s: float = 60.0, file: Path | None = None
 ) -> TaskResult:
-    terms = Terms("coding", budget_s, "key", file)
+    terms = ConfirmationPlan("coding", budget_s, "key", file)
     *progress, verdict = confirm(open_once(models), REQUESTS, contenders, terms)
     assert isinstance(verdict, TaskResult)
     assert all(isinstance(each, ConfirmProgress) for each in progress)

@@ -32,7 +32,7 @@ from localspec.errors import Cancelled
 from localspec.types.events import RoundStats, Summary
 from localspec.types.request import EngineSettings, Sampling
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 VOCABULARY = 1024
 APART = 64  # ids that differ modulo this are in different columns of the folded row
 RANKS = 20  # that the draft model gives a chance
@@ -74,7 +74,7 @@ class Stage:
         with self._changed:
             self._due[actor] = due
             self._changed.notify_all()
-            assert self._changed.wait_for(lambda: self._over or self._is_next(actor), PATIENCE_S)
+            assert self._changed.wait_for(lambda: self._over or self._is_next(actor), TIMEOUT_S)
             if self._over:
                 raise Cancelled
             self.now = max(self.now, self._due[actor] or 0.0)

@@ -237,7 +237,7 @@ def launch(request: ScreenRequest) -> int:
             request.session,
             request.profile,
             start="last" if request.resumes else "new",
-            experience=models.tuned_for,
+            tuned_for=models.tuned_for,
         )
 
         def opener(choice: ModelChoice | None) -> Opener:
@@ -252,7 +252,7 @@ def launch(request: ScreenRequest) -> int:
                 app.chat_screen.choices = models.choices
             app.chat_screen.host = models.opener.place
             if models.opener.at_home() is not None:
-                app.chat_screen.pane.go_home = models.go_home
+                app.chat_screen.pane.use_local_models = models.use_local_models
             app.chat_screen.tuner = lambda choice, stop: models.tune(choice, stop, log.append)
             app.chat_screen.run_was_stopped = models.run_was_stopped
             app.chat_screen.check_tuning = models.check_tuning

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 
-from localspec.hardware.devices import Sight
+from localspec.hardware.devices import DetectedMachine
 from localspec.llama.library import VERSION
 
 COMMON_OPTIONS = "-DLLAVA_BUILD=OFF -DLLAMA_OPENSSL=OFF -DGGML_RPC=ON -DGGML_RPC_RDMA=OFF"
@@ -28,7 +28,7 @@ USABLE_BY = {"NVIDIA": ("CUDA", "Vulkan"), "AMD": ("ROCm", "Vulkan"), "Intel": (
 _INTEL_INTEGRATED = "0000:00:02.0"  # always there; it reads the CPU's own memory, and no faster
 
 
-def card_vendors(sight: Sight, root: Path = Path("/")) -> tuple[str, ...]:
+def card_vendors(sight: DetectedMachine, root: Path = Path("/")) -> tuple[str, ...]:
     """Return the vendors of this machine's GPUs, usable or not."""
     files = (root / "sys/class/drm").glob("card*/device/vendor")
     cards = (path for path in files if path.parent.resolve().name != _INTEL_INTEGRATED)

@@ -38,7 +38,7 @@ def examine() -> Iterator[Check]:
 def _engine() -> Check:
     """Look whether all that models are opened with can be imported, in a process as they have one."""
     try:
-        list(values_of(_imported, devices.PATIENCE_S))
+        list(values_of(_imported, devices.TIMEOUT_S))
     except LocalSpecError as error:
         mend = f"{shlex.quote(sys.executable)} -m pip check   # or unset PYTHONPATH, which may hide a package"
         return Check("engine", "fail", f"models cannot be opened: {error}", mend)

@@ -13,7 +13,7 @@ from localspec.app.checks.check import Check, Verdict
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import judge
 from localspec.hardware.device_info import Machine
-from localspec.hardware.devices import Sight
+from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.load import busy_cores
 from localspec.llama import rpc, tile_code
 from localspec.llama.library import VERSION, added_backend
@@ -26,7 +26,7 @@ _INSTRUCTIONS = {
 _BUSY = 0.5  # of all cores, taken by other programs
 
 
-def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str]) -> Iterator[Check]:
+def machine_checks(sight: DetectedMachine, rated: Machine, environment: Mapping[str, str]) -> Iterator[Check]:
     """Look at everything about the machine; `rated` has its rates where they are known."""
     vendors = card_vendors(sight)
     yield _build(sight, vendors)
@@ -48,7 +48,7 @@ def machine_checks(sight: Sight, rated: Machine, environment: Mapping[str, str])
 def _server(endpoint: rpc.Endpoint) -> Check:
     """Look at another machine's server; the devices above would lack it if it had not answered then."""
     try:
-        trip_ms = rpc.peek(endpoint).round_trip_s * 1e3
+        trip_ms = rpc.probe_server(endpoint).round_trip_s * 1e3
     except UserError as error:
         return Check("server", "fail", error.message, error.hint)
     is_open = not endpoint.host.startswith("127.") and endpoint.host != "localhost"
@@ -59,7 +59,7 @@ def _server(endpoint: rpc.Endpoint) -> Check:
     return Check("server", "pass", text)
 
 
-def _build(sight: Sight, vendors: Sequence[str]) -> Check:
+def _build(sight: DetectedMachine, vendors: Sequence[str]) -> Check:
     found = sight.found
     if not found.devices:
         why = "; ".join(sight.machine.notes) or "it lists no device"
@@ -77,7 +77,7 @@ def _build(sight: Sight, vendors: Sequence[str]) -> Check:
     return Check("llama.cpp", "pass", text)
 
 
-def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) -> Check:
+def _instructions(sight: DetectedMachine, vendors: Sequence[str], root: Path = Path("/")) -> Check:
     """Compare what the CPU can do with what the build uses."""
     name, built = "processor", set(sight.found.features.get("CPU", ()))
     if not built:
@@ -101,11 +101,11 @@ def _instructions(sight: Sight, vendors: Sequence[str], root: Path = Path("/")) 
     return Check(name, "pass", "the build uses all instruction sets of the CPU")
 
 
-def _used(sight: Sight, vendor: str) -> bool:
+def _used(sight: DetectedMachine, vendor: str) -> bool:
     return any(device.backend in USABLE_BY[vendor] for device in sight.found.devices)
 
 
-def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
+def _cards(sight: DetectedMachine, vendors: Sequence[str], environment: Mapping[str, str]) -> Check:
     if not vendors:
         return Check("cards", "pass", "no NVIDIA, AMD or Intel GPU in this machine")
     vendor = vendors[0]  # beside another GPU, AMD's is the small one within the CPU
@@ -122,7 +122,7 @@ def _cards(sight: Sight, vendors: Sequence[str], environment: Mapping[str, str])
     return Check("cards", "fail" if vendor == "NVIDIA" else "warn", text, rebuild_command((vendor,)))
 
 
-def _foreign_code(sight: Sight) -> Check | None:
+def _foreign_code(sight: DetectedMachine) -> Check | None:
     """Find a GPU whose generation a build of CUDA holds no code for: it was made for another machine."""
     archs = next((each for each in sight.found.features.get("CUDA", ()) if each.startswith("ARCHS")), "")
     built = [int(number) for number in re.findall(r"\d+", archs)]  # 860 is 8.6, whose code 8.9 runs, too
@@ -155,7 +155,7 @@ def _hidden(vendor: str, environment: Mapping[str, str]) -> Check:
     return Check("cards", "fail", text, rebuild_command((vendor,)))
 
 
-def _order(sight: Sight, environment: Mapping[str, str]) -> Check:
+def _order(sight: DetectedMachine, environment: Mapping[str, str]) -> Check:
     order = environment.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if order != "PCI_BUS_ID" and len(sight.cards.cards) > 1:
         text = f"CUDA_DEVICE_ORDER is {order}: GPU numbers differ from nvidia-smi"

@@ -20,7 +20,7 @@ from localspec.values import InvalidValueError, read
 
 SCHEMA = 1
 MAX_BYTES = 64 * 2**20  # unpacked
-MOST_DRAFTED = 4096  # tokens in one round
+MAX_DRAFTED = 4096  # tokens in one round
 _MICRO = 1_000_000
 _LETTERS = {provenance.value[0]: provenance for provenance in Provenance}
 _span = lru_cache(4096)(Span)  # a chat of many answers has many equal ones
@@ -122,7 +122,7 @@ def _round_columns(rounds: tuple[RoundDone, ...]) -> dict[str, list[int | str]]:
 
 def _rounds(columns: _Rounds, where: str) -> tuple[RoundDone, ...]:
     drafts = zip(columns.accepted, columns.drafted, strict=False)
-    if not all(0 <= accepted <= drafted <= MOST_DRAFTED for accepted, drafted in drafts):
+    if not all(0 <= accepted <= drafted <= MAX_DRAFTED for accepted, drafted in drafts):
         raise InvalidValueError(f"{where}: too many drafted or accepted tokens for a round")
     columns = replace(columns, ahead_us=columns.ahead_us or (0,) * len(columns.tokens))
     try:

@@ -30,7 +30,7 @@ from localspec.cli.shared.console import (
     INTERRUPTED,
     SUCCESS,
     ProgressLine,
-    leaving_in_order,
+    exit_on_signals,
     on_interrupt,
     print_result,
     say,
@@ -59,7 +59,7 @@ def main(argv: Sequence[str]) -> int:
         request = possible(request, models)
         check_fit(request.prompts, models)
         if request.server is not None:
-            processes.enter_context(leaving_in_order())  # a server hears of nothing but its own end
+            processes.enter_context(exit_on_signals())  # a server hears of nothing but its own end
         contenders = [*own(models, request, tuned), *servers(request, pair, models, processes)]
         answers = len(contenders) * len(request.prompts) * request.repetitions
         say(f"timing {answers} answers of {', '.join(each.name for each in contenders)}")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import get_args
 
 from localspec import units
-from localspec.app.recommendation import Ranked
+from localspec.app.recommendation import RankedPair
 from localspec.app.setup import BUNDLED, Setup
 from localspec.cli import recommend
 from localspec.cli.setup.steps import Answer, Reply, Step, converse
@@ -81,7 +81,7 @@ class SetupConversation:
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        self._shown: tuple[Ranked, ...] = ()  # the recommendations, by their numbers
+        self._shown: tuple[RankedPair, ...] = ()  # the recommendations, by their numbers
 
     def show(self, step: Step) -> int:
         """Print the information of a step before its question; return the number of recommendations."""

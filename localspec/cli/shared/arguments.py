@@ -16,7 +16,7 @@ from localspec.errors import UserError
 from localspec.models.names import parse
 from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.safe_text import safe_line
-from localspec.storage.config import LARGEST_CONTEXT, SMALLEST_CONTEXT
+from localspec.storage.config import MAX_CONTEXT, MIN_CONTEXT
 from localspec.storage.paths import expanded
 from localspec.types.models import KvType, SplitMode
 from localspec.types.request import (
@@ -73,10 +73,10 @@ def _or_minus_one(low: int, high: int) -> Callable[[str], int | None]:
 
 def context_size(text: str) -> int:
     """Read a context size in tokens; 0 means the model's own."""
-    value = whole(0, LARGEST_CONTEXT)(text)
-    if 0 < value < SMALLEST_CONTEXT:
+    value = whole(0, MAX_CONTEXT)(text)
+    if 0 < value < MIN_CONTEXT:
         raise argparse.ArgumentTypeError(
-            f"`{text}` is too small: use 0 (the model's own) or {SMALLEST_CONTEXT} to {LARGEST_CONTEXT}"
+            f"`{text}` is too small: use 0 (the model's own) or {MIN_CONTEXT} to {MAX_CONTEXT}"
         )
     return value
 
@@ -173,7 +173,7 @@ def verb_parser(verb: str, description: str) -> Parser:
         allow_abbrev=False,  # `--temp` must not mean something else when a longer flag appears
         formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=100),
     )
-    parser.color = False  # `nothing_obeyed` would show the sequences; parsers of commands inherit it
+    parser.color = False  # `sanitised_output` would show the sequences; parsers of commands inherit it
     return parser
 
 

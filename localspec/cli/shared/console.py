@@ -70,7 +70,7 @@ class Styled(str):
 ERASE_LINE = Styled("\r\x1b[K")
 
 
-class _Shown:
+class _SanitisedStream:
     """A stream to a terminal; only the control sequences of `Styled` texts take effect."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -84,9 +84,9 @@ class _Shown:
 
 
 @contextmanager
-def nothing_obeyed() -> Iterator[None]:
+def sanitised_output() -> Iterator[None]:
     """Make output to terminals harmless, whoever wrote it; data into a pipe is unchanged."""
-    out, err = (cast("TextIO", _Shown(stream)) for stream in (sys.stdout, sys.stderr))
+    out, err = (cast("TextIO", _SanitisedStream(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stderr(err), redirect_stdout(out if is_terminal(sys.stdout) else sys.stdout):
         yield
 
@@ -139,7 +139,7 @@ def ask(question: str) -> str:
     return sys.stdin.readline()
 
 
-def agrees(question: str) -> bool:
+def confirm_with_user(question: str) -> bool:
     """Ask for a yes, and return whether it came."""
     return ask(f"{question} [y/N] ").strip().lower() in ("y", "yes")
 
@@ -196,7 +196,7 @@ def on_interrupt(action: Callable[[], None]) -> AbstractContextManager[None]:
     return _handling([signal.SIGINT], handle)
 
 
-def leaving_in_order() -> AbstractContextManager[None]:
+def exit_on_signals() -> AbstractContextManager[None]:
     """Make a request to end, such as from `kill`, raise SystemExit."""
 
     def leave(number: int, _frame: FrameType | None) -> None:

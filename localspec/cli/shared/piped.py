@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from localspec.cli.shared.console import is_terminal, say
-from localspec.storage.standard_input import MOST_BYTES, StandardInput
+from localspec.storage.standard_input import MAX_BYTES, StandardInput
 
 _SILENCE_S = 3.0  # input usually begins within that time
 
@@ -15,7 +15,7 @@ def is_piped() -> bool:
     return sys.stdin is not None and not sys.stdin.closed and not is_terminal(sys.stdin)
 
 
-def read_aloud(most: int = MOST_BYTES, *, otherwise: str = "") -> StandardInput:
+def read_aloud(most: int = MAX_BYTES, *, otherwise: str = "") -> StandardInput:
     """Start reading standard input; report once if nothing comes for some seconds.
 
     `otherwise` tells how to do without it.

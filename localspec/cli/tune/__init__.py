@@ -12,8 +12,8 @@ from typing import get_args
 
 from localspec.app.opening import with_config
 from localspec.app.tuning import (
-    USUAL_TASKS,
-    Stop,
+    DEFAULT_TASKS,
+    StopSignal,
     TuneChoice,
     plan_of,
     plan_to_tune,
@@ -85,7 +85,7 @@ def parser() -> Parser:
     )
     add = result.add_argument
     tasks = get_args(TaskType)
-    about = f"which kinds of work: {', '.join(tasks)} ({', '.join(USUAL_TASKS)})"
+    about = f"which kinds of work: {', '.join(tasks)} ({', '.join(DEFAULT_TASKS)})"
     add("--task", nargs="+", action="extend", choices=tasks, default=[], metavar="TASK", help=about)
     add("--profile", action="append", default=[], metavar="NAME", help="a profile's task; repeatable")
     add("--budget", type=budget, metavar="TIME", help="time limit of the whole run: 90s, 3m, 1h")
@@ -171,7 +171,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _tune(plan: TunePlan, args: argparse.Namespace, again: str) -> int:
     """Tune with a live view, and print the results, also of a stopped run."""
-    stop, shown = Stop(), TuneView([profile.task for profile in plan.profiles])
+    stop, shown = StopSignal(), TuneView([profile.task for profile in plan.profiles])
     pair = plan.pair
     draft = f" + {pair.draft.path.stem}" if pair.draft is not None else ""
     say(f"tuning {pair.target.path.stem}{draft} for {', '.join(profile.name for profile in plan.profiles)}")

@@ -18,7 +18,7 @@ from localspec.cli.shared.arguments import pair_request
 from localspec.cli.shared.console import (
     FAILURE,
     SUCCESS,
-    agrees,
+    confirm_with_user,
     is_terminal,
     print_json,
     print_result,
@@ -30,7 +30,7 @@ from localspec.errors import LocalSpecError, UserError
 from localspec.storage import paths
 from localspec.storage.pair_identity import Identity, ModelFacts, changes, fingerprint
 from localspec.storage.profiles import profiles
-from localspec.storage.tuned_settings import Kept, TunedTask, everything, forget, recall
+from localspec.storage.tuned_settings import TunedEntry, TunedTask, everything, forget, recall
 from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure, settings_words
 from localspec.types.request import TaskType
@@ -63,7 +63,7 @@ def show(args: argparse.Namespace) -> int:
     return SUCCESS
 
 
-def lines(listed: Sequence[tuple[Kept, Sequence[str]]], width: int, now: datetime) -> Iterator[str]:
+def lines(listed: Sequence[tuple[TunedEntry, Sequence[str]]], width: int, now: datetime) -> Iterator[str]:
     """Return the saved settings by pair of models, each with the changes since then."""
     by_pair = sorted(listed, key=lambda each: (pair_name(each[0].identity), each[0].tuned.task))
     for name, group in groupby(by_pair, key=lambda each: pair_name(each[0].identity)):
@@ -142,7 +142,7 @@ def reset(args: argparse.Namespace) -> int:
     what = f"the settings of {pair_name(identity)}" + (f" for {', '.join(chosen)}" if chosen else "")
     if not args.yes and not is_terminal(sys.stdin):
         raise UserError("--reset needs a terminal to ask for confirmation", "add --yes to skip the question")
-    if not args.yes and not agrees(f"Forget {what}?"):
+    if not args.yes and not confirm_with_user(f"Forget {what}?"):
         say("nothing was forgotten")
         return FAILURE
     count = sum(forget(identity, task) for task in chosen or (None,))

@@ -62,7 +62,9 @@ class MemoryBudget:
         if PROCESSOR not in self.devices:
             raise UserError("no CPU was found among the devices", "run `localspec doctor`")
         given = dict(reserve_on(machine, reserve))
-        self.reserve = {name: given.get(name, usual_reserve(device)) for name, device in self.devices.items()}
+        self.reserve = {
+            name: given.get(name, default_reserve(device)) for name, device in self.devices.items()
+        }
         self.free = {
             name: max(0, device.memory_free - self.reserve[name]) for name, device in self.devices.items()
         }
@@ -90,7 +92,7 @@ class MemoryBudget:
         )
 
 
-def usual_reserve(device: DeviceInfo) -> int:
+def default_reserve(device: DeviceInfo) -> int:
     """Return the default reserve of a device."""
     if device.kind == "cpu":
         return min(int(PROCESSOR_SHARE * device.memory_total), PROCESSOR_RESERVE)
@@ -157,7 +159,7 @@ def check_fit(
     if not shortages:
         return
     words = "; ".join(_words(shortage, budget) for shortage in shortages)
-    ways = ways_out(models, _corrected(budget, machine, needs, models))
+    ways = suggestions(models, _corrected(budget, machine, needs, models))
     hint = ", or ".join(ways) or "close other programs, or choose smaller models"
     raise UserError(f"there is not enough memory: {words}", hint)
 
@@ -175,7 +177,7 @@ def _corrected(
     return MemoryBudget(machine, [(name, max(kept, budget.reserve[name])) for name, kept in reserve.items()])
 
 
-def ways_out(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
+def suggestions(models: Models, budget: MemoryBudget) -> tuple[str, ...]:
     """Return single changes that would make it fit: less context, fewer bits, fewer layers."""
     if not models:
         return ()

@@ -79,7 +79,7 @@ class Placement:
 
 
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
-SMALLEST_CONTEXT = 512
+MIN_CONTEXT = 512
 WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 4
 CARD_LAYER_S = 4e-5  # to start a layer's kernels
@@ -406,7 +406,7 @@ def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
         return (asked,)
     most = context_size(0, target.training_context or DEFAULT_CONTEXT)
     halves = (DEFAULT_CONTEXT >> number for number in range(1, DEFAULT_CONTEXT.bit_length()))
-    return (most, *(size for size in halves if SMALLEST_CONTEXT <= size < most))
+    return (most, *(size for size in halves if MIN_CONTEXT <= size < most))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
 from localspec.errors import EngineError, UserError
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, ways_out
+from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, suggestions
 from localspec.hardware.memory.needs import CacheTypes, DeviceNeed, LayerSplit, MemoryRequest, Needs, exact
 from localspec.hardware.placement.candidates import (
     ACTIVATION,
@@ -114,7 +114,7 @@ def _refusal(search: PlacementSearch) -> UserError:
         models.append((search.draft, search.memory_request(search.draft, nearest.draft, nearest.context)))
         ways.append("leave the draft model out")
     ways += ["close programs that use memory", "reserve less memory (--reserve)", "choose a smaller model"]
-    worked_out = ways_out(tuple(models), search.budget)
+    worked_out = suggestions(tuple(models), search.budget)
     return UserError(
         f"{search.target.name} does not fit with {nearest.context:,} tokens of context: "
         f"{_lack(nearest.shortages)}",

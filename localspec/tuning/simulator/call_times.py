@@ -15,7 +15,7 @@ from localspec.types.request import Mode
 # What the drafter's thread does takes so much of the Python for one token of plain speculation, as measured.
 AHEAD_STEP = 1.8  # around a call that prepares outcomes
 FURTHER_BRANCH = 0.25  # for every further one of its branches
-MOST_SPREAD = 0.2  # beyond it the measurement was disturbed
+MAX_SPREAD = 0.2  # beyond it the measurement was disturbed
 MIDDLE_HALF = 1.35  # width of a normal distribution's middle half in its deviation
 
 Points = tuple[tuple[int, float], ...]
@@ -97,7 +97,7 @@ class Timing:
             known.token_s,
             self._drafting.token_s if self._mode == "ssd" else 0.0,
             known.handoff_s,
-            min(first.spread, MOST_SPREAD) / MIDDLE_HALF,
+            min(first.spread, MAX_SPREAD) / MIDDLE_HALF,
         )
 
 

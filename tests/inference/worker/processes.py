@@ -15,7 +15,7 @@ import psutil
 from localspec.types.request import EngineSettings, Request, Sampling
 
 ROOT = Path(__file__).parents[3]
-PATIENCE_S = 20.0  # bounds a failing test, and is never spent by a passing one
+TIMEOUT_S = 20.0  # bounds a failing test, and is never spent by a passing one
 END_TOKENS = (0, 1, 2)  # those of the bundled vocabulary
 ENDLESS = Request(
     "the sea",
@@ -55,7 +55,7 @@ def run_script(code: str, *arguments: object) -> str:
     """Run such a program to its end, and return what it prints."""
     with start_script(code, *arguments) as script:
         try:
-            printed, complaints = script.communicate(timeout=PATIENCE_S)
+            printed, complaints = script.communicate(timeout=TIMEOUT_S)
         finally:
             script.kill()
     assert (script.returncode, complaints) == (0, "")
@@ -71,7 +71,7 @@ def ends(pid: int) -> bool:
     try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        return bool(poll.poll(PATIENCE_S * 1000))
+        return bool(poll.poll(TIMEOUT_S * 1000))
     finally:
         os.close(descriptor)
 

@@ -22,8 +22,8 @@ from localspec.types.request import Message
 from tests.inference.worker.conftest import Open
 from tests.inference.worker.processes import (
     ENDLESS,
-    PATIENCE_S,
     ROOT,
+    TIMEOUT_S,
     children,
     ends,
     run_script,
@@ -173,5 +173,5 @@ def test_a_process_that_does_not_listen_holds_nobody_up(
     under_way = worker._process.call("choose_settings")
     worker.close()
     with pytest.raises(EngineDied, match="the model process was ended"):
-        under_way.next(PATIENCE_S)
+        under_way.next(TIMEOUT_S)
     assert ends(worker.pid)

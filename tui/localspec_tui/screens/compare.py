@@ -19,13 +19,13 @@ from textual.widgets import Static, Tab, Tabs
 from localspec.chat.answering import AnswerEvent, LiveAnswer
 from localspec.chat.comparison import ComparedAnswer, figures, plain_rate, verdict
 from localspec.chat.figures import mode_name
-from localspec.chat.messages import Shown
+from localspec.chat.messages import BranchMessage
 from localspec.chat.running_answer import STUCK_S
 from localspec.types.request import Mode
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.chat.status import STUCK
 from localspec_tui.widgets.explained import ExplainedText
-from localspec_tui.widgets.transcript.message import Looks, MessageBody, prepare
+from localspec_tui.widgets.transcript.message import DisplayOptions, MessageBody, prepare
 
 TICKS_PER_S = 12
 
@@ -70,8 +70,8 @@ class AnswerColumn(Vertical, can_focus=True):
         """Show new text; return whether the answer has finished."""
         update = self.live.drain()
         if update.started is not None:
-            self._message_id, item = update.started.id, Shown(update.started)
-            self._body = MessageBody(item, prepare(item), Looks())
+            self._message_id, item = update.started.id, BranchMessage(update.started)
+            self._body = MessageBody(item, prepare(item), DisplayOptions())
             self.query_one(VerticalScroll).mount(self._body)
             self._entitle("reads the question")
         if update.text and self._body is not None:
@@ -86,7 +86,7 @@ class AnswerColumn(Vertical, can_focus=True):
             return False
         written = self._body.text
         message = replace(update.saved.message, content=written)
-        self.run_worker(self._body.finish(Shown(message)), group="finish", exclusive=True)
+        self.run_worker(self._body.finish(BranchMessage(message)), group="finish", exclusive=True)
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
             self.answer = ComparedAnswer(written, update.saved.record, self._complete)

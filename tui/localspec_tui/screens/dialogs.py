@@ -19,7 +19,7 @@ from textual.timer import Timer
 from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
-from localspec.chat.prompting import Room
+from localspec.chat.prompting import ContextBudget
 from localspec_tui.keys import KeyFooter, key_of, take_key
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
@@ -221,7 +221,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         Binding("escape", "dismiss(None)", "Leave as it is", id="make-room.leave"),
     ]
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: ContextBudget) -> None:
         super().__init__()
         self._room = room
 

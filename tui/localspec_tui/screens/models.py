@@ -18,7 +18,7 @@ from textual.worker import get_current_worker
 
 from localspec import units
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
-from localspec.app.recommendation import LocalTarget, Partner, Ranked
+from localspec.app.recommendation import DraftMatch, LocalTarget, RankedPair
 from localspec.chat.loading import ModelLoader
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware.placement.candidates import Placement
@@ -28,7 +28,7 @@ from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import in_words
 
-FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | Ranked]]
+FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | RankedPair]]
 _LOOKS_S = 0.3  # at downloads
 _SIZE, _STATE = 9, 14  # columns
 _DOES = {"offered": "downloads", "fetching": "pauses", "paused": "resumes", "here": "opens"}
@@ -50,7 +50,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         super().__init__()
         self._fetches, self._loader, self._to_fetch = fetches, loader, to_fetch
         self._choices, self._host = choices, host
-        self._found: dict[str, LocalTarget | Ranked] = {}
+        self._found: dict[str, LocalTarget | RankedPair] = {}
         self._drafts: dict[str, int] = {}  # that were chosen, by target
         self._rows: list[ListRow] = []
         self._pressed: str | None = None  # under the cursor when the mouse went down
@@ -77,7 +77,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         worker, problem = get_current_worker(), ""
         try:
             for row in self._choices(self._loader.open_now):
-                if isinstance(row, Ranked):
+                if isinstance(row, RankedPair):
                     self._fetches.consider(row)
                 if worker.is_cancelled:
                     return
@@ -86,11 +86,11 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
             problem = in_words(error)
         self.call_later(self._take, None, problem)
 
-    def _take(self, row: LocalTarget | Ranked | None, problem: str = "") -> None:
+    def _take(self, row: LocalTarget | RankedPair | None, problem: str = "") -> None:
         if row is None:
             self._looking, self._said = "", problem
         else:
-            self._found[row.pair.name if isinstance(row, Ranked) else row.key] = row
+            self._found[row.pair.name if isinstance(row, RankedPair) else row.key] = row
         self._show()
 
     # --- what is shown ---
@@ -101,7 +101,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         here = [ListRow("", f"On {self._host}{self._looking}" if self._host else "On this machine")]
         pairs = [] if self._host else [ListRow("", f"To download{self._looking}")]
         for key, row in self._found.items():
-            if isinstance(row, Ranked):
+            if isinstance(row, RankedPair):
                 pairs.append(_pair_row(self._fetches.consider(row), width))
             else:
                 here.append(_target_row(row, self._draft(row), "●" if key in open_now else " ", width))
@@ -112,7 +112,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
             self._list.show(self._rows, first)
         self._explain()
 
-    def _draft(self, target: LocalTarget) -> Partner | None:
+    def _draft(self, target: LocalTarget) -> DraftMatch | None:
         return target.drafts[self._drafts.get(target.key, 0)] if target.drafts else None
 
     @on(OptionList.OptionHighlighted)
@@ -123,7 +123,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
 
     def _explain(self) -> None:
         row, lines = self._found.get(self._list.highlighted or ""), list[str]()
-        if isinstance(row, Ranked):
+        if isinstance(row, RankedPair):
             lines += _about_pair(self._fetches.consider(row))
         elif row is not None:
             lines += _about_target(row, self._draft(row))
@@ -155,7 +155,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
         try:
             if keeps and self._host:
                 raise UserError(f"these are on {self._host}", "`localspec setup --host` chooses there")
-            if isinstance(row, Ranked) and self._fetches.consider(row).stage != "here" and not keeps:
+            if isinstance(row, RankedPair) and self._fetches.consider(row).stage != "here" and not keeps:
                 self._fetches.turn(row.pair.name)
             elif row is not None:
                 choice = await asyncio.to_thread(self._choice, row)
@@ -169,7 +169,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
             self._said = in_words(error)
         self._explain()
 
-    def _choice(self, row: LocalTarget | Ranked) -> ModelChoice:
+    def _choice(self, row: LocalTarget | RankedPair) -> ModelChoice:
         if isinstance(row, LocalTarget):
             if (draft := self._draft(row)) is None:
                 raise UserError(f"{row.title} cannot be opened: {row.problem}")
@@ -192,7 +192,7 @@ def _speed(placement: Placement | None) -> str:
     return "speed unknown" if speed is None else f"~{units.rate(speed)} tok/s"
 
 
-def _target_row(found: LocalTarget, draft: Partner | None, mark: str, width: int) -> ListRow:
+def _target_row(found: LocalTarget, draft: DraftMatch | None, mark: str, width: int) -> ListRow:
     state, size = _speed(draft.placement) if draft else "cannot open", units.size(found.model.bytes)
     words = f"{found.title} {found.model.name} {found.licence}"
     return ListRow(found.key, _look(f"{mark} {found.title}", size, state, width), words)
@@ -205,7 +205,7 @@ def _pair_row(offer: Offer, width: int) -> ListRow:
     return ListRow(pair.pair.name, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
 
 
-def _about_target(found: LocalTarget, draft: Partner | None) -> Iterator[str]:
+def _about_target(found: LocalTarget, draft: DraftMatch | None) -> Iterator[str]:
     shape = found.model.shape
     facts = [shape.architecture, units.number(shape.parameters), shape.quant] if shape else []
     yield ", ".join(filter(None, [found.model.name, *facts, found.licence]))

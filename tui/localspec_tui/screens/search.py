@@ -25,7 +25,7 @@ PAUSE_S = 0.06
 BEFORE_MARK = 24  # characters of an excerpt before the first hit, so it is visible on narrow screens
 
 
-class Words(Input):
+class SearchInput(Input):
     """An input that handles keys in the order in which they were typed."""
 
     async def on_key(self, event: events.Key) -> None:
@@ -52,7 +52,7 @@ class SearchScreen(ModalScreen[ChatPicked | None]):
         super().__init__()
         self._lookup = Lookup(self, search, self._show, self._show_failure, PAUSE_S)
         self._today = today
-        self._words = Words(words, placeholder="Search all chats", id="words", compact=True)
+        self._words = SearchInput(words, placeholder="Search all chats", id="words", compact=True)
         self._list = OptionList(id="hits", markup=False)
         self._list.can_focus = False  # the input keeps the focus
         self._note = Static(id="note", markup=False)

@@ -18,7 +18,7 @@ from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, kee
 from localspec.errors import LocalSpecError, UserError
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import EditScreen
-from localspec_tui.screens.search import Words
+from localspec_tui.screens.search import SearchInput
 from localspec_tui.widgets.status import in_words
 
 
@@ -36,7 +36,7 @@ class SettingRow(Horizontal):
         self.problem, self.is_reset = "", False
         text, hint = setting.shown(self._own), setting.shown(self._below) or "none"
         is_typed = setting.kind in {"number", "whole"}
-        self.field = Words(text, placeholder=hint, compact=True) if is_typed else Button(compact=True)
+        self.field = SearchInput(text, placeholder=hint, compact=True) if is_typed else Button(compact=True)
         self._origin = Static(classes="origin", markup=False)
 
     def compose(self) -> ComposeResult:

@@ -18,9 +18,9 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 
-from localspec.app.tuning import USUAL_TASKS, Stop, TuneChoice
+from localspec.app.tuning import DEFAULT_TASKS, StopSignal, TuneChoice
 from localspec.benchmark.statistics import Interval
-from localspec.chat.answer_settings import PairKnowledge
+from localspec.chat.answer_settings import TunedLookup
 from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.storage.tuned_settings import TunedTask
@@ -60,7 +60,7 @@ _WORDS: dict[TaskType, str] = {
     "summarise": "long texts made short",
     "dialogue": "everyday questions",
 }
-Tuner = Callable[[TuneChoice, Stop], Iterator[TuneEvent]]
+Tuner = Callable[[TuneChoice, StopSignal], Iterator[TuneEvent]]
 """Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)
@@ -175,7 +175,7 @@ class TuneScreen(ModalScreen[None]):
         loader: ModelLoader,
         models: str,
         tasks: Sequence[TaskType],
-        known: PairKnowledge,
+        known: TunedLookup,
         was_stopped: Callable[[], bool],
     ) -> None:
         """Choose tasks; `known` and `was_stopped`, called in a thread, report earlier runs."""
@@ -186,8 +186,8 @@ class TuneScreen(ModalScreen[None]):
         self._was_stopped, self._goes_on = was_stopped, False
         self._loader = loader
         self._models = models
-        self._tasks = tuple(tasks) or USUAL_TASKS
-        self._stop = Stop()
+        self._tasks = tuple(tasks) or DEFAULT_TASKS
+        self._stop = StopSignal()
         self._events: deque[TuneEvent] = deque()
         self._progress: TuneProgress | None = None  # None before the run
         self._outcome: Content | None = None  # None before its end

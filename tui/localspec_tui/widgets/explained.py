@@ -47,7 +47,7 @@ def explained(text: str) -> Iterator[tuple[range, str]]:
         yield range(*found.span()), f"{found[0]}: {words[word]}"
 
 
-class Explained(Widget):
+class ExplainedWidget(Widget):
     """A widget with tooltips for the terms of its text."""
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -66,5 +66,5 @@ class Explained(Widget):
         return next((meaning for place, meaning in explained(row) if offset.x in place), "")
 
 
-class ExplainedText(Static, Explained):
+class ExplainedText(Static, ExplainedWidget):
     """A text with figures; the first base gives its style."""

@@ -13,7 +13,7 @@ from textual.widgets import Static
 from localspec.chat.messages import Span
 from localspec.types.drafts import Provenance
 from localspec.types.events import TextPiece
-from localspec_tui.widgets.explained import Explained
+from localspec_tui.widgets.explained import ExplainedWidget
 from localspec_tui.widgets.markdown.blocks import Block, clean
 from localspec_tui.widgets.markdown.prose import Prose
 
@@ -91,7 +91,7 @@ def shares(spans: Iterable[Span]) -> dict[Provenance, float]:
     return {provenance: counts[provenance] / counts.total() for provenance in Provenance if counts.total()}
 
 
-class OriginLegend(Static, Explained):
+class OriginLegend(Static, ExplainedWidget):
     """What the colours mean, and how much of the latest answer came from where."""
 
     ALLOW_SELECT = False

@@ -20,7 +20,7 @@ from localspec.chat.figures import in_words as figure_words
 from localspec.errors import UserError
 from localspec.types.models import DeviceMemory
 from localspec.units import MODE_NAMES, UNMEASURED
-from localspec_tui.widgets.explained import Explained, explained
+from localspec_tui.widgets.explained import ExplainedWidget, explained
 from localspec_tui.widgets.markdown.blocks import clean
 
 GAP = 2
@@ -212,10 +212,10 @@ def shortened(text: str, columns: int) -> str:
     return f"{text.rstrip()}…" if columns > 0 else ""
 
 
-MOST_ROWS = 3  # of what is said
+MAX_ROWS = 3  # of what is said
 
 
-class StatusLine(Explained):
+class StatusLine(ExplainedWidget):
     """One row of figures with tooltips.
 
     A message replaces them; one that is longer than the row is shown in rows above them.
@@ -241,12 +241,12 @@ class StatusLine(Explained):
         """Return whether the message has been shown for long enough."""
         return monotonic() >= self._read_at
 
-    def mention(self, text: str) -> None:
+    def show_transient(self, text: str) -> None:
         """Show a short-lived message, or clear it, unless another message is still being read."""
         if self.is_read:
             self.said, self._is_error = text, False
 
-    def forgive(self) -> None:
+    def clear_error(self) -> None:
         """Clear an error: something has succeeded."""
         if self._is_error:
             self.say("")
@@ -278,9 +278,9 @@ class StatusLine(Explained):
         if self.loaded is not None or said.width <= room or not is_shown:
             return ()
         lines = Content(said.text).wrap(width)
-        if len(lines) <= MOST_ROWS:
+        if len(lines) <= MAX_ROWS:
             return lines
-        return (*lines[: MOST_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
+        return (*lines[: MAX_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
 
     def _parts(self) -> list[StatusPart]:
         said = [] if self.loaded is None else [loading_part(self.loaded)]
@@ -292,7 +292,7 @@ class StatusLine(Explained):
         return [*said, *answer, *meter, *memory_parts(self.memory)]
 
 
-class FigureRow(Explained):
+class FigureRow(ExplainedWidget):
     """The figures under an answer in one row, two blanks apart; those that do not fit are omitted."""
 
     text = reactive("")
@@ -305,7 +305,7 @@ class FigureRow(Explained):
         return lay_out(self.content_size.width, parts)
 
 
-LEAST_TITLE = 12  # columns of a title next to long model names
+MIN_TITLE = 12  # columns of a title next to long model names
 
 
 class TitleBar(Widget):
@@ -327,7 +327,7 @@ class TitleBar(Widget):
             for text, name in named
             if text
         )
-        most = max(1, room - min(LEAST_TITLE, title.cell_length) - 2)
+        most = max(1, room - min(MIN_TITLE, title.cell_length) - 2)
         right = right.truncate(most, ellipsis=True).stylize("dim")
         left = title.truncate(max(1, room - right.cell_length - 2), ellipsis=True)
         return left + Content(" " * max(1, room - left.cell_length - right.cell_length)) + right

@@ -16,8 +16,8 @@ from localspec.chat.timeline import (
     SMOOTHING,
     Activity,
     History,
-    Lanes,
     Position,
+    TimelineLanes,
     describe_round,
     describe_totals,
     duration,
@@ -25,7 +25,7 @@ from localspec.chat.timeline import (
 )
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import RoundDone
-from localspec_tui.widgets.explained import Explained
+from localspec_tui.widgets.explained import ExplainedWidget
 
 LABELS = 9  # columns of the row names
 VALUES = 24  # columns of the figures after a curve
@@ -50,7 +50,7 @@ _MARKS = {
 _LEGEND = (*_MARKS.values(), ("▄", "$success", "hidden"), ("█", "$warning", "waited for"))
 
 
-def lane_rows(lanes: Lanes, tall: int) -> list[Content]:
+def lane_rows(lanes: TimelineLanes, tall: int) -> list[Content]:
     """Return both lanes: overlapped drafting is half as high, on top of the target's work."""
     if tall == 1:
         return [label("draft") + _lane(lanes.draft), label("verify") + _lane(lanes.verify)]
@@ -78,7 +78,7 @@ def _cell(left: Activity, right: Activity, ahead: Activity) -> tuple[str, str]:
     return _SHAPES[ahead if work is Activity.AHEAD else work][0][half], _SHAPES[work][1]
 
 
-def mark_row(lanes: Lanes, width: int, picked: int | None) -> Content:
+def mark_row(lanes: TimelineLanes, width: int, picked: int | None) -> Content:
     """Return one mark for each round, the picked one reversed."""
     cells: list[str | tuple[str, str]] = [" "] * width
     for placed in lanes.marks:
@@ -189,7 +189,7 @@ WHEEL = 4  # columns
 LEGEND_FROM = 8  # rows that leave one for the legend
 
 
-class Timeline(Explained, can_focus=True):
+class Timeline(ExplainedWidget, can_focus=True):
     """Lanes of both models over time, a mark for each round, and curves over the whole answer.
 
     Follows an answer that is being written until a reader goes back in time.

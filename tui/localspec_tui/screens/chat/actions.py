@@ -43,7 +43,7 @@ async def _settings(pane: ChatPane, _argument: str) -> None:
 
     async def reopen(sure: bool | None) -> None:
         if sure:
-            await controller.until_free()
+            await controller.stop_background_work()
             await controller.reload()
 
     async def take(kept: tuple[str, bool] | None) -> None:

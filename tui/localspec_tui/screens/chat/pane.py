@@ -99,7 +99,7 @@ class ChatPane(Vertical):
         self.log_panel = LogPanel(log, classes="hidden")
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status)
         self._left_text = ""  # of the prompt, when the chat before was left
-        self.go_home: Callable[[], None] | None = None  # where the models are on another machine
+        self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands = OwnCommands()  # as they were read last
         self._told: set[str] = set()  # of what is wrong with them
 
@@ -177,13 +177,13 @@ class ChatPane(Vertical):
         moment = datetime.fromtimestamp(message.created).astimezone()
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
-    async def leave_for(self, open_another: Callable[[], object], at: int | None = None) -> None:
+    async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Switch to another chat; queued prompts are saved with the unsent text of this one."""
         title = self.session.chat.info.title if self.answering else None
-        await self.controller.leave_for(open_another)
+        await self.controller.switch_chat(open_another)
         self.composer.set_queue(self.session.queue)
         self.status.say("")
-        await self.begin_anew(at, self._left_text)
+        await self.show_open_chat(at, self._left_text)
         if title is not None:
             self.status.say(
                 f"the answer in “{title}” was stopped; its text is saved, and /continue there resumes it"
@@ -196,9 +196,9 @@ class ChatPane(Vertical):
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Switch to another chat; an answer in progress is stopped and kept."""
-        await self.leave_for(lambda: self.session.open(chat_id, at), at)
+        await self.switch_chat(lambda: self.session.open(chat_id, at), at)
 
-    async def begin_anew(self, at: int | None = None, before: str = "") -> None:
+    async def show_open_chat(self, at: int | None = None, before: str = "") -> None:
         """Show a chat that was just opened, with its unsent text.
 
         Text typed meanwhile, after the text of the previous chat, is meant for this one.
@@ -212,8 +212,8 @@ class ChatPane(Vertical):
 
     def began(self) -> None:
         """Show that an answer is in progress."""
-        self.status.forgive()
-        self.status.mention("")
+        self.status.clear_error()
+        self.status.show_transient("")
         self.composer.set_answering(True)
 
     def rests(self) -> None:
@@ -265,7 +265,7 @@ class ChatPane(Vertical):
             self.post_message(AnswerReady(self.session.chat.info.title))
         if error is not None:
             await self._explain(error, answer)
-        await self.status.look_at_memory()
+        await self.status.update_memory()
         if error is None and not answer.is_stopped:
             await self._ask_waiting()
         elif answer.is_stopped and self.session.queue:
@@ -278,27 +278,27 @@ class ChatPane(Vertical):
                 self.status.say("stopped", is_error=True)
             case ContextFullError():
                 await self.status.attempt(self.make_room(answer))
-            case ServerLost() if self.go_home is not None and answer.models is not None:
+            case ServerLost() if self.use_local_models is not None and answer.models is not None:
                 await asyncio.to_thread(self.loader.release)
-                self.offer_home(f"{error}. The text so far is saved.", otherwise="Open there again")
+                self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Open there again")
             case EngineDied():
                 self.status.say(f"{error}; the text so far is saved", is_error=True)
                 self.loader.reopen(answer.models)
             case _:
                 self.status.say(in_words(error), is_error=True)
 
-    def offer_home(self, problem: str, otherwise: str = "") -> None:
+    def offer_local_models(self, problem: str, otherwise: str = "") -> None:
         """Ask whether to open the models on this machine instead, or do `otherwise`, if anything, at once."""
 
         async def take(is_wanted: bool | None) -> None:
-            if is_wanted and self.go_home is not None:
-                self.go_home()
-                self.go_home = None
+            if is_wanted and self.use_local_models is not None:
+                self.use_local_models()
+                self.use_local_models = None
             if is_wanted or otherwise:
                 self.loader.start()
 
         question = f"{problem} Open the models on this machine instead?"
-        if self.go_home is not None and not isinstance(self.app.screen, AskScreen):
+        if self.use_local_models is not None and not isinstance(self.app.screen, AskScreen):
             self.ask(AskScreen(question, "Open here", otherwise or "Not now", is_careful=True), take)
 
     # --- prompts ---
@@ -423,17 +423,17 @@ class ChatPane(Vertical):
             if text is not None and text.strip() and text != before:
                 await self.controller.edit(message, text)
 
-        await self.controller.until_free()
+        await self.controller.stop_background_work()
         title = "Edit the question" if message.role == "user" else "Edit the answer"
         self.ask(EditScreen(title, before), take)
 
     async def _compare(self, message: StoredMessage, modes: tuple[Mode, ...]) -> None:
         """Answer a question in several modes with one seed, side by side."""
-        self.controller.must_be_idle()
+        self.controller.require_idle()
         models = self.loader.models(wait=False)
         answers = await asyncio.to_thread(self.controller.compared, message)
         modes = comparable(modes, has_draft=models.draft is not None)
-        await self.controller.until_free()
+        await self.controller.stop_background_work()
         self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
     async def make_room(self, answer: RunningAnswer | None = None) -> None:

@@ -128,7 +128,7 @@ class ChatScreen(Screen[int]):
         self._loader.on_change = self._loading_changed
         self.fetches.on_change = lambda: self.call_later(self._show_fetches)
         self._loader.start()
-        await self.pane.begin_anew()
+        await self.pane.show_open_chat()
 
     def on_resize(self, event: events.Resize) -> None:
         """Show the sidebar only if the screen is wide enough."""
@@ -162,7 +162,7 @@ class ChatScreen(Screen[int]):
             self._show_fetches()
         await self.pane.status.show_state(state)
         if isinstance(state, Failed):
-            self.pane.offer_home(f"{in_words(state.error)}.")
+            self.pane.offer_local_models(f"{in_words(state.error)}.")
         self.refresh_bindings()
 
     # --- other models ---
@@ -220,7 +220,7 @@ class ChatScreen(Screen[int]):
                 raise
             return models
 
-        await self.pane.controller.until_free()
+        await self.pane.controller.stop_background_work()
         self._loader.switch(open_and_keep if keeps else open_them)
 
     async def choose_models(self, name: str = "", *, to_fetch: bool = False) -> None:
@@ -230,7 +230,7 @@ class ChatScreen(Screen[int]):
 
         if self.choices is None:
             raise UserError("these models are on a server", "start without --attach for others")
-        host = self.host if self.pane.go_home else ""
+        host = self.host if self.pane.use_local_models else ""
         if name and not host:
             choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
             await self._open_models(choice)
@@ -283,7 +283,7 @@ class ChatScreen(Screen[int]):
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
         was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
         if was_open:
-            await self.pane.controller.until_free()
+            await self.pane.controller.stop_background_work()
 
         async def decide(sure: bool | None) -> None:
             if not sure:
@@ -333,7 +333,7 @@ class ChatScreen(Screen[int]):
             case ActOnMessage():
                 await self.pane.act_on_message(effect)
             case NewChat():
-                await self.pane.leave_for(self.session.new)
+                await self.pane.switch_chat(self.session.new)
             case SwitchChat(chat_id):
                 await self.pane.open_chat(chat_id)
             case ChangeChat(change, title):
@@ -392,8 +392,8 @@ class ChatScreen(Screen[int]):
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         self.check_tuning()
-        await self.pane.controller.until_free()
-        known, models = self.session.experience, self.pane.title_bar.models
+        await self.pane.controller.stop_background_work()
+        known, models = self.session.tuned_for, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
     # --- keys ---

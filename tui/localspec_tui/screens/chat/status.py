@@ -54,7 +54,7 @@ class ChatStatus(StatusLine):
         except LocalSpecError as error:
             self.say(in_words(error), is_error=True)
         else:
-            self.forgive()
+            self.clear_error()
 
     # --- an answer in progress ---
 
@@ -63,14 +63,16 @@ class ChatStatus(StatusLine):
         if update.started is not None:
             self._take_up(update.started)
         if update.progress is not None and update.progress.total:
-            self.mention(f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens")
+            self.show_transient(
+                f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens"
+            )
         for change in update.changes:
             self._live_stats.changed(change)
             if self.is_read:
                 self.say(change.reason)
         if update.rounds:
             if update.progress is None:
-                self.mention("")
+                self.show_transient("")
             self._live_stats.add(update.rounds)
             self._written += sum(mark.tokens for mark in update.rounds)
             self._held = max(self._held, self._prompt_tokens + self._written)
@@ -83,7 +85,7 @@ class ChatStatus(StatusLine):
     def tell_first_call(self, seconds: float | None) -> None:
         """Say for how long a GPU has been making programs, if it is."""
         if seconds is not None or self._makes_programs:
-            self.mention("" if seconds is None else units.first_call(seconds))
+            self.show_transient("" if seconds is None else units.first_call(seconds))
         self._makes_programs = seconds is not None
 
     def _tell_measuring(self) -> None:
@@ -91,9 +93,9 @@ class ChatStatus(StatusLine):
         models = self._loader.ready
         is_measuring = isinstance(models, QuickChooser) and models.is_measuring()
         if is_measuring and not self._is_measuring:
-            self.mention(units.MEASURING)
+            self.show_transient(units.MEASURING)
         elif self._is_measuring and not is_measuring and self.said == units.MEASURING:
-            self.mention("")
+            self.show_transient("")
         self._is_measuring = is_measuring
 
     def _take_up(self, started: StoredMessage) -> None:
@@ -175,7 +177,7 @@ class ChatStatus(StatusLine):
         if self._warned and self.said == self._warned:
             self.say("")
         if line is not None:
-            self.mention(line)
+            self.show_transient(line)
         self._warned = line
 
     def _show_use(self) -> str | None:
@@ -203,11 +205,11 @@ class ChatStatus(StatusLine):
                 if problem:
                     self.say(f"the others did not open: {problem}", is_error=True)
                 self._show_context()
-                await self.look_at_memory()
+                await self.update_memory()
             case Failed(error, hint):
                 self.say(f"{error}; {hint}" if hint else str(error))
 
-    async def look_at_memory(self) -> None:
+    async def update_memory(self) -> None:
         """Show how full the devices are."""
         if (models := self._loader.ready) is not None:
             with suppress(EngineError):  # the next call to the models reports the error

@@ -22,7 +22,7 @@ from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
 
 REMOVE = " × "
-MOST_ROWS = 8  # of completions
+MAX_ROWS = 8  # of completions
 
 
 @dataclass
@@ -143,7 +143,7 @@ class Completions(OptionList, can_focus=False):
         width = max((len(item.label) for item in items), default=0)
         self.set_options(Option(_line(item, width)) for item in items)
         if items:
-            rows = min(len(items), MOST_ROWS, max(1, self.screen.size.height // 3))
+            rows = min(len(items), MAX_ROWS, max(1, self.screen.size.height // 3))
             self.styles.max_height = rows + 2
             self.styles.offset = (0, -(rows + 2))
             self.highlighted = 0

@@ -17,7 +17,7 @@ from localspec_tui.keys import take_key
 from localspec_tui.widgets.composer.vim import VimArea
 from localspec_tui.widgets.markdown.blocks import first_emoji
 
-MOST_LINES = 10
+MAX_LINES = 10
 FOLD_FROM = 10_000  # characters; every key press costs time in proportion to the longest line
 
 
@@ -128,7 +128,7 @@ class PromptArea(VimArea):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """Return the height of the text, at most a third of the screen with the frame."""
-        most = max(1, min(MOST_LINES, viewport.height // 3 - 2))
+        most = max(1, min(MAX_LINES, viewport.height // 3 - 2))
         return min(most, super().get_content_height(container, viewport, width))
 
     async def on_key(self, event: events.Key) -> None:

@@ -31,7 +31,7 @@ _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_a
 _OPENED = ("http://", "https://", "mailto:")
 
 
-class Laid:
+class BlockLayout:
     """The layout of blocks at one width: their texts, with the first row and text line of each.
 
     Independent of widgets, so a long text can be laid out in a thread.
@@ -90,7 +90,7 @@ class Prose(Widget):
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         super().__init__()
-        self._laid = Laid(blocks, 0)
+        self._laid = BlockLayout(blocks, 0)
         self._strips: dict[int, list[Strip]] = {}
 
     def set_blocks(self, blocks: Sequence[Block], start: int = 0) -> None:
@@ -100,10 +100,10 @@ class Prose(Widget):
         self._strips = {index: strips for index, strips in self._strips.items() if index < start}
         self.refresh(layout=height != self._laid.height)
 
-    def set_laid(self, laid: Laid) -> None:
+    def set_laid(self, laid: BlockLayout) -> None:
         """Show what was laid out elsewhere."""
         width, height = self._laid.width, self._laid.height
-        self._laid = laid if laid.width == width or not width else Laid(laid.blocks, width)
+        self._laid = laid if laid.width == width or not width else BlockLayout(laid.blocks, width)
         self._strips.clear()
         self.refresh(layout=height != self._laid.height)
 
@@ -114,7 +114,7 @@ class Prose(Widget):
 
     def _fit(self, width: int) -> None:
         if width and width != self._laid.width:
-            self._laid = Laid(self._laid.blocks, width)
+            self._laid = BlockLayout(self._laid.blocks, width)
             self._strips.clear()
 
     def notify_style_update(self) -> None:
@@ -246,6 +246,6 @@ class GrowingProse(Prose):
         """Show the whole text as parsed at once; the work is done in a thread."""
         self.text, self._growing = text, None
         width = self.content_size.width
-        laid = await asyncio.to_thread(lambda: Laid(build(text), width))
+        laid = await asyncio.to_thread(lambda: BlockLayout(build(text), width))
         if self.text == text and self._growing is None:  # nothing came in the meantime
             self.set_laid(laid)

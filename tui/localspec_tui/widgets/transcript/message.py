@@ -24,7 +24,7 @@ from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.commands.effects import MessageAction
 from localspec.chat.markdown import code_blocks
-from localspec.chat.messages import Attachment, Shown, State
+from localspec.chat.messages import Attachment, BranchMessage, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
@@ -144,7 +144,7 @@ _MARKS = frozenset(tags.opening[0] for tags in THINKING_TAGS)
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class DisplayOptions:
     """How answers are to be shown."""
 
     origins: bool = False
@@ -155,7 +155,7 @@ Prepared = Sequence[tuple[Part, Sequence[Block]]]
 """A message parsed as Markdown; independent of widgets, for use in a thread."""
 
 
-def prepare(item: Shown) -> Prepared:
+def prepare(item: BranchMessage) -> Prepared:
     """Read the text of a message."""
     message = item.message
     if message.role == "user":
@@ -173,7 +173,7 @@ class MessageBody(Vertical):
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
-    def __init__(self, item: Shown, prepared: Prepared, looks: Looks) -> None:
+    def __init__(self, item: BranchMessage, prepared: Prepared, looks: DisplayOptions) -> None:
         super().__init__()
         self._item = item
         self._looks = looks
@@ -203,7 +203,7 @@ class MessageBody(Vertical):
         else:
             self._grow(split(self.text, streaming=True))
 
-    async def finish(self, item: Shown) -> None:
+    async def finish(self, item: BranchMessage) -> None:
         """Show the whole message as it was saved: no more comes."""
         self._item, text = item, item.message.content
         is_other = text != self.text
@@ -217,7 +217,7 @@ class MessageBody(Vertical):
         for body, part in zip(self._bodies, self._parts, strict=True):
             await body.finish(part.text)
 
-    async def look(self, looks: Looks) -> None:
+    async def look(self, looks: DisplayOptions) -> None:
         """Show the text in another way."""
         self._looks = looks
         if looks.origins or self._origins is not None:
@@ -351,7 +351,9 @@ class MessageView(Vertical, can_focus=True):
     # Textual makes a second layout whenever this changes; nothing here depends on it.
     virtual_size: Reactive[Size] = Reactive(Size(0, 0))
 
-    def __init__(self, item: Shown, prepared: Prepared, looks: Looks, *, is_last: bool = False) -> None:
+    def __init__(
+        self, item: BranchMessage, prepared: Prepared, looks: DisplayOptions, *, is_last: bool = False
+    ) -> None:
         super().__init__()
         self.item = item
         self._is_last = is_last
@@ -372,13 +374,13 @@ class MessageView(Vertical, can_focus=True):
         yield self._label
         yield self._actions
 
-    def catch_up(self, item: Shown) -> None:
+    def append_missing(self, item: BranchMessage) -> None:
         """Show what has been added to the answer since this message was read."""
         begin, text = len(self.body.text), item.message.content
         if len(text) > begin:
             self.body.append(text[begin:], pieces_of(text, item.spans, begin))
 
-    async def finish(self, item: Shown) -> None:
+    async def finish(self, item: BranchMessage) -> None:
         """Show the message as it is now."""
         changed = item.message.content != self.body.text or item.message.state != self.item.message.state
         self.item = item
@@ -446,7 +448,7 @@ def _word(action: Action, word: str) -> Content:
     return Content.styled(word, Style.from_meta({"@click": f"act({action!r})"})).stylize("underline")
 
 
-def _name(item: Shown) -> Content:
+def _name(item: BranchMessage) -> Content:
     written = "  ".join(filter(None, (clean(item.model), written_moment(item.message.created))))
     who = "You" if item.message.role == "user" else "Assistant"
     parts = [Content.assemble(f"{who}  ", (written, "not bold dim"))]

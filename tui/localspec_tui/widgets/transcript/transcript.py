@@ -18,15 +18,15 @@ from textual.reactive import Reactive, reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
-from localspec.chat.messages import Shown, Span
+from localspec.chat.messages import BranchMessage, Span
 from localspec.types.events import TextPiece
 from localspec_tui.widgets.origins import OriginLegend
-from localspec_tui.widgets.transcript.message import Looks, MessageView, prepare
+from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, prepare
 
 _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
-_MOST_MESSAGES: Final = 60
-_MOST_CHARACTERS: Final = 96_000
+_MAX_MESSAGES: Final = 60
+_MAX_CHARACTERS: Final = 96_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Window:
 
     def _is_large(self, sizes: Sequence[int]) -> bool:
         characters = sum(sizes[self.first : self.last])
-        return self.last - self.first > _MOST_MESSAGES or characters > _MOST_CHARACTERS
+        return self.last - self.first > _MAX_MESSAGES or characters > _MAX_CHARACTERS
 
 
 def _step(sizes: Sequence[int]) -> int:
@@ -125,7 +125,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._rows: dict[Widget, Region] = {}
         self.following = True  # the end stays in view
         self._pinned: Widget | None = None
-        self._items: list[Shown] = []
+        self._items: list[BranchMessage] = []
         self._window = Window()
         self._views: dict[int, MessageView] = {}
         self._earlier = MoreLine(markup=False)
@@ -142,7 +142,9 @@ class Transcript(VerticalScroll, can_focus=False):
         yield self._hint
         yield self._legend
 
-    async def show(self, items: Sequence[Shown], at: int | None = None, focus: int | None = None) -> None:
+    async def show(
+        self, items: Sequence[BranchMessage], at: int | None = None, focus: int | None = None
+    ) -> None:
         """Show a chat from its end, or around one of its messages, which is then marked.
 
         The message `focus` takes the focus over if one of those shown before has it.
@@ -158,7 +160,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self._stay_at(view)
         self._refresh_legend()
 
-    async def add(self, item: Shown) -> None:
+    async def add(self, item: BranchMessage) -> None:
         """Show one more message at the end."""
         async with self._moving:
             at_end = self.has_end()
@@ -172,7 +174,7 @@ class Transcript(VerticalScroll, can_focus=False):
             self._tell_more()
         self._refresh_legend()
 
-    async def replace(self, item: Shown) -> None:
+    async def replace(self, item: BranchMessage) -> None:
         """Show a message as it is now."""
         async with self._moving:
             index = self._index(item.message.id)
@@ -289,8 +291,8 @@ class Transcript(VerticalScroll, can_focus=False):
         return [len(item.message.content) for item in self._items]
 
     @property
-    def _looks(self) -> Looks:
-        return Looks(self.origins, self.thinking)
+    def _looks(self) -> DisplayOptions:
+        return DisplayOptions(self.origins, self.thinking)
 
     def _view(self, index: int) -> MessageView:
         return self._views[self._items[index].message.id]
@@ -318,7 +320,7 @@ class Transcript(VerticalScroll, can_focus=False):
         self._window = window
         self._tell_more()
         if views and views[-1].item.message.id == self._items[-1].message.id:
-            views[-1].catch_up(self._items[-1])
+            views[-1].append_missing(self._items[-1])
 
     async def _grow(self, window: Window) -> None:
         """Show the messages by which a larger window differs."""
