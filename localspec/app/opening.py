@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 M_co = TypeVar("M_co", bound=OpenModels, covariant=True)
 TUNED_FAN_OUT = 24  # outcomes to prepare, of the settings that a tuning tries
-Tell = Callable[[str], None]
+Reporter = Callable[[str], None]
 """Shows a line to the user who opens the models."""
 
 
@@ -127,7 +127,7 @@ def computes_on_cpu(via: Ask) -> bool:
 
 
 def placed(
-    files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
+    files: PairFiles, request: PairRequest, *, via: Ask | None, report: Reporter | None, explain: bool = False
 ) -> OpenPlan:
     """Plan the models on this machine; `tell` gets the plan, all of it with `explain`.
 
@@ -139,16 +139,16 @@ def placed(
     if not request.plans:
         return as_asked(files, request)
     plan = plan_pair(files, request, known_machine(may_measure=False, via=via))
-    _tell_plan(plan, tell, explain=explain)
+    _report_plan(plan, report, explain=explain)
     return plan
 
 
-def _tell_plan(plan: OpenPlan, tell: Tell | None, *, explain: bool) -> None:
+def _report_plan(plan: OpenPlan, report: Reporter | None, *, explain: bool) -> None:
     from localspec.hardware.placement.place import lines
 
-    if tell is not None and plan.placement is not None:
+    if report is not None and plan.placement is not None:
         for line in lines(plan.placement, explain=explain, template=plan.target.chat_template):
-            tell(line)
+            report(line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,30 +178,30 @@ class PlannedPair:
 
 
 def plan_to_open(
-    request: PairRequest, files: PairFiles, *, via: Ask | None, tell: Tell | None, explain: bool = False
+    request: PairRequest, files: PairFiles, *, via: Ask | None, report: Reporter | None, explain: bool = False
 ) -> PlannedPair:
     """Plan the pair with the tuned load options, if it was tuned; otherwise like `placed`."""
     if request.mode == "off":  # no settings would be looked up
-        return PlannedPair(request, placed(files, request, via=via, tell=tell, explain=explain))
+        return PlannedPair(request, placed(files, request, via=via, report=report, explain=explain))
     kept, trouble = everything()
     if request.mode == "ngram" or not kept or not _is_tuned(files, request, kept):
-        plan = placed(files, request, via=via, tell=tell, explain=explain)
+        plan = placed(files, request, via=via, report=report, explain=explain)
         return PlannedPair(request, plan, trouble=trouble)
     wide = replace(request, mode=None, max_fan_out=max(request.max_fan_out, TUNED_FAN_OUT))
-    plan = placed_with_draft(files, wide, via=via, tell=tell, explain=explain)
+    plan = placed_with_draft(files, wide, via=via, report=report, explain=explain)
     identity = identity_of(plan, via=via)
     return PlannedPair(request, as_tuned(plan, identity, request), identity, trouble)
 
 
 def placed_with_draft(
-    files: PairFiles, request: PairRequest, *, via: Ask | None, tell: Tell | None, explain: bool = False
+    files: PairFiles, request: PairRequest, *, via: Ask | None, report: Reporter | None, explain: bool = False
 ) -> OpenPlan:
     """Plan the models, with the draft model even if it is not expected to help, if it fits."""
-    plan = placed(files, request, via=via, tell=None)
+    plan = placed(files, request, via=via, report=None)
     if files.draft is not None and plan.draft is None:
         with suppress(UserError):  # not enough memory for both
-            plan = placed(files, replace(request, mode="sd"), via=via, tell=None)
-    _tell_plan(plan, tell, explain=explain)
+            plan = placed(files, replace(request, mode="sd"), via=via, report=None)
+    _report_plan(plan, report, explain=explain)
     return plan
 
 

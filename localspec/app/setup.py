@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec.app.fetching import files_of
-from localspec.app.opening import Tell, with_moved
+from localspec.app.opening import Reporter, with_moved
 from localspec.app.recommendation import RankedPair, find_target, ranking
 from localspec.errors import PairingError, UnavailableError, UnreachableError, UserError
 from localspec.hardware.device_info import Machine
@@ -72,12 +72,12 @@ class Setup:
         ]
         return tuple(usable[:most])
 
-    def choose(self, option: RankedPair, check: Check, tell: Tell) -> bool:
+    def choose(self, option: RankedPair, check: Check, report: Reporter) -> bool:
         """Choose a recommended pair; return whether some of its files have to be downloaded first."""
         self.option = option
         if option.missing:
             return True
-        self.models = files_of(option, check, tell)
+        self.models = files_of(option, check, report)
         return False
 
     def choose_files(self, names: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class Setup:
             )
         self.models = paths[0], paths[1]
 
-    def download(self, download: Download, check: Check, tell: Tell) -> None:
+    def download(self, download: Download, check: Check, report: Reporter) -> None:
         """Download what the chosen pair lacks; raises UserError, and then no longer recommends the model."""
         assert self.option is not None
         got = {}
@@ -115,7 +115,7 @@ class Setup:
                 if self._unreached > 1 and not self.may_retry:  # nothing else will come from there
                     self._unavailable |= {known.key for known in shipped().models if not known.packages}
                 raise
-        self.models = files_of(self.option.having(got), check, tell)
+        self.models = files_of(self.option.having(got), check, report)
 
     def plan(self) -> Sequence[str]:
         """Place the chosen models, and return the plan in lines.

@@ -67,7 +67,7 @@ class DeviceOffer:
             else:
                 return
 
-    def is_well(self, tell: Callable[[str], None]) -> bool:
+    def is_well(self, report: Callable[[str], None]) -> bool:
         """Start the process again if it has ended; return whether that helps."""
         if self._process.poll() is None:
             return True
@@ -75,9 +75,9 @@ class DeviceOffer:
         self._deaths.append(now)
         how = exit_words(self._process.returncode)
         if len(self._deaths) == _DEATHS and now - self._deaths[0] < _WITHIN_S:
-            tell(f"error: the server of {self._device} keeps ending ({how})")
+            report(f"error: the server of {self._device} keeps ending ({how})")
             return False
-        tell(f"the server of {self._device} has ended ({how}) and is started again")
+        report(f"the server of {self._device} has ended ({how}) and is started again")
         self._process = self._start()
         return True
 

@@ -123,7 +123,7 @@ def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
 
 
 def plan_to_tune(
-    request: PairRequest, source: ModelSource, tell: Callable[[str], None] | None = None
+    request: PairRequest, source: ModelSource, report: Callable[[str], None] | None = None
 ) -> OpenPlan:
     """Plan the models to tune on this machine; `tell` gets the whole plan.
 
@@ -132,7 +132,7 @@ def plan_to_tune(
     """
     wide = replace(request, mode=None, draft_length=None, max_fan_out=TUNED_FAN_OUT)
     files = find_files(wide, source)
-    return placed_with_draft(files, wide, via=None, tell=tell, explain=True)
+    return placed_with_draft(files, wide, via=None, report=report, explain=True)
 
 
 @dataclass(frozen=True, slots=True)

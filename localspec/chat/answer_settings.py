@@ -165,12 +165,12 @@ class SettingsSelector:
         self,
         models: OpenModels,
         tuned_for: TunedLookup = nothing_known,
-        tell: Callable[[str], object] = lambda _notice: None,
+        report: Callable[[str], object] = lambda _notice: None,
     ) -> None:
         """Take the models, the lookup of tuned settings, and a callback for settings that have gone stale."""
         self.models = models
         self._experience = tuned_for
-        self._tell = tell
+        self._report = report
         self._tuned: dict[TaskType, TunedChoice | None] = {}
 
     def options(self, profile: Profile, asked: SessionRequest) -> AnswerOptions:
@@ -218,7 +218,7 @@ class SettingsSelector:
         if task not in self._tuned:
             self._tuned[task] = tuned = self._experience(task)
             if tuned is not None and tuned.notice:
-                self._tell(tuned.notice)
+                self._report(tuned.notice)
         known = self._tuned[task]
         if known is None or known.settings is None or self._possible(known.settings.mode) is None:
             return None

@@ -39,7 +39,7 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.cli.shared.question import with_files
-from localspec.errors import ContextFullError, EngineError, StoreError, UserError, in_words
+from localspec.errors import ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import chats_file
@@ -359,7 +359,7 @@ class LineReader:
 def _piped_lines() -> Iterator[str]:
     """Yield the lines of a pipe or a file as they come; raises UserError where it cannot be read."""
     offset, stream = 0, sys.stdin.buffer
-    with in_words("standard input cannot be read", UserError, "use `localspec run` for one answer"):
+    with os_errors_as("standard input cannot be read", UserError, "use `localspec run` for one answer"):
         while data := stream.readline():
             if offset == 0 and is_wide(data):  # a line of it does not end at a byte
                 yield from decode_text(data + stream.read(), _INPUT).splitlines()

@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     request = with_config(pair_request(args))
     files = find_files(request)
     told: list[str] = []
-    placement = opening.placed(files, request, via=None, tell=told.append, explain=args.explain).placement
+    placement = opening.placed(files, request, via=None, report=told.append, explain=args.explain).placement
     assert placement is not None  # this command has no --no-fit
     template = files.chat_template
     for text in known_machine(again=False).notes:

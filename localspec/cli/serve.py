@@ -99,8 +99,8 @@ def main(argv: Sequence[str]) -> int:
         opening.start_worker(verbose=args.verbose) as first,
     ):
         opening.check_explained(request, explain=args.explain)
-        tell = say if args.explain else None
-        planned = plan_to_open(request, files, via=first.look, tell=tell, explain=args.explain)
+        report = say if args.explain else None
+        planned = plan_to_open(request, files, via=first.look, report=report, explain=args.explain)
         plan = replace(planned.plan, remembers_costs=True)
         saved = running.saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]

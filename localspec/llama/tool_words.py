@@ -22,7 +22,7 @@ PROBE = (
 """A conversation that shows how a chat template writes a call of `PROBE_TOOL`, and what it returned."""
 
 
-def in_words(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:
+def without_tool_roles(messages: Sequence[Message], tools: Sequence[str]) -> list[Message]:
     """Return a conversation without tools, with texts that describe the tools, calls and results.
 
     Results of tools become part of the user's messages, because templates may require alternating roles.

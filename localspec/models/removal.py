@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from localspec.errors import StoreError, UserError, in_words
+from localspec.errors import StoreError, UserError, os_errors_as
 from localspec.models.caches import ModelFolder, known_places, repository_of
 from localspec.models.local import LocalModel, find_models
 from localspec.models.verified import is_checksum
@@ -64,7 +64,7 @@ def remove(removal: Removal) -> None:
     for path in removal.paths:
         if not _is_own(path, caches):
             raise StoreError(f"cannot delete {path}: it is no longer in a cache")
-        with in_words(f"cannot delete {path}", StoreError):
+        with os_errors_as(f"cannot delete {path}", StoreError):
             path.unlink(missing_ok=True)
     for path in removal.paths:
         _prune(path.parent, caches)

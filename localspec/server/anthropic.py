@@ -24,12 +24,12 @@ _ALIKE = ("model", "max_tokens", "temperature", "top_k", "top_p", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
 
-def error(refusal: ApiError) -> Json:
+def error(failure: ApiError) -> Json:
     """Return an error as Anthropic words it."""
-    usual = "api_error" if refusal.status >= 500 else "invalid_request_error"
-    known = refusal.kind if refusal.status in (401, 403, 404) else usual
-    kind = _KINDS.get(refusal.status, known)
-    return {"type": "error", "error": {"type": kind, "message": refusal.message}}
+    usual = "api_error" if failure.status >= 500 else "invalid_request_error"
+    known = failure.kind if failure.status in (401, 403, 404) else usual
+    kind = _KINDS.get(failure.status, known)
+    return {"type": "error", "error": {"type": kind, "message": failure.message}}
 
 
 async def _asked(service: ChatService, request: Request) -> Chat:
@@ -51,7 +51,7 @@ async def _count(service: ChatService, request: Request) -> Response:
 async def _counted(service: ChatService, chat: Chat) -> int:
     """Return the number of prompt tokens, which a stream sends first."""
     count = service.queue.models.count_tokens
-    return await asyncio.to_thread(count, chat.messages, chat.asked.wishes.answer.tools)
+    return await asyncio.to_thread(count, chat.messages, chat.asked.overrides.answer.tools)
 
 
 def _in_openai_words(body: Json) -> Json:
@@ -143,8 +143,8 @@ class _Reply(ProtocolReply):
         content = [_block(block) for block in self.blocks.all]
         return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
 
-    def fails(self, refusal: ApiError) -> Json:
-        return error(refusal)
+    def fails(self, failure: ApiError) -> Json:
+        return error(failure)
 
     def _ending(self) -> Json:
         finished = self.blocks.finished

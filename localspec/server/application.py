@@ -27,7 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
 from localspec.server import anthropic, engine, openai, responses, service, texts
-from localspec.server.exchange import GONE, error, refusal, without_content
+from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.service import ChatService, Handler
 
 MAX_HEADER = 64 * 2**10  # bytes
@@ -66,9 +66,9 @@ class AccessPolicy:
 class LoggedApplication:
     """Logs a line for every request that is rejected or fails, without the client's data."""
 
-    def __init__(self, application: ASGIApp, tell: Callable[[str], object]) -> None:
+    def __init__(self, application: ASGIApp, report: Callable[[str], object]) -> None:
         """Remember what answers, and who hears."""
-        self._application, self._tell = application, tell
+        self._application, self._report = application, report
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -88,27 +88,27 @@ class LoggedApplication:
             failure = scope.get("state", {}).get("failure", failure)
             asked = safe_line(f"{scope.get('method')} {scope.get('path')}")[:_LONGEST_PATH]
             if isinstance(failure, TimeoutError):
-                self.tell(f"{asked}  dropped: its client does not read")
-            elif failure is not None and refusal(failure).status != GONE:
-                self.tell(f"{asked}  {refusal(failure).status} {without_content(failure)}")
+                self.report(f"{asked}  dropped: its client does not read")
+            elif failure is not None and to_api_error(failure).status != GONE:
+                self.report(f"{asked}  {to_api_error(failure).status} {without_content(failure)}")
             elif failure is None and status >= 400:
-                self.tell(f"{asked}  {status}")
+                self.report(f"{asked}  {status}")
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Log a line, after the time."""
-        self._tell(f"{time.strftime('%H:%M:%S')}  {line}")
+        self._report(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
-def application(served: ChatService, doors: AccessPolicy) -> LoggedApplication:
+def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
     """Return the ASGI application."""
 
     async def answer(handler: Handler, request: Request) -> Response:
-        doors.check(request)
+        policy.check(request)
         return await handler(served, request)
 
     async def fail(request: Request, failed: Exception) -> Response:
         request.state.failure = failed
-        refused, words = refusal(failed), errors.get(request.url.path, error)
+        refused, words = to_api_error(failed), errors.get(request.url.path, error)
         return JSONResponse(words(refused), refused.status)
 
     errors = {path: protocol.error for protocol in _PROTOCOLS for path in protocol.handlers}
@@ -118,15 +118,15 @@ def application(served: ChatService, doors: AccessPolicy) -> LoggedApplication:
         for path, handler in protocol.handlers.items()
     ]
     cors = Middleware(
-        CORSMiddleware, allow_origins=list(doors.origins), allow_methods=["*"], allow_headers=["*"]
+        CORSMiddleware, allow_origins=list(policy.origins), allow_methods=["*"], allow_headers=["*"]
     )
     found = Starlette(
         routes=routes,
-        middleware=[cors] if doors.origins else [],
+        middleware=[cors] if policy.origins else [],
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
-    return LoggedApplication(found, served.tell)
+    return LoggedApplication(found, served.report)
 
 
 def _host(header: str) -> str:
@@ -163,7 +163,7 @@ class _HeaderTimeoutProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(msg)
         assert isinstance(self.config.app, LoggedApplication)
-        self.config.app.tell("400 the data is not HTTP")
+        self.config.app.report("400 the data is not HTTP")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

@@ -158,6 +158,6 @@ class ProtocolReply(ABC):
     def whole(self) -> Json:
         """Return the complete answer."""
 
-    def fails(self, refusal: ApiError) -> Json:
+    def fails(self, failure: ApiError) -> Json:
         """Return the event for an answer that failed after its start."""
-        return error(refusal)
+        return error(failure)

@@ -55,13 +55,18 @@ class ApiError:
     message: str
 
 
-def error(refusal: ApiError) -> Json:
+def error(failure: ApiError) -> Json:
     """Return an error as OpenAI words it."""
-    told = {"message": refusal.message, "type": refusal.kind, "param": None, "code": refusal.status}
+    told = {
+        "message": failure.message,
+        "type": failure.kind,
+        "param": None,
+        "code": failure.status,
+    }
     return {"error": told}
 
 
-def refusal(error: Exception) -> ApiError:
+def to_api_error(error: Exception) -> ApiError:
     """Convert an error to the one sent to the client."""
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, _kind(error.status_code), error.detail)
@@ -80,7 +85,7 @@ def refusal(error: Exception) -> ApiError:
 
 def without_content(error: Exception) -> str:
     """Return a log line for an error: its kind, and its message if that has no client data."""
-    refused = refusal(error)
+    refused = to_api_error(error)
     if isinstance(error, UserError) and not isinstance(error, ContextFullError | BodyError):
         return refused.kind
     if isinstance(error, EngineError) and not isinstance(error, EngineDied | QueueFullError | Cancelled):
@@ -192,7 +197,7 @@ async def _frames(
         yield last
     except LocalSpecError as error:
         request.state.failure = error
-        yield _frame(failed(refusal(error)))
+        yield _frame(failed(to_api_error(error)))
     finally:
         await _given_up(event)
         await events.aclose()

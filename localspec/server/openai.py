@@ -82,11 +82,11 @@ async def _answers(
     service: ChatService, asked: QueuedRequest, number: int
 ) -> AsyncGenerator[GenerationEvent]:
     """Yield the events of several answers, one after the other; each finds the prompt in the KV cache."""
-    answer = asked.wishes.answer
+    answer = asked.overrides.answer
     for index in range(number):
         another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
-        wishes = replace(asked.wishes, answer=another)
-        async with aclosing(service.answer(replace(asked, wishes=wishes))) as events:
+        overrides = replace(asked.overrides, answer=another)
+        async with aclosing(service.answer(replace(asked, overrides=overrides))) as events:
             async for event in events:
                 yield event
 
@@ -189,7 +189,7 @@ class Chat:
 
     def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
-        reader = AnswerReader(self.form, self.asked.wishes.answer.tools)
+        reader = AnswerReader(self.form, self.asked.overrides.answer.tools)
         return BlockStream(reader, parallel=self.body.parallel_tool_calls is not False)
 
 
@@ -396,7 +396,7 @@ class _Reply(ProtocolReply):
     ) -> None:
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
-        self._is_chat = not isinstance(asked.wishes.answer.prompt, str)
+        self._is_chat = not isinstance(asked.overrides.answer.prompt, str)
         self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer

@@ -37,7 +37,7 @@ class QueuedRequest:
     """A queued request: its profile, and the settings that override it."""
 
     profile: Profile
-    wishes: SessionRequest
+    overrides: SessionRequest
     work: EngineTask | None = None  # instead of an answer: a request of an attached screen
     name: str = ""  # by which it can be cancelled
 
@@ -59,7 +59,7 @@ class Job:
     paused: int | None = None  # its number among the models' paused answers
     tried_again: bool = False
 
-    def tell(self, event: GenerationEvent | LocalSpecError | None) -> None:
+    def send(self, event: GenerationEvent | LocalSpecError | None) -> None:
         """Pass an event on; None after the last one."""
         with suppress(RuntimeError):  # the loop has ended, and its clients with it
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
@@ -86,10 +86,10 @@ class EngineQueue:
         open_models: Callable[[], SharedModels],
         tuned_for: TunedLookup,
         parallel: int = 4,
-        tell: Callable[[str], object] = lambda _line: None,
+        report: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `tell` is called at every death."""
-        self._open, self.tuned_for, self._parallel, self._tell = open_models, tuned_for, parallel, tell
+        self._open, self.tuned_for, self._parallel, self._report = open_models, tuned_for, parallel, report
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -188,7 +188,7 @@ class EngineQueue:
                 if not is_over:
                     self._jobs.append(job)
             if is_over:
-                job.tell(error)
+                job.send(error)
 
     def _next(self) -> Job | None:
         """Return the next job, None at the end."""
@@ -234,7 +234,7 @@ class EngineQueue:
             if job.given_up.is_set() or job.cancelled:
                 self.models.cancel()
             if job.asked.work is not None or not isinstance(event, RoundDone):
-                job.tell(event)
+                job.send(event)
             if not pauses and self._is_due(job, is_over=time.monotonic() > ends):
                 pauses = True
                 self.models.pause()
@@ -247,7 +247,7 @@ class EngineQueue:
         asked = job.asked
         if asked.work is not None:
             return asked.work(self.models)
-        return self.models.generate(self._chooser.options(asked.profile, asked.wishes).request)
+        return self.models.generate(self._chooser.options(asked.profile, asked.overrides).request)
 
     def _is_due(self, job: Job, *, is_over: bool) -> bool:
         """Return whether another job is next: at the end of a turn, or at once for a first token."""
@@ -263,12 +263,12 @@ class EngineQueue:
             for job in self._jobs:
                 job.paused, job.read = None, 0
         for job in lost:
-            job.tell(EngineDied(str(died)))
+            job.send(EngineDied(str(died)))
         self.trouble = str(died)
         with suppress(LocalSpecError):
             self._reopen()
         now = f"cannot be opened again: {self.trouble}" if self.trouble else "are open again"
-        self._tell(f"{time.strftime('%H:%M:%S')}  {died}; the models {now}")
+        self._report(f"{time.strftime('%H:%M:%S')}  {died}; the models {now}")
 
     def _reopen(self) -> None:
         """Open the models again; raises EngineDied."""

@@ -121,8 +121,8 @@ class _Reply(ProtocolReply):
         response = self.whole()
         yield self._event(f"response.{response['status']}", response=response)
 
-    def fails(self, refusal: ApiError) -> Json:
-        told = {"status": "failed", "error": {"code": "server_error", "message": refusal.message}}
+    def fails(self, failure: ApiError) -> Json:
+        told = {"status": "failed", "error": {"code": "server_error", "message": failure.message}}
         return self._event("response.failed", response=self.whole() | told)
 
     def whole(self) -> Json:

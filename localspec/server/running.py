@@ -52,6 +52,6 @@ def access(host: str, key: str | None, origins: Collection[str], *, is_local: bo
     return AccessPolicy(key, hosts, frozenset(origins))
 
 
-def run(service: ChatService, doors: AccessPolicy, listener: socket.socket) -> None:
+def run(service: ChatService, policy: AccessPolicy, listener: socket.socket) -> None:
     """Serve until the program is told to end."""
-    http_server(application(service, doors)).run(sockets=[listener])
+    http_server(application(service, policy)).run(sockets=[listener])

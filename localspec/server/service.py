@@ -35,7 +35,7 @@ class ChatService:
     profiles: Mapping[str, Profile]
     usual: str  # the profile of requests that name none
     asked: SessionRequest  # settings by flags, for what requests leave open
-    tell: Callable[[str], object] = lambda _line: None
+    report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
 
     def profile(self, model: str | None) -> Profile:
@@ -69,7 +69,7 @@ class ChatService:
                         finished = event
                         self._count(asked, event.summary, time.monotonic() - began)
                     elif isinstance(event, ModeChanged) and event.draft_failed:
-                        self.tell(note(event))
+                        self.report(note(event))
                     yield event
         finally:
             self.totals["failed"] += finished is None
@@ -80,7 +80,7 @@ class ChatService:
         self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
         line = summary_line("", summary).strip()
         waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""
-        self.tell(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
+        self.report(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 
 
 Handler = Callable[[ChatService, Request], Awaitable[Response]]

@@ -66,7 +66,7 @@ async def _detokenize(service: ChatService, request: Request) -> Response:
 
 async def _apply_template(service: ChatService, request: Request) -> Response:
     chat = await asked_in_chat(service, read(Body, await read_json(request)))
-    models, wanted = service.queue.models, chat.asked.wishes.answer
+    models, wanted = service.queue.models, chat.asked.overrides.answer
     return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 

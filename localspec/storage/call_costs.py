@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import LocalSpecError, StoreError, in_words
+from localspec.errors import LocalSpecError, StoreError, os_errors_as
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity
 from localspec.storage.paths import data_dir
@@ -105,7 +105,7 @@ def keep_costs(path: Path, now: float, verify: Points, step: Points) -> None:
 
 def forget_costs(identity: Identity) -> None:
     """Drop the costs of a pair, however it was opened; raises StoreError or UserError."""
-    with in_words("cannot delete what calls cost", StoreError):
+    with os_errors_as("cannot delete what calls cost", StoreError):
         for path in _folder().glob(f"{identity.pair}-*.json"):
             path.unlink(missing_ok=True)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from localspec.errors import StoreError, in_words
+from localspec.errors import StoreError, os_errors_as
 from localspec.storage.paths import PRIVATE_FILE, make_private_folder, read_plain, write_atomically
 from localspec.values import InvalidValueError, plain, read
 
@@ -72,5 +72,5 @@ class JsonFile(Generic[T]):
             raise StoreError(f"cannot write `{self.path}`: another program is using it") from None
 
     def _make_folder(self) -> None:
-        with in_words(f"cannot write `{self.path}`", StoreError):
+        with os_errors_as(f"cannot write `{self.path}`", StoreError):
             make_private_folder(self.path.parent)

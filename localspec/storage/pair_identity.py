@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from localspec.errors import ModelFileError, in_words
+from localspec.errors import ModelFileError, os_errors_as
 from localspec.gguf import part_name
 from localspec.storage.paths import expanded
 from localspec.types.models import ModelOptions
@@ -141,7 +141,7 @@ def fingerprint(path: Path) -> str:
     For a model in several files, `path` is the first. Raises `ModelFileError`.
     """
     split = part_name(path.name)
-    with in_words(f"{path} cannot be read", ModelFileError):
+    with os_errors_as(f"{path} cannot be read", ModelFileError):
         parts = [path.with_name(name) for name in (split.every if split else [path.name])]
         return _fingerprint(tuple((part, part.stat().st_size, part.stat().st_mtime_ns) for part in parts))
 

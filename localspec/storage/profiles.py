@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
-from localspec.errors import UserError, in_words
+from localspec.errors import UserError, os_errors_as
 from localspec.storage.paths import make_private_folder, write_atomically
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table, read_written
 from localspec.types.request import (
@@ -227,7 +227,7 @@ def change_profile(name: str, changes: Changes, folder: Path) -> None:
 
 def write_own(path: Path, data: bytes) -> None:
     """Write a profile of the user's own; raises UserError and StoreError."""
-    with in_words(f"cannot make the folder `{path.parent}`"):
+    with os_errors_as(f"cannot make the folder `{path.parent}`"):
         make_private_folder(path.parent)
     write_atomically(path, data)
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
-from localspec.errors import UserError, in_words
+from localspec.errors import UserError, os_errors_as
 from localspec.storage.paths import read_plain
 from localspec.values import ONE_LINE, TEXT, InvalidValueError, Line, read, read_fields, shown
 
@@ -154,7 +154,7 @@ def read_table(path: Path) -> TomlTable:
 
 def read_written(path: Path) -> bytes:
     """Parse the text of a file; raises UserError."""
-    with in_words(f"cannot read {path}"):
+    with os_errors_as(f"cannot read {path}"):
         return read_plain(path, MAX_FILE)
 
 

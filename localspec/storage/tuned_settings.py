@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from localspec.errors import StoreError, in_words
+from localspec.errors import StoreError, os_errors_as
 from localspec.storage.call_costs import forget_costs
 from localspec.storage.json_file import JsonFile, warn
 from localspec.storage.pair_identity import Identity, ModelFacts, changes
@@ -190,7 +190,7 @@ def _rewriting() -> Iterator[_Contents]:
     A file that cannot be read, perhaps a newer program's, is set aside.
     """
     file = _file()
-    with in_words(f"cannot write `{file.path}`", StoreError), file.locked(TIMEOUT_S):
+    with os_errors_as(f"cannot write `{file.path}`", StoreError), file.locked(TIMEOUT_S):
         contents, note = _read()
         yield contents
         if note:

@@ -14,7 +14,7 @@ from itertools import islice
 
 from localspec.benchmark.harness import answered
 from localspec.decoding.measurements import Costs, Trace, TraceSegment
-from localspec.errors import UserError, in_words
+from localspec.errors import UserError, os_errors_as
 from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
 from localspec.storage import tuned_settings
@@ -104,7 +104,7 @@ class TuningRun:
         """Do what is not done yet; raises `UserError` while another program tunes."""
         from filelock import FileLock, Timeout  # 20 ms
 
-        with in_words(f"cannot make the folder `{data_dir()}`"):
+        with os_errors_as(f"cannot make the folder `{data_dir()}`"):
             make_private_folder(data_dir())
         try:
             with FileLock(data_dir() / "tune.lock", timeout=0, mode=PRIVATE_FILE):

@@ -17,7 +17,7 @@ from typing import Any
 from zipfile import BadZipFile
 
 from localspec.decoding.measurements import Costs, TraceSegment
-from localspec.errors import ContextFullError, EngineError, StoreError, in_words
+from localspec.errors import ContextFullError, EngineError, StoreError, os_errors_as
 from localspec.storage.json_file import JsonFile
 from localspec.storage.paths import data_dir, make_private_folder, write_atomically
 from localspec.storage.profiles import Profile
@@ -74,7 +74,7 @@ class RunFolder:
     def path(self) -> Path:
         """Return the folder, made where it was missing; raises StoreError."""
         path = data_dir() / "tuning" / self.pair
-        with in_words(f"cannot make the folder `{path}`", StoreError):
+        with os_errors_as(f"cannot make the folder `{path}`", StoreError):
             make_private_folder(path.parent)
             make_private_folder(path)
         return path

@@ -206,7 +206,7 @@ def test_models_sit_as_the_mode_needs_that_needs_most(
     asked: list[tuple[str | None, Ask | None]] = []
     monkeypatch.setattr(opening, "placed", placed)
     models = runtime()
-    pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, tell=print)
+    pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, report=print)
     assert asked == [(mode, models.look)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
@@ -228,7 +228,7 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
 
     monkeypatch.setattr(opening, "plan_to_open", plan_to_open)
     asked = replace(REQUEST, modes=("off", "ssd", "tuned"), prompts=(CODING,))
-    pair, tuned = placed_pair(asked, PairRequest(), FILES, models, tell=print)
+    pair, tuned = placed_pair(asked, PairRequest(), FILES, models, report=print)
     assert (pair.draft, pair.max_fan_out) == (SMALL, 24)
     assert not pair.remembers_costs  # what is compared is measured now
     assert tuned == {"coding": SSD}

@@ -55,9 +55,9 @@ def parsed(*flags: str) -> tuple[OpenPlan, OpenPlan]:
     request = with_config(pair_request(args))
     files = find_files(request, TERMINAL)
     check_explained(request, explain=args.explain)
-    tell = say if args.explain else None
+    report = say if args.explain else None
     return as_asked(files, request), opening.placed(
-        files, request, via=lambda: iter(()), tell=tell, explain=args.explain
+        files, request, via=lambda: iter(()), report=report, explain=args.explain
     )
 
 

@@ -64,7 +64,7 @@ def unplaced(*flags: str) -> OpenPlan:
 
 
 def planned(request: PairRequest) -> OpenPlan:
-    return plan_to_open(request, found(request), via=None, tell=None).plan
+    return plan_to_open(request, found(request), via=None, report=None).plan
 
 
 def placed(monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], *flags: str) -> OpenPlan:

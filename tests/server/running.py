@@ -40,13 +40,13 @@ class Served:
 
 
 @contextmanager
-def serving(open_models: Callable[[], SharedModels], doors: AccessPolicy | None = None) -> Iterator[Served]:
+def serving(open_models: Callable[[], SharedModels], policy: AccessPolicy | None = None) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
-    queue = EngineQueue(open_models, nothing_known, tell=lines.append)
+    queue = EngineQueue(open_models, nothing_known, report=lines.append)
     service = ChatService(queue, known, "auto", SessionRequest(), lines.append)
-    server = http_server(application(service, doors or AccessPolicy()))
+    server = http_server(application(service, policy or AccessPolicy()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from localspec.errors import EngineError
-from localspec.llama.tool_words import in_words
+from localspec.llama.tool_words import without_tool_roles
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
     Finished,
@@ -32,7 +32,7 @@ class TellingModels(TurningModels):
 
     def render(self, request: Request) -> str:
         assert not isinstance(request.prompt, str)
-        said = in_words(request.prompt, request.tools)
+        said = without_tool_roles(request.prompt, request.tools)
         turns = "".join(f"<|im_start|>{each.role}\n{each.content}<|im_end|>\n" for each in said)
         return f"{turns}<|im_start|>assistant\n{self.opens if self._thinks(request) else ''}"
 

@@ -32,8 +32,8 @@ def made_up() -> Iterator[Served]:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[Served]:
     """A server with a key, and a page that may ask."""
-    doors = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
-    with serving(TurningModels, doors) as running:
+    policy = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
+    with serving(TurningModels, policy) as running:
         yield running
 
 

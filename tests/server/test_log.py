@@ -86,8 +86,8 @@ def test_a_body_that_is_no_json_is_not_repeated(made_up: Served, lines: list[str
 
 
 def test_who_is_not_let_in_leaves_a_line() -> None:
-    doors = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
-    with serving(TurningModels, doors) as guarded:
+    policy = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
+    with serving(TurningModels, policy) as guarded:
         guarded.post(CHAT, ASK)
         guarded.post(CHAT, ASK, {"Authorization": "Bearer s3cret", "Origin": "https://evil.example"})
         preflight = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}

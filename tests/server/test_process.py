@@ -19,7 +19,7 @@ import pytest
 
 from localspec.cli.serve import main
 from localspec.errors import UserError
-from tests.inference.worker.processes import END_TOKENS, TIMEOUT_S, ROOT, ends
+from tests.inference.worker.processes import END_TOKENS, ROOT, TIMEOUT_S, ends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are others there")
 ENDLESS = {

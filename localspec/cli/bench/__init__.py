@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(verbose=args.verbose)
     with opening.start_worker(verbose=args.verbose) as models, ExitStack() as processes:
         opening.check_explained(asked_pair, explain=args.explain)
-        pair, tuned = placed_pair(request, asked_pair, files, models, tell=say, explain=args.explain)
+        pair, tuned = placed_pair(request, asked_pair, files, models, report=say, explain=args.explain)
         opening.load(models, pair)
         opening.tell_notes(models, pair, asked_pair)
         if args.explain:

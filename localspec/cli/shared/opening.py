@@ -49,7 +49,7 @@ def find_files(request: PairRequest) -> PairFiles:
 def place(request: PairRequest, files: PairFiles, worker: Worker, *, explain: bool) -> OpenPlan:
     """Plan the models of a request, without tuned settings; raises UserError."""
     check_explained(request, explain=explain)
-    return opening.placed(files, request, via=worker.look, tell=say if explain else None, explain=explain)
+    return opening.placed(files, request, via=worker.look, report=say if explain else None, explain=explain)
 
 
 def check_explained(request: PairRequest, *, explain: bool) -> None:
@@ -65,8 +65,8 @@ def opened(
     """Open models as was found best for them, until the context ends; raises UserError and EngineError."""
     with start_worker(verbose=verbose) as worker:
         check_explained(request, explain=explain)
-        tell = say if explain else None
-        planned = opening.plan_to_open(request, files, via=worker.look, tell=tell, explain=explain)
+        report = say if explain else None
+        planned = opening.plan_to_open(request, files, via=worker.look, report=report, explain=explain)
         plan = replace(planned.plan, remembers_costs=True)
         load(worker, plan)
         tell_notes(worker, plan, request)
@@ -104,7 +104,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
     """Download a model with progress on standard error, as `fetching.fetch` does, and return its file."""
     from localspec.app import fetching
 
-    def tell(text: str) -> None:
+    def report(text: str) -> None:
         status.clear()
         say(text)
 
@@ -114,7 +114,7 @@ def fetch(reference: Reference, *, force: bool = False) -> Path:
 
     try:
         with ConsoleStatus() as status:
-            return fetching.fetch(reference, tell, on_progress, force=force)
+            return fetching.fetch(reference, report, on_progress, force=force)
     except KeyboardInterrupt:
         say(f"stopped; the download so far is saved, and `localspec pull {reference}` resumes it")
         raise

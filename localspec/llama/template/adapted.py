@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from localspec.llama.template.traits import Conversation, TemplateTraits
-from localspec.llama.tool_words import in_words
+from localspec.llama.tool_words import without_tool_roles
 from localspec.types.request import Message
 
 _NOBODY = Message("user", "")
@@ -20,7 +20,7 @@ def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
         if traits.takes_tools:
             messages = tuple(_with_simple_calls(messages, traits))
         else:
-            messages, tools = _with_system_folded(in_words(messages, tools), traits), ()
+            messages, tools = _with_system_folded(without_tool_roles(messages, tools), traits), ()
     return Conversation(_with_turns(messages, traits), tools)
 
 

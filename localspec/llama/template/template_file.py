@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.errors import ModelFileError, UserError, in_words
+from localspec.errors import ModelFileError, UserError, os_errors_as
 from localspec.llama.rendering import renderer
 from localspec.storage.paths import read_plain
 from localspec.storage.text_file import decode_text
@@ -19,7 +19,7 @@ _MARK = "localspecprobe"
 def read_template(path: Path) -> str:
     """Read the text of a template; raises `UserError` for a file without one."""
     what = f"the chat template {path}"
-    with in_words(f"{what} cannot be read", UserError, _WHERE):
+    with os_errors_as(f"{what} cannot be read", UserError, _WHERE):
         data = read_plain(path, LARGEST)
     text = decode_text(data, what)
     if not text.strip():

@@ -26,7 +26,7 @@ from localspec.models.pair_request import ModelChoice
 from localspec.types.models import ModelInfo
 from localspec_tui.keys import KeyFooter
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | RankedPair]]
 _LOOKS_S = 0.3  # at downloads
@@ -83,7 +83,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
                     return
                 self.call_later(self._take, row)
         except LocalSpecError as error:
-            problem = in_words(error)
+            problem = error_line(error)
         self.call_later(self._take, None, problem)
 
     def _take(self, row: LocalTarget | RankedPair | None, problem: str = "") -> None:
@@ -166,7 +166,7 @@ class ModelsScreen(ModalScreen[ModelChoice | None]):
                     self.dismiss(choice)
                     return
         except LocalSpecError as error:
-            self._said = in_words(error)
+            self._said = error_line(error)
         self._explain()
 
     def _choice(self, row: LocalTarget | RankedPair) -> ModelChoice:

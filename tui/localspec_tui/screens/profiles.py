@@ -24,7 +24,7 @@ from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, p
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 
 class ProfilesScreen(ModalScreen[tuple[str, bool]]):
@@ -88,7 +88,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
             if self._list.highlighted is not None:
                 await doing[what](known[self._list.highlighted])
         except (LocalSpecError, OSError) as error:
-            self._note.update(in_words(error))
+            self._note.update(error_line(error))
 
     async def _copy(self, like: Profile) -> None:
         title = await self.app.push_screen_wait(EditScreen(f"New profile like {like.title}: its title", ""))
@@ -106,7 +106,7 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
         except SuspendNotSupported:
             raise UserError("this terminal cannot be lent to an editor") from None
         except UserError as error:
-            await self._show(profile.name, in_words(error))  # the file may be another all the same
+            await self._show(profile.name, error_line(error))  # the file may be another all the same
             return
         ended = f"the editor ended with code {code}; " if code else ""
         await self._show(profile.name, ended + ("saved" if is_changed else "nothing was changed"))

@@ -19,7 +19,7 @@ from localspec.errors import LocalSpecError, UserError
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchInput
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 
 class SettingRow(Horizontal):
@@ -158,7 +158,7 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
         try:
             told = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
         except LocalSpecError as error:
-            self._hint.update(in_words(error))
+            self._hint.update(error_line(error))
         else:
             self.dismiss((told, "context" in changed))
 

@@ -48,7 +48,7 @@ from localspec.units import ago, duration
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialogs import TickList
 from localspec_tui.widgets.explained import ExplainedText
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 TICKS_PER_S = 8
 TASKS: tuple[TaskType, ...] = get_args(TaskType)
@@ -296,7 +296,7 @@ class TuneScreen(ModalScreen[None]):
             tasks = " ".join(choice.tasks)
             outcome = Content(f"Stopped; results so far are saved. /tune {tasks}, then r, resumes")
         except Exception as error:  # noqa: BLE001 - the view reports it
-            outcome = Content.styled(f"Tuning ended: {in_words(error)}", "$text-error")
+            outcome = Content.styled(f"Tuning ended: {error_line(error)}", "$text-error")
         self._look()
         self._outcome = outcome
         self._draw()

@@ -162,7 +162,7 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def in_words(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error as one line, with what to do about it."""
     if isinstance(error, UserError) and error.hint:
         return f"{error.message}{'' if error.message.endswith('?') else ';'} {error.hint}"

@@ -50,7 +50,7 @@ from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.status import TitleBar, in_words
+from localspec_tui.widgets.status import TitleBar, error_line
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
@@ -285,7 +285,7 @@ class ChatPane(Vertical):
                 self.status.say(f"{error}; the text so far is saved", is_error=True)
                 self.loader.reopen(answer.models)
             case _:
-                self.status.say(in_words(error), is_error=True)
+                self.status.say(error_line(error), is_error=True)
 
     def offer_local_models(self, problem: str, otherwise: str = "") -> None:
         """Ask whether to open the models on this machine instead, or do `otherwise`, if anything, at once."""

@@ -53,7 +53,7 @@ from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar, title_shown
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 if TYPE_CHECKING:
     from localspec_tui.screens.models import FindModels
@@ -162,7 +162,7 @@ class ChatScreen(Screen[int]):
             self._show_fetches()
         await self.pane.status.show_state(state)
         if isinstance(state, Failed):
-            self.pane.offer_local_models(f"{in_words(state.error)}.")
+            self.pane.offer_local_models(f"{error_line(state.error)}.")
         self.refresh_bindings()
 
     # --- other models ---
@@ -250,7 +250,7 @@ class ChatScreen(Screen[int]):
         try:
             chats = await asyncio.to_thread(lambda: (*store.unsent(), *store.chats(), *store.deleted()))
         except StoreError as error:
-            self.say(in_words(error))
+            self.say(error_line(error))
         else:
             here = self.session.chat.info.id
             self._sidebar.show([each for each in chats if each.messages or each.id != here], here)

@@ -18,7 +18,7 @@ from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
 from localspec.inference.interface import QuickChooser
-from localspec_tui.widgets.status import StatusLine, context_part, in_words
+from localspec_tui.widgets.status import StatusLine, context_part, error_line
 
 UNOPENED = "no models are open; the next prompt opens them"
 STUCK = "the model process is not responding; Esc again restarts it"
@@ -52,7 +52,7 @@ class ChatStatus(StatusLine):
         try:
             await action
         except LocalSpecError as error:
-            self.say(in_words(error), is_error=True)
+            self.say(error_line(error), is_error=True)
         else:
             self.clear_error()
 

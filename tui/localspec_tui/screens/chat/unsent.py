@@ -24,7 +24,7 @@ from localspec.models.default_pair import on_this_computer
 from localspec.types.request import Message
 from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
-from localspec_tui.widgets.status import in_words
+from localspec_tui.widgets.status import error_line
 
 REST_S = 0.4
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
@@ -63,7 +63,7 @@ class ChatComposer(Composer):
             self.wait(text)
         else:
             self.text = text
-        self._refused, self._said = text, in_words(error)
+        self._refused, self._said = text, error_line(error)
         self._status.say(self._said, is_error=True)
 
     def begin_command(self, name: str) -> None:
@@ -133,7 +133,7 @@ class ChatComposer(Composer):
                 counts = [count((Message("user", file.text),)) for file in files]
                 check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
-            return in_words(error), tokens
+            return error_line(error), tokens
         lines = [describe(*pair) for pair in zip(files, counts, strict=True)]
         return "; ".join((*lines, *unread_lines)), tokens
 
