@@ -99,8 +99,8 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
             texts.append(block)
     if texts or calls or not isinstance(content, list):
         text = text_of(texts if isinstance(content, list) else content, f"{where}.content")
-        said: Json = {"role": turn.get("role"), "content": text}
-        yield said | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
+        message: Json = {"role": turn.get("role"), "content": text}
+        yield message | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
 
 
 class _Reply(ProtocolReply):
@@ -118,12 +118,12 @@ class _Reply(ProtocolReply):
             "model": chat.asked.profile.name,
         }
 
-    def begins(self) -> Iterator[Json]:
+    def first_events(self) -> Iterator[Json]:
         usage = {"input_tokens": self._tokens, "output_tokens": 0}
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": message}
 
-    def tells(self, step: BlockEvent) -> Iterator[Json]:
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
         block, index = step.block, step.block.index
         if step.kind == "ends":
             yield {"type": "content_block_stop", "index": index}
@@ -135,15 +135,15 @@ class _Reply(ProtocolReply):
             delta = {"type": kind, name: step.added}
             yield {"type": "content_block_delta", "index": index, "delta": delta}
 
-    def ends(self) -> Iterator[Json]:
+    def last_events(self) -> Iterator[Json]:
         yield {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
         yield {"type": "message_stop"}
 
-    def whole(self) -> Json:
+    def complete(self) -> Json:
         content = [_block(block) for block in self.blocks.all]
         return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
 
-    def fails(self, failure: ApiError) -> Json:
+    def error_event(self, failure: ApiError) -> Json:
         return error(failure)
 
     def _ending(self) -> Json:

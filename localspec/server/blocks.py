@@ -118,46 +118,48 @@ class ProtocolReply(ABC):
     ) -> Response:
         """Return the response: a stream of events, or all in one when the answer is complete."""
         if streams:
-            return await streamed(request, self._told(events), self.fails, self.last_frame, self.waiting)
+            return await streamed(
+                request, self._stream(events), self.error_event, self.last_frame, self.waiting
+            )
         return JSONResponse(await unless_gone(request, self._whole(events)))
 
-    async def _told(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
+    async def _stream(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
         begun = False
         async with aclosing(events):  # an answer without a reader ends at once
             async for event in events:
                 if not begun:  # not before: what is wrong with a request shows until then, in the status
                     begun = True
-                    for told in self.begins():
-                        yield told
+                    for payload in self.first_events():
+                        yield payload
                 for step in self.blocks.take(event):
-                    for told in self.tells(step):
-                        yield told
+                    for payload in self.events_of(step):
+                        yield payload
                 if isinstance(event, Finished):
                     begun = False  # another answer to the same may follow
-                    for told in self.ends():
-                        yield told
+                    for payload in self.last_events():
+                        yield payload
 
     async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json:
-        async for _ in self._told(events):
+        async for _ in self._stream(events):
             pass
-        return self.whole()
+        return self.complete()
 
-    def begins(self) -> Iterator[Json]:
+    def first_events(self) -> Iterator[Json]:
         """Yield the first events of a stream."""
         yield from ()
 
     @abstractmethod
-    def tells(self, step: BlockEvent) -> Iterator[Json]:
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
         """Yield the events of a step."""
 
     @abstractmethod
-    def ends(self) -> Iterator[Json]:
+    def last_events(self) -> Iterator[Json]:
         """Yield the last events of a stream."""
 
     @abstractmethod
-    def whole(self) -> Json:
+    def complete(self) -> Json:
         """Return the complete answer."""
 
-    def fails(self, failure: ApiError) -> Json:
+    def error_event(self, failure: ApiError) -> Json:
         """Return the event for an answer that failed after its start."""
         return error(failure)

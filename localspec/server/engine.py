@@ -30,8 +30,8 @@ Verb = Callable[[ChatService, bytes], Awaitable[object]]
 
 
 async def _answered(verb: Verb, service: ChatService, request: Request) -> Response:
-    told = to_json(await verb(service, await read_body(request)))
-    return Response(told, media_type="application/json")
+    payload = to_json(await verb(service, await read_body(request)))
+    return Response(payload, media_type="application/json")
 
 
 async def _open(service: ChatService, _body: bytes) -> EngineConnection:

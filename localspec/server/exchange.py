@@ -57,13 +57,13 @@ class ApiError:
 
 def error(failure: ApiError) -> Json:
     """Return an error as OpenAI words it."""
-    told = {
+    payload = {
         "message": failure.message,
         "type": failure.kind,
         "param": None,
         "code": failure.status,
     }
-    return {"error": told}
+    return {"error": payload}
 
 
 def to_api_error(error: Exception) -> ApiError:

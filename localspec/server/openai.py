@@ -224,8 +224,12 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
             raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
         if not isinstance(function.parameters, dict | None):
             raise UserError(f"tools[{at}].function.parameters is not an object")
-        said = {"name": function.name, "description": function.description, "parameters": function.parameters}
-        known = {name: value for name, value in said.items() if value is not None}
+        fields = {
+            "name": function.name,
+            "description": function.description,
+            "parameters": function.parameters,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
         tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
     choice, every = body.tool_choice, tuple(tools.values())
     if choice in (None, "auto", "none"):
@@ -245,19 +249,19 @@ def conversation(body: Body) -> tuple[Message, ...]:
     """Return the messages of a chat; raises UserError for what is not text."""
     if not body.messages:
         raise UserError("messages is missing or empty")
-    return tuple(_message(said, f"messages[{at}]") for at, said in enumerate(body.messages))
+    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(body.messages))
 
 
-def _message(said: ChatMessage, where: str) -> Message:
+def _message(message: ChatMessage, where: str) -> Message:
     calls = tuple(
         ToolCall(call.id or "", call.function.name, _json_text(call.function.arguments))
-        for call in said.tool_calls or ()
+        for call in message.tool_calls or ()
     )
-    if calls and said.role != "assistant":
+    if calls and message.role != "assistant":
         raise UserError(f"{where}.tool_calls are not the assistant's")
-    role = "system" if said.role == "developer" else said.role
-    content = text_of(said.content, where)
-    return Message(role, content, calls, said.tool_call_id or "", said.reasoning_content or "")
+    role = "system" if message.role == "developer" else message.role
+    content = text_of(message.content, where)
+    return Message(role, content, calls, message.tool_call_id or "", message.reasoning_content or "")
 
 
 def _json_text(arguments: object) -> str:
@@ -408,15 +412,15 @@ class _Reply(ProtocolReply):
             "model": asked.profile.name,
         }
 
-    def begins(self) -> Iterator[Json]:
+    def first_events(self) -> Iterator[Json]:
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
 
-    def tells(self, step: BlockEvent) -> Iterator[Json]:
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if (delta := _delta(step, self.blocks)) is not None:
             yield self._chunk(delta, self._new_scores())
 
-    def ends(self) -> Iterator[Json]:
+    def last_events(self) -> Iterator[Json]:
         blocks = self.blocks
         assert blocks.finished is not None
         self._ended.append(blocks.finished)
@@ -427,7 +431,7 @@ class _Reply(ProtocolReply):
         if self._wants_usage and len(self._ended) == self._number:
             yield {**self._head, "choices": [], "usage": usage(self._ended)}
 
-    def whole(self) -> Json:
+    def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
         return {**head, "choices": self._choices, "usage": usage(self._ended), **self._timings()}
 
@@ -450,9 +454,9 @@ class _Reply(ProtocolReply):
         return new
 
     def _chunk(self, delta: Json, scores: Sequence[TokenScore] = (), reason: str | None = None) -> Json:
-        said: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        said |= {"logprobs": self._scored(scores), "finish_reason": reason}
-        return {**self._head, "choices": [{"index": len(self._choices), **said}]}
+        choice: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
+        choice |= {"logprobs": self._scored(scores), "finish_reason": reason}
+        return {**self._head, "choices": [{"index": len(self._choices), **choice}]}
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
         """Return the target's log-probabilities of some tokens."""

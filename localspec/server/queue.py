@@ -225,7 +225,7 @@ class EngineQueue:
             return True
         if self.trouble:
             self._reopen()
-        ends, pauses = time.monotonic() + TURN_S, False
+        deadline, pauses = time.monotonic() + TURN_S, False
         for event in self._events(job):
             job.count(event)
             if isinstance(event, Paused):
@@ -235,7 +235,7 @@ class EngineQueue:
                 self.models.cancel()
             if job.asked.work is not None or not isinstance(event, RoundDone):
                 job.send(event)
-            if not pauses and self._is_due(job, is_over=time.monotonic() > ends):
+            if not pauses and self._is_due(job, is_over=time.monotonic() > deadline):
                 pauses = True
                 self.models.pause()
         return True

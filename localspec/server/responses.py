@@ -36,8 +36,8 @@ async def _answer(service: ChatService, request: Request) -> Response:
 
 def _as_chat(body: Json) -> Json:
     """Return a request in the form of a chat, whose reader validates it."""
-    said = body.get("instructions")
-    messages: list[Json] = [{"role": "system", "content": said}] if said else []
+    instructions = body.get("instructions")
+    messages: list[Json] = [{"role": "system", "content": instructions}] if instructions else []
     if not (items := body.get("input")):
         raise UserError("input is missing or empty")
     for at, item in enumerate(items if isinstance(items, list) else [{"role": "user", "content": items}]):
@@ -113,19 +113,19 @@ class _Reply(ProtocolReply):
             "incomplete_details": None,
         }
 
-    def begins(self) -> Iterator[Json]:
+    def first_events(self) -> Iterator[Json]:
         for name in ("created", "in_progress"):
-            yield self._event(f"response.{name}", response=self.whole())
+            yield self._event(f"response.{name}", response=self.complete())
 
-    def ends(self) -> Iterator[Json]:
-        response = self.whole()
+    def last_events(self) -> Iterator[Json]:
+        response = self.complete()
         yield self._event(f"response.{response['status']}", response=response)
 
-    def fails(self, failure: ApiError) -> Json:
-        told = {"status": "failed", "error": {"code": "server_error", "message": failure.message}}
-        return self._event("response.failed", response=self.whole() | told)
+    def error_event(self, failure: ApiError) -> Json:
+        payload = {"status": "failed", "error": {"code": "server_error", "message": failure.message}}
+        return self._event("response.failed", response=self.complete() | payload)
 
-    def whole(self) -> Json:
+    def complete(self) -> Json:
         output = [self._item(block, "completed") for block in self.blocks.all]
         if self.blocks.finished is None:
             return {**self._head, "status": "in_progress", "output": output, "usage": None}
@@ -153,7 +153,7 @@ class _Reply(ProtocolReply):
             return {**head, "type": "reasoning", "summary": [], "content": parts}
         return {**head, "type": "message", "role": "assistant", "content": parts}
 
-    def tells(self, step: BlockEvent) -> Iterator[Json]:
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
         block = step.block
         at: Json = {"output_index": block.index}
         id_ = self._item(block, "in_progress")["id"]

@@ -50,7 +50,7 @@ class ChatService:
     ) -> tuple[Profile, tuple[Message, ...]]:
         """Return the profile of a chat, and its messages with a system prompt first."""
         system = profile.system_prompt if self.asked.system is None else self.asked.system
-        questions = [(said.content, ()) for said in messages if said.role == "user"]
+        questions = [(message.content, ()) for message in messages if message.role == "user"]
         if system and messages[0].role != "system":
             messages = (Message("system", system), *messages)
         return followed(profile, self.profiles, questions), messages
@@ -97,8 +97,8 @@ class Protocol:
 
 async def _health(service: ChatService, _request: Request) -> Response:
     if trouble := service.queue.trouble:
-        told = {"code": 503, "message": trouble, "type": "unavailable_error"}
-        return JSONResponse({"error": told}, 503)
+        payload = {"code": 503, "message": trouble, "type": "unavailable_error"}
+        return JSONResponse({"error": payload}, 503)
     return JSONResponse({"status": "ok"})
 
 

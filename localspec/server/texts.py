@@ -85,14 +85,14 @@ async def _infill(service: ChatService, request: Request) -> Response:
 class _Filling(ProtocolReply):
     """The text of a gap."""
 
-    def tells(self, step: BlockEvent) -> Iterator[Json]:
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
             yield {"content": step.added, "stop": False}
 
-    def ends(self) -> Iterator[Json]:
-        yield self.whole() | {"content": ""}
+    def last_events(self) -> Iterator[Json]:
+        yield self.complete() | {"content": ""}
 
-    def whole(self) -> Json:
+    def complete(self) -> Json:
         assert self.blocks.finished is not None
         finished, summary = self.blocks.finished, self.blocks.finished.summary
         return {
