@@ -86,8 +86,8 @@ class Header:
     @property
     def name(self) -> str:
         """Return the model's name from the header, in one line, else the name of its file."""
-        told = safe_line(self.text("general.name")).strip() or safe_line(self.path.stem)
-        return told[:_LONGEST_NAME]
+        name = safe_line(self.text("general.name")).strip() or safe_line(self.path.stem)
+        return name[:_LONGEST_NAME]
 
     @property
     def acceptance(self) -> float | None:

@@ -190,8 +190,8 @@ class LlamaServer:
         """Return an ended process's output about its failure; a running one shares the file position."""
         self._output.seek(max(since, self._written() - _KEPT))
         lines = self._output.read().decode("utf-8", "replace").splitlines()
-        said = next((" ".join(_STAMP.sub("", line).split()) for line in lines if _is_telling(line)), "")
-        return f": {said}" if said else ""
+        printed = next((" ".join(_STAMP.sub("", line).split()) for line in lines if _is_telling(line)), "")
+        return f": {printed}" if printed else ""
 
     def _written(self) -> int:
         return os.fstat(self._output.fileno()).st_size
@@ -386,16 +386,16 @@ def ask(port: int, body: bytes) -> Summary:
     return _summary(_timings(last), first_token_s)
 
 
-def _timings(said: bytes) -> Timings:
+def _timings(printed: bytes) -> Timings:
     """Parse the last event; raises its error."""
     try:
-        event = read(_Event, json.loads(said), "the last event")
+        event = read(_Event, json.loads(printed), "the last event")
     except ValueError:
         event = _Event()
     if event.timings is not None:
         return event.timings
     if event.error is None:
-        shown = said[:200].decode("utf-8", "replace") or "nothing"
+        shown = printed[:200].decode("utf-8", "replace") or "nothing"
         raise EngineError(f"llama-server answers otherwise than llama.cpp's own: {shown}")
     if event.error.type == "exceed_context_size_error":
         raise ContextFullError(f"llama-server: {event.error.message}", "choose a larger context")

@@ -142,11 +142,11 @@ class SessionRequest:
             sources[f"from profile {profile.title}"] = said_by(profile, recommended)
         sources["from the command line"] = dict(self.sampling)
         by_name = {name: source for source, values in sources.items() for name in values}
-        told = []
+        parts = []
         for source, values in sources.items():
             shown = [f"{name} {value:g}" for name, value in values.items() if by_name[name] == source]
-            told += [f"{', '.join(shown)} {source}"] if shown else []
-        return f"sampling: {'; '.join([*told, 'everything else at its default'])}"
+            parts += [f"{', '.join(shown)} {source}"] if shown else []
+        return f"sampling: {'; '.join([*parts, 'everything else at its default'])}"
 
 
 @dataclass(frozen=True, slots=True)

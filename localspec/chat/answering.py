@@ -122,9 +122,9 @@ class AnswerRecorder:
                 if isinstance(event, ThinkingOpened):
                     self._opening = "" if self._pieces else event.opening
                     continue
-                told = self._with_opening(event)
-                self._take(told)
-                yield told
+                completed = self._with_opening(event)
+                self._take(completed)
+                yield completed
             state: State = _STATES[self._finished.reason] if self._finished else "failed"
         except GeneratorExit:
             self._end("stopped")

@@ -140,7 +140,7 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
 
     A setting that the place does not have is saved where it exists. Raises UserError and StoreError.
     """
-    title, folder, told = session.followed.title, config_dir() / "profiles", []
+    title, folder, saved = session.followed.title, config_dir() / "profiles", []
     places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
     for place, words in places.items():
         part = [each for each in SETTINGS if each.name in changes and each.place(wanted) == place]
@@ -159,5 +159,5 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
         if place != "chat":  # or this chat would go before it
             values = {name: None for name in values if name != "context"}
         session.settle(**values)
-        told.append(f"{', '.join(each.title for each in part)} {words}")
-    return f"kept: {'; '.join(told)}"
+        saved.append(f"{', '.join(each.title for each in part)} {words}")
+    return f"kept: {'; '.join(saved)}"

@@ -152,11 +152,11 @@ class AnswerReader:
                 continue
             if self._thought == "now":
                 self._thought = "before"
-            said = part if kind == "answer" else _called_in(part)
+            written = part if kind == "answer" else _called_in(part)
             if self._calls is not None:
-                yield from self._calls.feed(said)
-            elif said:
-                yield Piece("text", said)
+                yield from self._calls.feed(written)
+            elif written:
+                yield Piece("text", written)
         if self._calls is not None and not more:
             yield from self._calls.feed("", more=False)
 
@@ -340,13 +340,13 @@ def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more:
     following = _CALL_FOLLOWS.search(text, at)
     if following is not None:
         text, more = text[: following.start() + len("</function>")], False
-    told = list[str]()
+    members = list[str]()
     while parameter := _PARAMETER.search(text, at):
         end = _PARAMETERS_END.search(text, at)
         if end is not None and end.start() < parameter.start():
             break
         key, value = parameter[1] or parameter[3], parameter[2] if parameter[1] else parameter[4]
-        told.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
+        members.append(f"{json.dumps(key, ensure_ascii=False)}: {_typed(value, types.get(key))}")
         at = parameter.end()
     end = _PARAMETERS_END.search(text, at)
     opened = None if end is None else _PARAMETER_OPENED.search(text, at, end.start())
@@ -354,9 +354,11 @@ def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more:
         end = None  # inside the value of an incomplete parameter
         if opened[1] is not None and not more:
             value, end = _unclosed(text, opened.end())
-            told.append(f"{json.dumps(opened[1], ensure_ascii=False)}: {_typed(value, types.get(opened[1]))}")
-    arguments = "{" + ", ".join(told) + ("}" if end else "")
-    return _Read(name, arguments if told or end else "", end and end.end())
+            members.append(
+                f"{json.dumps(opened[1], ensure_ascii=False)}: {_typed(value, types.get(opened[1]))}"
+            )
+    arguments = "{" + ", ".join(members) + ("}" if end else "")
+    return _Read(name, arguments if members or end else "", end and end.end())
 
 
 def _unclosed(text: str, start: int) -> tuple[str, re.Match[str]]:

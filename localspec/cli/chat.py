@@ -156,8 +156,8 @@ class Dialogue:
                 if not is_block and (call := self._command_in(text)) is not None:
                     self._run(call)
                 elif text.strip():
-                    said = text.strip("\n")
-                    self._ask(said if is_block else as_message(said, LINE_NAMES.keys()))
+                    prompt = text.strip("\n")
+                    self._ask(prompt if is_block else as_message(prompt, LINE_NAMES.keys()))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise

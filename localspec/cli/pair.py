@@ -31,7 +31,7 @@ def parser() -> Parser:
     result.add_argument("target", metavar="TARGET", help="a GGUF file, or a name that `models` lists")
     about = f"really run the {_MEASURED} most promising drafts on disk: a minute or more for each"
     result.add_argument("--measure", action="store_true", help=about)
-    return result.with_output(told="log")
+    return result.with_output(verbose="log")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -26,7 +26,7 @@ def parser() -> Parser:
         "Show which device each model would use, the expected speed, and the reasons. Nothing is loaded. "
         "Takes the flags of `localspec run`.",
     )
-    add_model_flags(result.with_output(told="log"), may_skip_plan=False)
+    add_model_flags(result.with_output(verbose="log"), may_skip_plan=False)
     add_speculation_flags(result)
     return result
 
@@ -36,12 +36,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser().read(argv)
     request = with_config(pair_request(args))
     files = find_files(request)
-    told: list[str] = []
-    placement = opening.placed(files, request, via=None, report=told.append, explain=args.explain).placement
+    lines: list[str] = []
+    placement = opening.placed(files, request, via=None, report=lines.append, explain=args.explain).placement
     assert placement is not None  # this command has no --no-fit
     template = files.chat_template
     for text in known_machine(again=False).notes:
         note(f"{text}; see `localspec doctor`")
     value = asdict(placement) | {"chat_template": None if template is None else str(template)}
-    print_result(value, told, as_json=args.json)
+    print_result(value, lines, as_json=args.json)
     return SUCCESS

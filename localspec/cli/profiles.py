@@ -128,8 +128,8 @@ def _hint(word: str) -> str:
 def _list(args: argparse.Namespace, folder: Path) -> int:
     found = profiles(folder)
     listed = [_heading(known) for known in found]
-    told = [{"message": problem.message, "hint": problem.hint} for problem in found.problems]
-    value = {"folder": str(folder), "profiles": listed, "problems": told}
+    problems = [{"message": problem.message, "hint": problem.hint} for problem in found.problems]
+    value = {"folder": str(folder), "profiles": listed, "problems": problems}
     print_result(value, table(found), as_json=args.json, escaped=True)
     if not args.json:
         for problem in found.problems:

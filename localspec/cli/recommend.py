@@ -28,7 +28,7 @@ def parser() -> Parser:
     add = result.add_argument
     add("--task", choices=get_args(TaskType), help="task to rank for; models made for it rank higher")
     add("--all", action="store_true", help=f"show every pair that fits, not only the best {SHOWN}")
-    return result.with_output(told="tracebacks")
+    return result.with_output(verbose="tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ def parser() -> Parser:
         help="a GGUF file, a name from `localspec models`, or USER/REPO:QUANT on Hugging Face",
     )
     add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
-    return result.with_output(told="tracebacks")
+    return result.with_output(verbose="tracebacks")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -52,8 +52,8 @@ def main(argv: Sequence[str]) -> int:
     path, shape = _find(args.model)
     needs = [_needs(shape, context) for context in _contexts(shape, args.ctx_size)]
     template = None if path is None else template_report_of(path)
-    told = [*recommended_lines(shape.recommended), *_habits(template)]
-    lines = [*described(shape), *told, "", *_table(needs)]
+    notes = [*recommended_lines(shape.recommended), *_habits(template)]
+    lines = [*described(shape), *notes, "", *_table(needs)]
     print_result(as_json(shape, path, template, needs), lines, as_json=args.json, escaped=True)
     if not args.json:
         say("for one conversation on one device, without a draft model and the GPU driver's own memory")

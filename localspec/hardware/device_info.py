@@ -24,17 +24,17 @@ _POSSIBLE = {  # least and most that any GPU has; drivers write other numbers wh
 }
 
 
-def possible(what: str, told: object) -> float | None:
+def possible(what: str, value: object) -> float | None:
     """Return a driver's number, None if it is impossible; `what` is a key of the ranges."""
     low, high = _POSSIBLE[what]
-    if isinstance(told, bool) or not isinstance(told, int | float) or not low <= told <= high:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
         return None
-    return told
+    return value
 
 
-def possible_count(what: str, told: object) -> int | None:
+def possible_count(what: str, value: object) -> int | None:
     """Return a driver's whole number, None if it is impossible."""
-    number = possible(what, told)
+    number = possible(what, value)
     return None if number is None or number != int(number) else int(number)
 
 

@@ -111,9 +111,9 @@ def _card(library: Library, number: int) -> Card:
     )
 
 
-def _capability(told: Answer) -> int:
+def _capability(answer: Answer) -> int:
     """Return CUDA's compute capability times a hundred, 0 where it is unknown."""
-    match told:
+    match answer:
         case (int(major), int(minor)):
             return possible_count("capability", 100 * major + 10 * minor) or 0
     return 0

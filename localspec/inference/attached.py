@@ -157,11 +157,11 @@ def _events(response: HTTPResponse) -> Generator[GenerationEvent]:
 
 def _refused(status: int, body: bytes) -> Exception:
     """Convert a server's message to an error."""
-    told: Any = {}
+    problem: Any = {}
     with suppress(ValueError, LookupError, TypeError):
-        told = dict(json.loads(body)["error"])
-    message, code = str(told.get("message", f"HTTP {status}")), told.get("code", status)
-    if told.get("type") == "exceed_context_size_error":
+        problem = dict(json.loads(body)["error"])
+    message, code = str(problem.get("message", f"HTTP {status}")), problem.get("code", status)
+    if problem.get("type") == "exceed_context_size_error":
         return ContextFullError(message)
     if code == 503:
         return EngineDied(message)

@@ -141,7 +141,7 @@ class _Tunnel:
             self._process = subprocess.Popen(command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
         except FileNotFoundError:
             raise _no_ssh() from None
-        self._said = deque[str](maxlen=_KEPT_LINES)
+        self._printed = deque[str](maxlen=_KEPT_LINES)
         self._told = threading.Event()  # that it is ready, or over
         self._ready = self._closed = False
         self._say(f"{key}\n")
@@ -169,15 +169,17 @@ class _Tunnel:
 
     def _refused(self) -> UserError:
         code, host = self._process.wait(), self._host
-        line = self._said[-1] if self._said else f"it ended with code {code}"
+        line = self._printed[-1] if self._printed else f"it ended with code {code}"
         if code == _NOT_FOUND:
             return _not_installed(host, self._program)
-        if "forward" in line or any("cannot listen" in said for said in self._said):
+        if "forward" in line or any("cannot listen" in printed for printed in self._printed):
             return _PortTakenError(f"{host}: {line}", "try again")
         if code == _SSH_FAILED:
             hint = f"`ssh {host}` has to open without a question: by a key or an agent, and a known host"
             return UserError(f"ssh to {host}: {line}", hint)
-        problem = next((said for said in self._said if said.startswith("error: ")), "; ".join(self._said))
+        problem = next(
+            (printed for printed in self._printed if printed.startswith("error: ")), "; ".join(self._printed)
+        )
         return UserError(
             f"{host}: {problem.removeprefix('error: ')}", f"try `localspec devices --host {host}`"
         )
@@ -187,7 +189,7 @@ class _Tunnel:
         with self._process.stderr as lines:
             for raw in lines:
                 line = raw.decode(errors="replace").strip()
-                self._said.append(line)
+                self._printed.append(line)
                 self._on_line(line)
                 if line.startswith(READY):
                     self._ready = True

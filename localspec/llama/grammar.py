@@ -227,9 +227,9 @@ def check(grammar: Grammar) -> None:
     """Raise `UserError` for a grammar that is wrong or too large, whatever the model."""
     from llguidance import LLMatcher
 
-    is_wrong, said = LLMatcher.validate_grammar_with_warnings(_source(grammar))
+    is_wrong, complaints = LLMatcher.validate_grammar_with_warnings(_source(grammar))
     if is_wrong:
-        raise _refused(grammar.kind, said[0])
+        raise _refused(grammar.kind, complaints[0])
 
 
 def _source(grammar: Grammar) -> str:

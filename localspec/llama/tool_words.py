@@ -27,7 +27,7 @@ def without_tool_roles(messages: Sequence[Message], tools: Sequence[str]) -> lis
 
     Results of tools become part of the user's messages, because templates may require alternating roles.
     """
-    said: list[Message] = []
+    result: list[Message] = []
     after_result = False
     for message in messages:
         content, is_result = message.content, message.role == "tool"
@@ -36,14 +36,14 @@ def without_tool_roles(messages: Sequence[Message], tools: Sequence[str]) -> lis
         elif message.tool_calls:
             calls = (_called(call.name, call.arguments) for call in message.tool_calls)
             content = "\n".join([*([content] if content else ()), *calls])
-        if said and said[-1].role == "user" and (is_result or (after_result and message.role == "user")):
-            said[-1] = Message("user", f"{said[-1].content}\n{content}")
+        if result and result[-1].role == "user" and (is_result or (after_result and message.role == "user")):
+            result[-1] = Message("user", f"{result[-1].content}\n{content}")
         else:
-            said.append(Message("user" if is_result else message.role, content, thinking=message.thinking))
+            result.append(Message("user" if is_result else message.role, content, thinking=message.thinking))
         after_result = is_result
-    if tools and said and said[0].role == "system":
-        return [Message("system", f"{said[0].content}\n\n{_described(tools)}"), *said[1:]]
-    return [Message("system", _described(tools)), *said] if tools else said
+    if tools and result and result[0].role == "system":
+        return [Message("system", f"{result[0].content}\n\n{_described(tools)}"), *result[1:]]
+    return [Message("system", _described(tools)), *result] if tools else result
 
 
 def _called(name: str, arguments: str) -> str:

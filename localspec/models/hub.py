@@ -115,8 +115,8 @@ class Meter:
         later = sum(count for _, count in islice(self._arrived, 1, None))  # the first only starts the clock
         rate = later / (now - since) if later and now > since else None
         left = (self._total - self._done) / rate if rate else None
-        told = DownloadProgress(file, self._done, self._total, rate, left, self._is_check)
-        if not self._on_progress(told):
+        progress = DownloadProgress(file, self._done, self._total, rate, left, self._is_check)
+        if not self._on_progress(progress):
             raise Cancelled("the download was stopped; the part so far is saved")
 
 
@@ -160,11 +160,11 @@ def _complete(url: str, file: RemoteFile, part: Path, meter: Meter) -> _Hash:
     return digest
 
 
-def is_here(file: RemoteFile, *places: Path, told: OnProgress | None = None) -> bool:
+def is_here(file: RemoteFile, *places: Path, on_progress: OnProgress | None = None) -> bool:
     """Return whether a file is in one of the places, whole and undamaged."""
     for path in {Path(os.path.realpath(place)) for place in places}:
         if path.is_file() and path.stat().st_size == file.bytes:
-            meter = Meter(file.bytes, 0, told, is_check=True)
+            meter = Meter(file.bytes, 0, on_progress, is_check=True)
             if is_verified(path, file.blob, partial(meter.add, file.name)):
                 return True
     return False
@@ -294,10 +294,10 @@ def look_up(reference: Reference) -> RemoteModel:
     with session.plain_errors(reference.repository):
         answer = _ask(reference)
     try:
-        told = json.loads(answer)
-        commit = read(str, told["sha"], "its answer.sha")
-        listed = {file.name: file for file in map(_file, told["siblings"])}
-        spelled = told.get("id")
+        listing = json.loads(answer)
+        commit = read(str, listing["sha"], "its answer.sha")
+        listed = {file.name: file for file in map(_file, listing["siblings"])}
+        spelled = listing.get("id")
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise session.unlike_the_hub(str(error) if isinstance(error, InvalidValueError) else "") from error
     repository = reference.repository
@@ -327,9 +327,9 @@ def _kind_of(model: RemoteModel) -> FileKind:
     return "model"
 
 
-def _file(told: Any) -> RemoteFile:  # noqa: ANN401 - untyped JSON of the Hub
-    stored = told.get("lfs") or {"size": told.get("size", -1), "sha256": told.get("blobId", "")}
-    values = {"name": told["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
+def _file(entry: Any) -> RemoteFile:  # noqa: ANN401 - untyped JSON of the Hub
+    stored = entry.get("lfs") or {"size": entry.get("size", -1), "sha256": entry.get("blobId", "")}
+    values = {"name": entry["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
     return read(RemoteFile, values, "a file")
 
 
@@ -368,7 +368,7 @@ def pull(
             file
             for file in model.files
             if not is_here(
-                file, _blob(folder, file), pointer_of(folder, model.commit, file), told=on_progress
+                file, _blob(folder, file), pointer_of(folder, model.commit, file), on_progress=on_progress
             )
         ]
         to_come = sum(file.bytes - min(_size(_part(folder, file)), file.bytes) for file in missing)

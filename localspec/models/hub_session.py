@@ -80,8 +80,8 @@ class RefusedError(Exception):
 @contextmanager
 def answer(url: str, timeout_s: float, wanted: Mapping[str, str] | None = None) -> Iterator[Any]:
     """Send a request to the Hub with more headers, and yield the unread response."""
-    told = headers() | dict(wanted or {})
-    with session().stream("GET", url, headers=told, timeout=timeout_s, follow_redirects=True) as response:
+    sent = headers() | dict(wanted or {})
+    with session().stream("GET", url, headers=sent, timeout=timeout_s, follow_redirects=True) as response:
         if response.status_code >= 400:
             raise RefusedError(response.status_code, response.headers.get("X-Error-Code", ""))
         if response.status_code not in (200, 206):

@@ -64,8 +64,8 @@ def _manifests(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _model(store: Path, manifest: Path) -> Iterator[StoredModel]:
-    told = json.loads(read_plain(manifest, _LARGEST))
-    layers = [read(_Layer, layer, "a layer") for layer in told["layers"]]
+    index = json.loads(read_plain(manifest, _LARGEST))
+    layers = [read(_Layer, layer, "a layer") for layer in index["layers"]]
     weights = [layer.digest for layer in layers if layer.mediaType == f"{_KIND}model"]
     if not weights:  # it runs in Ollama's cloud
         return

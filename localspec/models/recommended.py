@@ -77,8 +77,8 @@ def said_by(profile: Profile, recommendation: Recommendation) -> dict[str, Any]:
 
 def suited(profile: Profile, recommendation: Recommendation) -> Profile:
     """Return a profile with what it leaves open as a model's maker recommends it."""
-    said = said_by(profile, recommendation)
-    more = {name: value for name, value in recommendation.sampling.settled.items() if name not in said}
+    stated = said_by(profile, recommendation)
+    more = {name: value for name, value in recommendation.sampling.settled.items() if name not in stated}
     return replace(profile, sampling=replace(profile.sampling, **more)) if more else profile
 
 

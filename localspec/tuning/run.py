@@ -201,9 +201,9 @@ class TuningRun:
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
         tuned_settings.save_load_options(self._identity, chosen)
-        told = LoadOptionsChosen(chosen, tuple(attempts), reason)
-        self.keep(replace(self.state, opened=told))
-        yield told
+        outcome = LoadOptionsChosen(chosen, tuple(attempts), reason)
+        self.keep(replace(self.state, opened=outcome))
+        yield outcome
         return chosen
 
     def _measure(

@@ -40,9 +40,9 @@ def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     new = sum(each.is_new for each in added)
     grown = [each for each in added if not each.is_new and each.messages]
     there, lacking = len(added) - new - len(grown), foreign.in_words(left_out)
-    told = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
-    told += f"; {there} already there" * bool(there)
-    yield Say(told + f"; left out: {lacking}" * bool(lacking), is_long=True)
+    summary = "; ".join([f"imported {counted(new, 'chat')}", *(each.growth() for each in grown)])
+    summary += f"; {there} already there" * bool(there)
+    yield Say(summary + f"; left out: {lacking}" * bool(lacking), is_long=True)
     yield SwitchChat(added[-1].chat.id)
 
 

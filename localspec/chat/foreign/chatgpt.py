@@ -10,7 +10,16 @@ from collections import Counter
 from collections.abc import Mapping
 
 from localspec.chat.answer_settings import AUTO
-from localspec.chat.foreign.parts import LeftOut, Node, Said, fields, listed, moment, text, whole_chat
+from localspec.chat.foreign.parts import (
+    ForeignMessage,
+    LeftOut,
+    Node,
+    fields,
+    listed,
+    moment,
+    text,
+    whole_chat,
+)
 from localspec.chat.messages import ChatInfo, Role, State, WholeChat
 
 _ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant"}
@@ -45,7 +54,7 @@ def read(conversation: Mapping[str, object], left_out: Counter[LeftOut]) -> Whol
     return whole_chat(info, nodes, text(conversation.get("current_node")))
 
 
-def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> Said | None:
+def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> ForeignMessage | None:
     """Return the message of a node, from the user or to the user; None without one."""
     metadata, content = fields(message.get("metadata")), fields(message.get("content"))
     author, kind = text(fields(message.get("author")).get("role")), text(content.get("content_type"))
@@ -69,7 +78,7 @@ def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut
     if kind == "code":
         written = f"```\n{written}\n```"
     state = _STATES.get(text(fields(metadata.get("finish_details")).get("type")), "complete")
-    return Said(role, written, moment(message.get("create_time"), began), state)
+    return ForeignMessage(role, written, moment(message.get("create_time"), began), state)
 
 
 def _part(part: object, left_out: Counter[LeftOut]) -> str:

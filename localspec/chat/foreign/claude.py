@@ -9,7 +9,16 @@ from collections import Counter
 from collections.abc import Mapping
 
 from localspec.chat.answer_settings import AUTO
-from localspec.chat.foreign.parts import LeftOut, Node, Said, fields, listed, moment, text, whole_chat
+from localspec.chat.foreign.parts import (
+    ForeignMessage,
+    LeftOut,
+    Node,
+    fields,
+    listed,
+    moment,
+    text,
+    whole_chat,
+)
 from localspec.chat.messages import Attachment, ChatInfo, Role, WholeChat
 
 _ROLES: dict[str, Role] = {"human": "user", "user": "user", "assistant": "assistant"}
@@ -47,7 +56,7 @@ def read(conversation: Mapping[str, object], left_out: Counter[LeftOut]) -> Whol
     return whole_chat(info, nodes, shown)
 
 
-def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> Said | None:
+def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut]) -> ForeignMessage | None:
     """Return the text of a message, from the user or to the user; None without one."""
     role = _ROLES.get(text(message.get("sender")))
     if role is None:
@@ -64,7 +73,7 @@ def _said(message: Mapping[str, object], began: float, left_out: Counter[LeftOut
         written = text(message.get("text"))
     if not written.strip() and not files:
         return None
-    return Said(role, written, moment(message.get("created_at"), began), files=files)
+    return ForeignMessage(role, written, moment(message.get("created_at"), began), files=files)
 
 
 def _files(message: Mapping[str, object], left_out: Counter[LeftOut]) -> tuple[Attachment, ...]:

@@ -16,7 +16,7 @@ _YEAR_9999 = 253_370_764_800.0  # later times overflow
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ForeignMessage:
     """A message of another program, before it has a number."""
 
     role: Role
@@ -32,7 +32,7 @@ class Node:
 
     key: str
     parent: str | None
-    said: Said | None
+    message: ForeignMessage | None
 
 
 def whole_chat(info: ChatInfo, nodes: Sequence[Node], shown: str | None) -> WholeChat | None:
@@ -57,9 +57,9 @@ def whole_chat(info: ChatInfo, nodes: Sequence[Node], shown: str | None) -> Whol
             if node.key in number:
                 continue
             parent = number.get(node.parent)
-            if node.said is not None:
-                messages.append(_numbered(node.said, len(messages) + 1, parent))
-            number[node.key] = parent if node.said is None else len(messages)
+            if node.message is not None:
+                messages.append(_numbered(node.message, len(messages) + 1, parent))
+            number[node.key] = parent if node.message is None else len(messages)
             waiting += below[node.key][::-1]
     if not messages:
         return None
@@ -75,8 +75,10 @@ def whole_chat(info: ChatInfo, nodes: Sequence[Node], shown: str | None) -> Whol
     return info, tuple(messages), {}
 
 
-def _numbered(said: Said, number: int, parent: int | None) -> StoredMessage:
-    return StoredMessage(number, 0, parent, said.role, said.text, said.created, said.state, said.files)
+def _numbered(message: ForeignMessage, number: int, parent: int | None) -> StoredMessage:
+    return StoredMessage(
+        number, 0, parent, message.role, message.text, message.created, message.state, message.files
+    )
 
 
 def moment(value: object, otherwise: float) -> float:

@@ -121,7 +121,7 @@ class AnswerOutput:
 class StreamedAnswer:
     """What has come of an answer so far, the thinking apart."""
 
-    said: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
     thought: list[str] = field(default_factory=list)
     changes: list[ModeChanged] = field(default_factory=list)
     finished: Finished | None = None
@@ -129,7 +129,7 @@ class StreamedAnswer:
     @property
     def text(self) -> str:
         """Return the answer so far, without thinking."""
-        return "".join(self.said)
+        return "".join(self.written)
 
     @property
     def thinking(self) -> str:
@@ -214,7 +214,7 @@ class _Writer:
 
     def end_line(self) -> None:
         """End the last line of the answer."""
-        if self._output.answer and self.answer.said and not self.answer.said[-1].endswith("\n"):
+        if self._output.answer and self.answer.written and not self.answer.written[-1].endswith("\n"):
             sys.stdout.write("\n")
 
     def _tell(self, stretches: Iterable[Stretch]) -> None:
@@ -228,7 +228,7 @@ class _Writer:
             self._last = kind
 
     def _say(self, pieces: Sequence[TextPiece]) -> None:
-        self.answer.said += [piece.text for piece in pieces if piece.text]
+        self.answer.written += [piece.text for piece in pieces if piece.text]
         if self._output.answer:
             show(pieces, colours=self._output.colours)
 

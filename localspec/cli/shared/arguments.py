@@ -144,10 +144,10 @@ class Parser(argparse.ArgumentParser):
 
     color: bool  # whether help has colours, from Python 3.14 on
 
-    def with_output(self, form: str = "instead of text", told: str = "log and tracebacks") -> Self:
+    def with_output(self, form: str = "instead of text", verbose: str = "log and tracebacks") -> Self:
         """Add the flags that commands have last, --json and -v, and return the parser."""
         add_json_flag(self.add_argument, form)
-        add_verbose_flag(self.add_argument, told)
+        add_verbose_flag(self.add_argument, verbose)
         return self
 
     def read(self, argv: Sequence[str]) -> argparse.Namespace:

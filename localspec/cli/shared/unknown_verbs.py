@@ -77,11 +77,11 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
     is_question = name in _UNLESS_LONG and (len(rest) > _FEW or any(each.endswith("?") for each in rest))
     if not (near or foreign_flags or (name in known and not is_question)):
         return
-    told = f"there is no command `{word}`"
+    message = f"there is no command `{word}`"
     if meant:
-        told += f"; did you mean `{meant}`?"
+        message += f"; did you mean `{meant}`?"
     elif foreign_flags:
-        told += f", and no question has {foreign_flags[0]}"
+        message += f", and no question has {foreign_flags[0]}"
     question = " ".join((word, *rest))
     asking = "these words" if rest else "this very word"
     way = _WAYS.get(_ALIKE.get(name, name), "")
@@ -90,4 +90,4 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
         "`localspec --help` lists the verbs",
         f'to ask the model {asking}: `localspec run "{question}"`',
     ]
-    raise UserError(told, "; ".join(hints))
+    raise UserError(message, "; ".join(hints))

@@ -304,8 +304,8 @@ class ModelService:
             raise EngineError("no models are open")
         elif call.method == "perform":
             task, *arguments = call.arguments
-            told = [partial(self._tell, job)] if call.options["tells"] else []
-            return self._runtime.perform(task, *arguments, *told)
+            callbacks = [partial(self._tell, job)] if call.options["tells"] else []
+            return self._runtime.perform(task, *arguments, *callbacks)
         else:
             answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
@@ -320,12 +320,12 @@ class ModelService:
         from localspec.gguf import known
         from localspec.inference.runtime import Runtime  # numpy, llama.cpp: 0.3 s, and requests are heard
 
-        told = -1.0
+        reported = -1.0
 
         def on_progress(fraction: float) -> bool:
-            nonlocal told
-            if not told <= fraction < min(1.0, told + _STEP):
-                told = fraction
+            nonlocal reported
+            if not reported <= fraction < min(1.0, reported + _STEP):
+                reported = fraction
                 self._outbox.put(Event(job.call.number, fraction))
             job.heard_s = time.monotonic()
             return not job.cancelled
@@ -340,13 +340,13 @@ class ModelService:
 
     def _watch(self, runtime: Runtime) -> None:
         """Report when GPUs start and finish compiling kernels."""
-        told = False
+        reported = False
         while runtime.uses_cards:
             time.sleep(_WATCH_S)
             self._check_servers(runtime, _SILENCE_S)
             seconds = runtime.first_call_s()
-            if (seconds is not None) is not told:
-                told = not told
+            if (seconds is not None) is not reported:
+                reported = not reported
                 self._outbox.put(FirstCall(seconds))
 
     def _check_servers(self, runtime: Runtime, patience_s: float) -> None:

@@ -124,14 +124,14 @@ def comes_out(render: Render, conversation: Conversation, traits: TemplateTraits
         return False
     contents = [message.content for message in conversation.messages if message.content]
     calls = [call for message in conversation.messages for call in message.tool_calls]
-    said = [*(call.arguments.split('"')[3] for call in calls), *also]
-    said += [tool.split('"description": "')[1].partition('"')[0] for tool in conversation.tools]
+    texts = [*(call.arguments.split('"')[3] for call in calls), *also]
+    texts += [tool.split('"description": "')[1].partition('"')[0] for tool in conversation.tools]
     turns = [message for message in conversation.messages if message.role != "system" and message.content]
     places = [text.find(message.content) for message in turns]
     return (
         all(text.count(content) == 1 for content in contents)
         and places == sorted(places)
-        and all(each in text for each in said)
+        and all(each in text for each in texts)
     )
 
 

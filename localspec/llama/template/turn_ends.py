@@ -57,9 +57,9 @@ def _inside_answers(render: Render, vocabulary: Vocabulary) -> set[int]:
         (render(_QUESTION, thought), _ANSWER.content),
         (render(_QUESTION, called, PROBE[2], tools=(PROBE_TOOL,)), "probed"),
     ):
-        said, ended, _ = text.partition(_QUESTION.content)[2].partition(end)
+        reply, ended, _ = text.partition(_QUESTION.content)[2].partition(end)
         if ended:
-            own = said[_common(prompt, said) :]
+            own = reply[_common(prompt, reply) :]
             inside.update(vocabulary.tokenize(own, special=True))
     return inside
 

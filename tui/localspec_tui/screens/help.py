@@ -81,8 +81,8 @@ class HelpScreen(ModalScreen[None]):
         places = {area: place for place, area in enumerate(areas)}
         entries = sorted(self._entries, key=lambda entry: (places.get(entry.area, len(places)), entry.area))
         for area, group in groupby(entries, key=lambda entry: entry.area):
-            said = ((entry, plain.get(entry.description, entry.description)) for entry in group)
-            keys = [("  ".join(entry.keys), words, entry.id) for entry, words in said if words]
+            described = ((entry, plain.get(entry.description, entry.description)) for entry in group)
+            keys = [("  ".join(entry.keys), words, entry.id) for entry, words in described if words]
             yield areas.get(area, area.capitalize()), keys
         texts["Words"] = glossary()
         texts["Commands"] = {command.usage: command.on_screen for command in (*ON_SCREEN, *self._own)}

@@ -58,11 +58,11 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
         """Show the profiles as their files are now."""
         await self._show(self._session.profile.name)
 
-    async def _show(self, name: str, said: str = "") -> None:
+    async def _show(self, name: str, note: str = "") -> None:
         found = await asyncio.to_thread(profiles, self._folder)
         self._session.take_profiles(found.good)
         self._list.show(map(self._row, self._session.profiles), name)
-        self._note.update(said or "; ".join(f"not used: {problem}" for problem in found.problems))
+        self._note.update(note or "; ".join(f"not used: {problem}" for problem in found.problems))
 
     def _row(self, profile: Profile) -> ListRow:
         whose = "own" if self._is_own(profile) else "included"

@@ -27,9 +27,9 @@ class SettingRow(Horizontal):
 
     def __init__(self, setting: Setting, found: Sequence[Source]) -> None:
         super().__init__()
-        said = [source for source in found if source.values.get(setting.name) is not None]
-        own = [source for source in said if source.place == setting.place("chat")]
-        below = [Source("default", None, {}), *(source for source in said if source not in own)][-1]
+        sources = [source for source in found if source.values.get(setting.name) is not None]
+        own = [source for source in sources if source.place == setting.place("chat")]
+        below = [Source("default", None, {}), *(source for source in sources if source not in own)][-1]
         self.setting, self._source, self._below = setting, below.name, below.values.get(setting.name)
         self.wanted = self._own = own[0].values[setting.name] if own else None
         self._place = own[0].name if own else ""
@@ -156,11 +156,11 @@ class SettingsScreen(ModalScreen[tuple[str, bool]]):
             wrong.field.focus()
             return
         try:
-            told = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
+            summary = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
         except LocalSpecError as error:
             self._hint.update(error_line(error))
         else:
-            self.dismiss((told, "context" in changed))
+            self.dismiss((summary, "context" in changed))
 
     def action_leave(self) -> None:
         """Return nothing; ask for a second Escape where something would be lost."""
