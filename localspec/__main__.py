@@ -28,9 +28,9 @@ def preload(argv: Sequence[str]) -> None:
 
 def open_screen(argv: Sequence[str]) -> int:
     """Open the chat screen and return the exit code."""
-    from localspec.cli.screen import main as settle
+    from localspec.cli.screen import main as screen_main
 
-    return settle(argv, _launch)
+    return screen_main(argv, _launch)
 
 
 def _launch(request: ScreenRequest) -> int:

@@ -137,7 +137,7 @@ class ChatController:
             self._rest()
             if answer.error is not None or not answer.saved:  # it may have left nothing
                 with suppress(StoreError):
-                    await asyncio.to_thread(self.session.chat.settle)
+                    await asyncio.to_thread(self.session.chat.show_answer)
                 await self._view.show_messages()
         self._view.ended(answer, answer.error)
 
@@ -234,7 +234,7 @@ class ChatController:
         chat = self.session.chat
         if chosen is not None:
             await asyncio.to_thread(chat.go_to, chosen)
-        await asyncio.to_thread(chat.settle)
+        await asyncio.to_thread(chat.show_answer)
         await self._view.show()
 
     async def room(self, answer: RunningAnswer | None = None) -> ContextBudget:

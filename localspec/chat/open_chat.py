@@ -111,7 +111,7 @@ class OpenChat(Branches):
         if message_id in tree.messages.keys() - shown:
             self.move(tree.leaf_below(message_id))
 
-    def settle(self) -> None:
+    def show_answer(self) -> None:
         """Show an answer again where the shown branch ends in a question that has some."""
         tree = self.tree
         if (leaf := tree.answered().leaf) != tree.leaf:

@@ -121,7 +121,7 @@ class ChatSession:
         """Return the requested mode of the next answers; None is the fastest."""
         return self.asked.speculation.mode
 
-    def settle(self, **settings: object) -> None:
+    def update_settings(self, **settings: object) -> None:
         """Save settings, or `system_prompt`, with the open chat; None removes them from it."""
         chat = self.chat.info
         if "system_prompt" in settings:

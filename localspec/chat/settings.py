@@ -158,6 +158,6 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
                 session.request = replace(session.request, answer=answer)
         if place != "chat":  # or this chat would go before it
             values = {name: None for name in values if name != "context"}
-        session.settle(**values)
+        session.update_settings(**values)
         saved.append(f"{', '.join(each.title for each in part)} {words}")
     return f"kept: {'; '.join(saved)}"

@@ -277,7 +277,7 @@ class Dialogue:
         """Open an empty chat with the same settings."""
         before = self._session.chat.info
         self._session.new()
-        self._session.settle(**before.settings.settled, system_prompt=before.system)
+        self._session.update_settings(**before.settings.settled, system_prompt=before.system)
 
     def _tell_changes(self, changes: Sequence[ModeChanged]) -> None:
         """Print changes of mode once; each answer repeats the current one."""

@@ -56,7 +56,7 @@ class Conversations:
         """
         if not self.limit:
             return
-        held = self._caches[0].held()
+        held = self._caches[0].cached_tokens()
         shared = common_prefix(held, prompt)
         found = max(self._saved, key=lambda each: common_prefix(each.text, prompt), default=None)
         common = 0 if found is None else common_prefix(found.text, prompt)
@@ -73,7 +73,7 @@ class Conversations:
 
     def _keep_present(self, taken: int) -> None:
         """Save the caches, replacing saved prefixes of the same text, with `needed` bytes still free."""
-        text = self._caches[0].held()
+        text = self._caches[0].cached_tokens()
         for each in self._saved.copy():
             if len(each.text) - common_prefix(each.text, text) < _worth(each.text):
                 self._saved.remove(each)
@@ -82,7 +82,7 @@ class Conversations:
             state = cache.model.save(partial(self._make_room, taken))
             if state is None and not states:
                 return  # the target's is what costs most to read again
-            states.append(None if state is None else (state, tuple(cache.held()[: state.length])))
+            states.append(None if state is None else (state, tuple(cache.cached_tokens()[: state.length])))
             taken += 0 if state is None else state.size
         assert states[0] is not None
         self._saved.append(_Conversation(states[0][1], tuple(states)))
@@ -92,7 +92,7 @@ class Conversations:
             if saved is not None:
                 state, text = saved
                 state.restore()
-                cache.hold(text)
+                cache.set_cached(text)
 
     def _make_room(self, taken: int, size: int) -> bool:
         """Evict the least recently used until `needed` bytes are free; return whether they are."""

@@ -36,11 +36,11 @@ class Decoder:
         self._forget(self.model.rewindable(min(length, len(self._held))))
         self.reused = 0
 
-    def held(self) -> list[int]:
+    def cached_tokens(self) -> list[int]:
         """Return the cached text."""
         return self._held
 
-    def hold(self, text: Sequence[int]) -> None:
+    def set_cached(self, text: Sequence[int]) -> None:
         """Record the cached prefix of a text."""
         self._held = [*text[: self.model.length()]]
 

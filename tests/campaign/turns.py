@@ -71,7 +71,7 @@ class Person:
             case 2:
                 self.session.choose_profile(rng.choice(self.session.profiles).name)
             case 3:
-                self.session.settle(mode=rng.choice((*MODES, "auto", None)))
+                self.session.update_settings(mode=rng.choice((*MODES, "auto", None)))
             case 4 if chat.path:
                 chosen = rng.choice(chat.path)
                 chat.switch(chosen.id, rng.choice((-1, 1)))
@@ -81,7 +81,7 @@ class Person:
             case 6 if chat.path:
                 chat.back_to(rng.choice(chat.path).id)
             case 7:
-                self.session.settle(temperature=rng.choice((None, 0.0, 1.5)))
+                self.session.update_settings(temperature=rng.choice((None, 0.0, 1.5)))
         self.asks(rng)
 
     def asks(self, rng: random.Random) -> None:

@@ -172,12 +172,12 @@ def test_a_branch_that_ends_in_a_question_goes_on_to_its_answer(chat: OpenChat, 
     chat.switch(chat.path[-1].id, -1)
     chat.back_to(chat.path[0].id)
     assert texts(reopened(chat, store).path) == ["one?", "uno"]
-    chat.settle()
+    chat.show_answer()
     assert chat.path[-1].id == first.id
     chat.back_to(first.id)
     ask(chat, "two?")
     chat.back_to(first.id)
-    chat.settle()
+    chat.show_answer()
     assert chat.path[-1].id == first.id
 
 

@@ -94,7 +94,7 @@ def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Stor
     at = session(store, SessionRequest(sampling={"top_k": 7}, system="Be brief."))
     at.choose_profile("writing")
     assert (at.sampling(None).top_k, at.sampling(None).temperature) == (7, 0.9)
-    at.settle(temperature=0.1)
+    at.update_settings(temperature=0.1)
     assert at.sampling(None).temperature == 0.1
     models = ScriptedModels()
     ask(at, models)
@@ -104,8 +104,8 @@ def test_flags_go_before_the_profile_and_the_temperature_before_both(store: Stor
 def test_what_a_chat_settles_belongs_to_it_and_outlasts_the_program(store: Store) -> None:
     request = SessionRequest(Speculation(mode="sd"), answer=Request("", max_tokens=9))
     at, models = session(store, request), ScriptedModels()
-    at.settle(mode="off", top_k=3, max_tokens=5, thinking=False)
-    at.settle(seed=7, ignores_circles=True)
+    at.update_settings(mode="off", top_k=3, max_tokens=5, thinking=False)
+    at.update_settings(seed=7, ignores_circles=True)
     ask(at, models)
     at.new()
     ask(at, models)
@@ -118,7 +118,7 @@ def test_what_a_chat_settles_belongs_to_it_and_outlasts_the_program(store: Store
         assert (found.ignores_circles, found.template_variables) == (True, (("enable_thinking", False),))
     assert (new.settings.mode, new.sampling.top_k, new.max_tokens) == ("sd", 40, 9)
     assert (new.ignores_circles, new.template_variables) == (False, ())
-    chats.settle(mode=None, max_tokens=None)
+    chats.update_settings(mode=None, max_tokens=None)
     assert (chats.mode, chats.options(models).request.max_tokens) == ("sd", 9)
 
 
@@ -128,13 +128,13 @@ def test_auto_goes_before_a_flag_and_before_the_mode_of_a_profile(store: Store, 
     request = SessionRequest(Speculation(mode="sd"))
     at, models = ChatSession(store, profiles(tmp_path).good, request, "plain"), ScriptedModels()
     assert at.options(models).request.settings.mode == "sd"
-    at.settle(mode="auto")
+    at.update_settings(mode="auto")
     assert at.options(models).request.settings.mode == "ssd"  # which the models measured
 
 
 def test_a_chat_in_a_mode_that_other_models_cannot_do_is_answered_all_the_same(store: Store) -> None:
     at = session(store)
-    at.settle(mode="ssd")
+    at.update_settings(mode="ssd")
     models = ScriptedModels(has_draft=False)
     ask(at, models)
     assert models.requests[0].settings.mode in ("off", "ngram")
@@ -202,7 +202,7 @@ def test_plain_answer_is_itself_a_measurement(store: Store) -> None:
     at, models = session(store, SessionRequest(Speculation(mode="off"))), ScriptedModels(says("word " * 100))
     models.plain = None  # measuring would give nothing
     assert len(ask(at, models)) == 1
-    at.settle(mode="sd")
+    at.update_settings(mode="sd")
     _, rated = ask(at, models, "again")
     assert rated.record is not None
     assert rated.record.plain is not None

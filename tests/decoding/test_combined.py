@@ -215,8 +215,8 @@ def test_a_prepared_draft_is_judged_by_what_was_known_before_it_was_drawn() -> N
         lookup.begin([*BLOCK, *BLOCK])
         guess = lookup.first(4)
         for others in ([], [0.9], [0.9, 0.9, 0.9], [0.02], [0.02, 0.02, 0.02]):
-            found.add(lookup.beaten(guess, 4, drawn([0.95, *others])))
-        assert not lookup.beaten(guess, 4, drawn([0.05]))  # known before
+            found.add(lookup.model_draft_wins(guess, 4, drawn([0.95, *others])))
+        assert not lookup.model_draft_wins(guess, 4, drawn([0.05]))  # known before
     assert verdicts == {True: {True, False}, False: {True}}
 
 
@@ -227,7 +227,7 @@ def test_how_much_of_a_drawn_draft_is_ready_does_not_decide_who_writes(step: flo
     lookup = PromptLookup(SuffixIndex(), policy, PromptLookupStats())
     lookup.begin([*BLOCK, *BLOCK])
     guess = lookup.first(4)
-    found = {lookup.beaten(guess, 4, drawn([0.6] * ready)) for ready in (1, 2, 3, 4)}
+    found = {lookup.model_draft_wins(guess, 4, drawn([0.6] * ready)) for ready in (1, 2, 3, 4)}
     assert len(found) == 1
 
 
@@ -249,7 +249,7 @@ def test_each_learns_from_its_own_tokens() -> None:
     bench.drafter.commit(VerifyOutcome(len(draft.tokens), 1))
     assert judged(bench.calibration) == model + 4
     assert judged(bench.lookup_stats.repeated) == repeated
-    assert judged(bench.lookup_stats.behind) == sum(bench.lookup_stats.behind._accepted) == 6
+    assert judged(bench.lookup_stats.after_draft) == sum(bench.lookup_stats.after_draft._accepted) == 6
 
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.9, 0.5)
@@ -258,7 +258,7 @@ def test_each_learns_from_its_own_tokens() -> None:
     bench.drafter.commit(VerifyOutcome(2, 15))
     assert judged(bench.calibration) == model
     assert judged(bench.lookup_stats.repeated) == repeated + 3
-    assert judged(bench.lookup_stats.behind) == 0
+    assert judged(bench.lookup_stats.after_draft) == 0
 
 
 def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
@@ -276,20 +276,20 @@ def test_a_model_that_fails_beside_repetitions_leaves_them_the_place() -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.7, 0.9)
     guess = bench.lookup.first(4)
-    assert bench.lookup.beaten(guess, 4)
+    assert bench.lookup.model_draft_wins(guess, 4)
     bench.lookup_stats.chosen.observe([guess.confidences[0]] * 30, 0)
-    assert bench.lookup.beaten(guess, 4)  # a single token was judged: the others came after a rejection
+    assert bench.lookup.model_draft_wins(guess, 4)  # one token was judged
     for _ in range(30):
         bench.lookup_stats.chosen.observe(guess.confidences[:1], 0)
-    assert not bench.lookup.beaten(guess, 4)
+    assert not bench.lookup.model_draft_wins(guess, 4)
 
 
 def test_a_delay_is_lost_to_the_model() -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.7, 0.8)
     guess = bench.lookup.first(4)
-    assert bench.lookup.beaten(guess, 4)
-    assert not bench.lookup.beaten(guess, 4, delay_s=2.0)
+    assert bench.lookup.model_draft_wins(guess, 4)
+    assert not bench.lookup.model_draft_wins(guess, 4, delay_s=2.0)
 
 
 def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:

@@ -78,7 +78,7 @@ def repeat_at_every_opportunity(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def only_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model write first."""
-    monkeypatch.setattr(PromptLookup, "beaten", lambda *_, **_options: True)
+    monkeypatch.setattr(PromptLookup, "model_draft_wins", lambda *_, **_options: True)
 
 
 @pytest.mark.usefixtures("only_behind")
@@ -124,7 +124,7 @@ def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
 def test_a_repetition_that_stands_in_for_what_was_drawn_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared draft is dropped for its first token."""
 
-    beaten = PromptLookup.beaten
+    beaten = PromptLookup.model_draft_wins
 
     def choosy(
         self: PromptLookup,
@@ -137,5 +137,5 @@ def test_a_repetition_that_stands_in_for_what_was_drawn_is_noticed(monkeypatch: 
             return beaten(self, guess, length, ready, delay_s)
         return not guess.length or ready[0].token == ready[0].guesses[0][0]
 
-    monkeypatch.setattr(PromptLookup, "beaten", choosy)
+    monkeypatch.setattr(PromptLookup, "model_draft_wins", choosy)
     assert p_value(SSD, DraftOrigin.AHEAD) < SIGNIFICANT

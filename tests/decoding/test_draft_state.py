@@ -86,7 +86,7 @@ def test_an_empty_text_empties_the_cache() -> None:
 def test_proposals_behind_a_bonus_token_that_was_proposed_stay() -> None:
     draft_state, model = drafted([1, 2, 3], 5)
     tokens = draft_state.whole()[3:]
-    draft_state.settle(VerifyOutcome(2, tokens[2]))
+    draft_state.apply_result(VerifyOutcome(2, tokens[2]))
     assert draft_state.text == [1, 2, 3, *tokens[:3]]
     assert draft_state.whole() == [1, 2, 3, *tokens]
     assert_cache_follows(draft_state, model)
@@ -97,7 +97,7 @@ def test_another_bonus_token_ends_the_proposals(accepted: int) -> None:
     draft_state, model = drafted([1, 2, 3], 5)
     tokens = draft_state.whole()[3:]
     bonus = 0 if accepted == 5 else (tokens[accepted] + 1) % 16
-    draft_state.settle(VerifyOutcome(accepted, bonus))
+    draft_state.apply_result(VerifyOutcome(accepted, bonus))
     assert draft_state.whole() == draft_state.text == [1, 2, 3, *tokens[:accepted], bonus]
     assert model.length() <= len(draft_state.text) - 1
     assert_cache_follows(draft_state, model)
@@ -152,7 +152,7 @@ def test_a_foreign_draft_is_read_with_the_next_tokens(proposals: int, after: int
     calls = len(model.calls)
     draft_state.take([9, 8, 7], after)
     assert draft_state.whole() == [1, 2, 3, *first, 9, 8, 7]
-    draft_state.settle(VerifyOutcome(after + 2, 4))
+    draft_state.apply_result(VerifyOutcome(after + 2, 4))
     assert len(model.calls) == calls
     draft_state.extend(PACE, proposer_of())
     assert len(model.calls) == calls + 1
@@ -177,7 +177,7 @@ def test_whatever_happens_the_cache_holds_the_text() -> None:
             case _:
                 accepted = rng.randrange(len(tokens) + 1)
                 guessed = accepted < len(tokens) and rng.random() < 0.5
-                draft_state.settle(
+                draft_state.apply_result(
                     VerifyOutcome(accepted, tokens[accepted] if guessed else rng.randrange(16))
                 )
         assert_cache_follows(draft_state, model)

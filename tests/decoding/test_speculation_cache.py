@@ -165,7 +165,7 @@ def test_the_likeliest_outcome_of_all_needs_no_sequence() -> None:
     bench.prepare()
     assert [branch.sequence for branch in bench.branches.values()] == [0]
     before = bench.model.moves
-    assert bench.cache.settle(bench.own.outcome)
+    assert bench.cache.apply_result(bench.own.outcome)
     bench.cache.open_round(3)
     assert bench.model.moves == before == 0
     assert_cache_follows(bench.draft_state, bench.model)
@@ -195,7 +195,7 @@ def test_the_trunk_follows_every_outcome(outcome: VerifyOutcome, steps: int) -> 
     bench.prepare(steps)
     expected = [*TEXT, *[p.token for p in bench.draft_state.proposals[: outcome.accepted]], outcome.bonus]
     branch = bench.branches.get(outcome)
-    assert bench.cache.settle(outcome) == (branch is not None)
+    assert bench.cache.apply_result(outcome) == (branch is not None)
     assert bench.draft_state.text == expected
     assert bench.draft_state.proposals == (branch.proposals if branch else [])
     assert_cache_follows(bench.draft_state, bench.model)
@@ -226,7 +226,7 @@ def test_branches_serve_hundreds_of_rounds(shape: FanOutShape, sampling: Samplin
             *[p.token for p in bench.draft_state.proposals[: outcome.accepted]],
             outcome.bonus,
         ]
-        hits += bench.cache.settle(outcome)
+        hits += bench.cache.apply_result(outcome)
         assert bench.draft_state.text == text
         assert_cache_follows(bench.draft_state, bench.model)
         if rng.random() < 0.1:
@@ -246,7 +246,7 @@ def test_branches_share_only_what_is_new() -> None:
     bench = Bench()
     for _ in range(30):
         bench.prepare()
-        bench.cache.settle(bench.own.outcome)
+        bench.cache.apply_result(bench.own.outcome)
         bench.cache.open_round(3)
     before = bench.model.shared
     bench.prepare()
@@ -258,7 +258,7 @@ def test_preparing_stops_quietly_where_the_context_ends() -> None:
     bench.prepare(most_steps=50)
     assert max(bench.model.length(sequence) for sequence in range(9)) <= len(TEXT) + 4
     outcome = VerifyOutcome(0, 0)
-    bench.cache.settle(outcome)
+    bench.cache.apply_result(outcome)
     assert bench.draft_state.text == [*TEXT, 0]
     assert_cache_follows(bench.draft_state, bench.model)
 

@@ -21,7 +21,9 @@ def taught(kinds: Sequence[str]) -> Bench:
         accepted = 2 if kind == "accepted" else 0
         proposal = bench.draft_state.proposals[accepted]
         bonus = next(t for t, _ in proposal.guesses if accepted == 2 or t != proposal.token)
-        bench.cache.settle(VerifyOutcome(accepted, unguessed(proposal) if kind == "surprise" else bonus))
+        bench.cache.apply_result(
+            VerifyOutcome(accepted, unguessed(proposal) if kind == "surprise" else bonus)
+        )
         while len(bench.draft_state.proposals) < 2:
             bench.draft_state.extend(policy_of(), bench.proposer)
         bench.cache.open_round(2)

@@ -288,7 +288,7 @@ def test_while_a_round_opens_nothing_is_to_be_had_under_its_number(monkeypatch: 
         seen.append(worker.prepared)
 
     monkeypatch.setattr(worker.cache, "open_round", watched)
-    worker.cache.settle(VerifyOutcome(0, first_token(model)))
+    worker.cache.apply_result(VerifyOutcome(0, first_token(model)))
     worker._open_round(1, math.inf)
     assert [number for number, _ in seen] == [before[0]] * 2
     assert all(branches is before[1] for _, branches in seen)

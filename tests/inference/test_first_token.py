@@ -127,11 +127,11 @@ def test_what_is_measured_between_answers_leaves_the_conversation_in_the_cache(
 ) -> None:
     request = replace(greedy(EngineSettings(mode="sd"), max_tokens=20), steps_down=True)
     expected, _ = answer(fresh, request)
-    held = list(fresh._engine.decoder.held())
+    held = list(fresh._engine.decoder.cached_tokens())
     fresh.measure_between_answers(lambda: False)
     assert not fresh.lacks_costs
     assert measured == [False]
-    assert (fresh._engine.decoder.held(), fresh._contexts.target.length()) == (held, len(held))
+    assert (fresh._engine.decoder.cached_tokens(), fresh._contexts.target.length()) == (held, len(held))
     found, end = answer(fresh, request)
     assert found == expected
     assert end.summary.cached_tokens == end.summary.prompt_tokens - 1

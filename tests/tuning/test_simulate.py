@@ -93,7 +93,7 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
 def test_what_was_emitted_leads_nobody_astray() -> None:
     """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
     beyond: list[int] = []
-    settle = SpeculationCache.settle
+    settle = SpeculationCache.apply_result
 
     def settled(self: SpeculationCache, outcome: VerifyOutcome) -> bool:
         found, state = settle(self, outcome), self.state
@@ -103,7 +103,7 @@ def test_what_was_emitted_leads_nobody_astray() -> None:
 
     settings = EngineSettings(mode="ssd", fan_out_budget=4, draft_temperature=1.5)
     trace = trace_of(PLAIN, 8, 100)
-    with patch.object(SpeculationCache, "settle", settled):
+    with patch.object(SpeculationCache, "apply_result", settled):
         for seed in range(8):
             Simulator(trace, costs_of(ratio=0.05), seed)(settings)
     assert len(beyond) > 1000

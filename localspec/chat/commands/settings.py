@@ -15,7 +15,7 @@ def set_mode(context: CommandContext, mode: AutoMode | None) -> Iterator[Effect]
     """Show the decoding mode, or set it; raises `UserError` for one that these models cannot do."""
     check_possible(context, mode)
     if mode is not None:
-        context.session.settle(mode=mode)
+        context.session.update_settings(mode=mode)
     yield ShowSetting("mode", is_new=mode is not None)
 
 
@@ -37,12 +37,12 @@ def set_profile(context: CommandContext, name: str) -> Iterator[Effect]:
 def set_system_prompt(context: CommandContext, text: str) -> Iterator[Effect]:
     """Show the system prompt, or set it; `-` removes it."""
     if text:
-        context.session.settle(system_prompt="" if text == "-" else text)
+        context.session.update_settings(system_prompt="" if text == "-" else text)
     yield ShowSetting("system prompt", is_new=bool(text))
 
 
 def set_temperature(context: CommandContext, temperature: float | None) -> Iterator[Effect]:
     """Show the temperature, or set it."""
     if temperature is not None:
-        context.session.settle(temperature=temperature)
+        context.session.update_settings(temperature=temperature)
     yield ShowSetting("temperature", is_new=temperature is not None)

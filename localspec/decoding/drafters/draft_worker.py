@@ -120,7 +120,7 @@ class DraftWorker:
 
     def _follow(self, verdict: VerifyResult) -> None:
         state = self.state
-        prepared = self.cache.settle(verdict.outcome)
+        prepared = self.cache.apply_result(verdict.outcome)
         sent, since = verdict.sent, verdict.at
         if sent is None:
             before = state.model.busy_s

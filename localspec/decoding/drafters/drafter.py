@@ -95,18 +95,18 @@ class DraftState:
 
         If `most_read` leaves out its middle, drafts are a little worse, but as exact.
         """
-        kept = self.model.rewindable(min(common_prefix(self.held(), text), max(len(text) - 1, 0)))
+        kept = self.model.rewindable(min(common_prefix(self.cached_tokens(), text), max(len(text) - 1, 0)))
         for sequence in range(self.model.max_sequences):
             if self.model.length(sequence) > kept:
                 self.model.truncate(kept, sequence)
         gap = 0 if self.most_read is None else max(0, len(text) - kept - self.most_read)
         self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
 
-    def held(self) -> list[int]:
+    def cached_tokens(self) -> list[int]:
         """Return the cached text, in sequence 0."""
         return self.whole()[: self.model.length()]
 
-    def hold(self, text: Sequence[int]) -> None:
+    def set_cached(self, text: Sequence[int]) -> None:
         """Record the cached prefix of a text."""
         self.text, self.proposals = [*text[: self.model.length()]], []
 
@@ -166,7 +166,7 @@ class DraftState:
         ]
         self.proposals = [*self.proposals[:after], *judged, own[-1]]
 
-    def settle(self, outcome: VerifyOutcome) -> None:
+    def apply_result(self, outcome: VerifyOutcome) -> None:
         """Commit the result; later proposals stay if the bonus token was also proposed."""
         accepted, bonus = outcome.accepted, outcome.bonus
         proposals = self.proposals

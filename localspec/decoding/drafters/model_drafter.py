@@ -44,7 +44,7 @@ class ModelDrafter(Drafter):
         self._policy.calibration.observe([proposal.confidence for proposal in self._sent], outcome.accepted)
         if self._lookup is not None:
             self._lookup.commit(self._tokens, len(self._sent), outcome)
-        self._draft_state.settle(outcome)
+        self._draft_state.apply_result(outcome)
 
     def draft(self, limit: int) -> Draft:
         """Draft as long as that saves time."""
@@ -65,7 +65,7 @@ class ModelDrafter(Drafter):
         if self._lookup is None:
             return None
         found = self._lookup.first(limit)
-        if self._lookup.beaten(found, min(limit, self._length)):
+        if self._lookup.model_draft_wins(found, min(limit, self._length)):
             return None
         self._draft_state.take(found.sent)
         return Draft(found.sent, None, DraftOrigin.NGRAM)

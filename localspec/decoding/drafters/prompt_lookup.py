@@ -187,7 +187,7 @@ class PromptLookupStats:
 
     def __init__(self) -> None:
         self.repeated = AcceptanceBins()  # copied tokens, by length of the match
-        self.behind = AcceptanceBins(refines=True)  # copies after a model's draft
+        self.after_draft = AcceptanceBins(refines=True)  # copies after a model's draft
         self.chosen = AcceptanceBins(refines=True)  # the model beside a copy, taking the best token
         self.drawn = AcceptanceBins(refines=True)  # the same, drawing from q
 
@@ -214,11 +214,11 @@ class PromptLookup:
 
     def first(self, limit: int) -> LookupDraft:
         """Return the draft at the end of the text, with at most `limit` tokens."""
-        found = self.behind((), limit)
+        found = self.copy_after((), limit)
         self._found = [found]
         return found
 
-    def behind(self, proposals: Sequence[Proposal], limit: int) -> LookupDraft:
+    def copy_after(self, proposals: Sequence[Proposal], limit: int) -> LookupDraft:
         """Return the copied draft after some draft tokens; `limit` is for both together."""
         start, reach = len(proposals), prod(chances_of(self._policy, proposals))
         drafted = [proposal.token for proposal in proposals]
@@ -228,12 +228,12 @@ class PromptLookup:
         confidences = [1.0 - SHORTEST_MATCH / (matched + 1 + position) for position in range(len(tokens))]
         chances = [self._lookup_stats.repeated.chance(confidence) for confidence in confidences]
         if start:
-            chances = list(map(self._lookup_stats.behind.chance, confidences, chances))
+            chances = list(map(self._lookup_stats.after_draft.chance, confidences, chances))
         values = values_of(self._policy, ((chance, 0.0) for chance in chances), start, reach)
         most = max(values)
         return LookupDraft(start, tokens, tuple(confidences), values.index(most), most)
 
-    def beaten(
+    def model_draft_wins(
         self, found: LookupDraft, length: int, ready: Sequence[Proposal] = (), delay_s: float = 0.0
     ) -> bool:
         """Return whether a draft of the model, up to a length, is expected to be worth as much as a copy.
@@ -263,7 +263,7 @@ class PromptLookup:
         may_span = self._policy.deterministic and self._policy.min_confidence is None
         if not written or (sent < len(written) and not may_span):
             return ()
-        found = self.behind(written, limit)
+        found = self.copy_after(written, limit)
         self._found.append(found)
         if sent < len(written):
             values, _ = self._policy.values([proposal.confidence for proposal in written])
@@ -277,7 +277,7 @@ class PromptLookup:
         for found in self._found:
             following = new[found.start :]
             right = common_prefix(found.tokens, following)
-            known = self._lookup_stats.behind if found.start else self._lookup_stats.repeated
+            known = self._lookup_stats.after_draft if found.start else self._lookup_stats.repeated
             known.observe(found.confidences[: len(following)], right)
         if self._found and self._found[0].confidences:
             self._beside.observe(self._found[0].confidences[:1] * written, outcome.accepted)

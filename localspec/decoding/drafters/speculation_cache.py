@@ -133,13 +133,13 @@ class SpeculationCache:
                 kept.append(fork)
         self._forks = kept[::-1]
 
-    def settle(self, outcome: VerifyOutcome) -> bool:
+    def apply_result(self, outcome: VerifyOutcome) -> bool:
         """Commit the result with its prepared draft as proposals; return whether there was a branch."""
         self._learn(outcome)
         state, branch = self.state, self.branches.get(outcome)
         if branch is None:
             state.proposals = state.proposals[: outcome.accepted]
-            state.settle(outcome)
+            state.apply_result(outcome)
             return False
         fork = len(state.text) + outcome.accepted
         state.text += [proposal.token for proposal in state.proposals[: outcome.accepted]]

@@ -132,9 +132,9 @@ class AheadDrafter(Drafter):
         if not self.worker.prompt_read:
             beaten = not found.length
         elif branch is None:
-            beaten = self._lookup.beaten(found, length, delay_s=self._delay_s())
+            beaten = self._lookup.model_draft_wins(found, length, delay_s=self._delay_s())
         else:
-            beaten = self._lookup.beaten(found, length, branch.proposals[:length])
+            beaten = self._lookup.model_draft_wins(found, length, branch.proposals[:length])
         if beaten:
             return None
         self._tell(outcome, 0, found.sent)

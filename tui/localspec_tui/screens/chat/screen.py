@@ -380,7 +380,7 @@ class ChatScreen(Screen[int]):
 
     async def _set_system(self, text: str | None) -> None:
         if text is not None:
-            await asyncio.to_thread(self.session.settle, system_prompt=text)
+            await asyncio.to_thread(self.session.update_settings, system_prompt=text)
             self._show_setting("system prompt", is_new=True)
 
     async def tune(self, argument: str) -> None:
