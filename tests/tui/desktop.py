@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -29,9 +28,7 @@ from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.scripted import Script, ScriptedModels
-from tests.tui.settled import settled
-
-TURNS = 400
+from tests.tui.settled import settled, until
 
 
 class Desktop:
@@ -95,12 +92,8 @@ class Desktop:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something is so."""
-        for _ in range(TURNS):
-            await self.pilot.pause()
-            if condition():
-                return
-            await asyncio.sleep(0.005)  # threads of the program need the processor, too
-        raise AssertionError(f"it never came to be:\n{self.screen_text()}")
+        if not await until(self.pilot, condition):
+            raise AssertionError(f"it never came to be:\n{self.screen_text()}")
 
     async def shows(self, *words: str) -> None:
         """Wait until the screen shows some words."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from textual.pilot import Pilot
+
+_TURNS = 400
 
 
 async def settled(pilot: Pilot[Any]) -> None:
@@ -12,3 +16,13 @@ async def settled(pilot: Pilot[Any]) -> None:
     await pilot.pause()
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
+
+
+async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> bool:
+    """Wait until a condition holds; return False if it does not within some seconds."""
+    for _ in range(_TURNS):
+        await pilot.pause()
+        if condition():
+            return True
+        await asyncio.sleep(0.005)  # threads of the program need the CPU, too
+    return False

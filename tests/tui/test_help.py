@@ -32,6 +32,7 @@ from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import Composer, QueueStrip
 from localspec_tui.widgets.sidebar import ChatList, TitleInput
+from tests.tui.settled import until
 from tests.tui.styled import STYLES
 
 KEYS = Path(localspec.storage.config.__file__).with_name("keys.toml")
@@ -179,11 +180,9 @@ async def test_keys_scroll_the_help() -> None:
         await pilot.pause()
         scroll = app.screen.query_one(VerticalScroll)
         await pilot.press("pagedown", "pageup", "tab")
-        places = []
-        for key in ("j", "down", "k", "up"):
+        for key, place in (("j", 1), ("down", 2), ("k", 1), ("up", 0)):
             await pilot.press(key)
-            places.append(round(scroll.scroll_target_y))
-        assert places == [1, 2, 1, 0]
+            assert await until(pilot, lambda place=place: round(scroll.scroll_target_y) == place)
         await pilot.press("end")
         await pilot.pause()
         assert scroll.scroll_target_y == scroll.max_scroll_y > 0

@@ -18,6 +18,7 @@ from localspec_tui.widgets.status import (
     shortened,
     thousands,
 )
+from tests.tui.settled import until
 from tests.tui.styled import STYLES
 
 METER = "context 5.1k/32k ▓░░░░"
@@ -261,5 +262,5 @@ async def test_figures_under_an_answer_fall_away_whole() -> None:
             (15, "speculative"),
         ):
             await pilot.resize_terminal(width, 5)
-            await pilot.pause()
+            assert await until(pilot, lambda width=width: row.region.right == width)
             assert row.render().plain == text
