@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+import pytest
 
 from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.constraint import TokenRules
@@ -119,6 +120,7 @@ class EngineContract:
             expected = Toy().answer(prompt, OFF, GREEDY, 80)
             assert Toy().answer(prompt, self.settings, GREEDY, 80) == expected
 
+    @pytest.mark.slow
     def test_first_tokens_follow_the_exact_distribution(self) -> None:
         toy, prompt, length, answers = Toy(vocabulary=4), [1, 2, 3], 3, 600
         texts = list(itertools.product(range(4), repeat=length))
@@ -137,6 +139,7 @@ class EngineContract:
 
         assert any(p_value(first_seed) > SIGNIFICANT for first_seed in LOOKS)
 
+    @pytest.mark.slow
     def test_every_sampled_token_follows_the_target(self) -> None:
         assert any(self.lowest_p_value(first_seed=first_seed) > SIGNIFICANT for first_seed in LOOKS)
 

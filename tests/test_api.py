@@ -44,6 +44,7 @@ def test_no_answer_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> N
             assert list(localspec.ask(pair, "Hello!", mode, max_tokens=4))
 
 
+@pytest.mark.slow
 def test_without_a_mode_known_costs_decide_and_a_conversation_goes_on() -> None:
     said = (
         localspec.Message("user", "Hello!"),

@@ -169,6 +169,7 @@ def test_a_model_that_is_looked_at(words: list[str], kind: str, models: Path, ca
     assert obeyed(call(*words, named(models, kind), typed="n\n" if words == ["rm"] else ""), _OF_VERBS) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_that_answers(kind: str, models: Path, run: Run) -> None:
     wild = ("--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "1", "-n", "300")
@@ -177,6 +178,7 @@ def test_a_model_that_answers(kind: str, models: Path, run: Run) -> None:
     assert (b"tok/s" in raw) is (not kind)
 
 
+@pytest.mark.slow
 def test_a_chat_line_by_line(models: Path, run: Run) -> None:
     typed = "hello\n/nonsense\n/system a\n/stats\n/color\n/help\n/exit\n"
     raw = run("chat", "--plain", "-n", "50", "--temp", "3", "-m", named(models), typed=typed)
@@ -184,6 +186,7 @@ def test_a_chat_line_by_line(models: Path, run: Run) -> None:
     assert obeyed(raw, _OF_VERBS) == []
 
 
+@pytest.mark.slow
 def test_lists(models: Path, call: Run) -> None:
     raw = call("models", str(models))
     assert b"cannot be used" in raw
@@ -192,6 +195,7 @@ def test_lists(models: Path, call: Run) -> None:
         assert obeyed(call(*words), _OF_VERBS) == []
 
 
+@pytest.mark.slow
 def test_a_comparison(models: Path, run: Run) -> None:
     raw = run("bench", "-m", named(models), "--per-task", "1", "-n", "2", "--modes", "off")
     assert obeyed(raw, _OF_VERBS) == []
@@ -249,6 +253,7 @@ def test_settings(content: str, home: Path, call: Run) -> None:
         assert obeyed(call(*words), _OF_VERBS) == []
 
 
+@pytest.mark.slow
 def test_a_hub(models: Path, call: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     weights = (models / f"{EVIL}.gguf").read_bytes()
     with in_place_of_the_hub(monkeypatch) as hub:
@@ -265,6 +270,7 @@ def test_a_hub(models: Path, call: Run, monkeypatch: pytest.MonkeyPatch) -> None
         assert obeyed(call("models"), _OF_VERBS) == []
 
 
+@pytest.mark.slow
 def test_the_screen(home: Path, models: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("history", "import", str(chats(home)))
     monkeypatch.chdir(home)

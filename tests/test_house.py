@@ -60,6 +60,7 @@ def test_a_prefix_is_no_folder() -> None:
     assert [f"{folder.name}/{prefix}_*" for (folder, prefix), n in sizes.items() if n >= 3] == []
 
 
+@pytest.mark.slow
 def test_a_public_class_has_its_name_to_itself() -> None:
     homes: defaultdict[str, list[str]] = defaultdict(list)
     for path in modules():

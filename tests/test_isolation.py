@@ -32,6 +32,7 @@ def test_user_folders_are_empty_ones(empty_home: Path) -> None:
     assert not [path for path in empty_home.rglob("*") if not path.is_dir()]
 
 
+@pytest.mark.slow
 def test_the_quantised_target_is_quantised(demo_target_q8: Path, demo_target: Path) -> None:
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(demo_target_q8).tensors}
     assert {kind for name, kind in kinds.items() if not name.endswith("norm.weight")} == {"Q8_0"}

@@ -67,6 +67,7 @@ def paced(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
         yield opened
 
 
+@pytest.mark.slow
 def test_costs_are_those_of_the_pretended_cards(paced: Runtime) -> None:
     models: TunableModels = paced
     found = models.perform(call_costs, WISH)
@@ -75,6 +76,7 @@ def test_costs_are_those_of_the_pretended_cards(paced: Runtime) -> None:
     assert {1, 2, 8} <= {width for width, _ in found.step} <= {1, 2, 3, 4, 6, 8}
 
 
+@pytest.mark.slow
 def test_everything_works_as_with_other_models(
     paced: Runtime, demo_target_q8: Path, demo_draft: Path
 ) -> None:
@@ -92,6 +94,7 @@ def test_everything_works_as_with_other_models(
     assert found.decode_s >= 11 * VERIFY(1)
 
 
+@pytest.mark.slow
 def test_a_model_without_pacing_is_as_it_is(demo_target: Path, demo_draft: Path) -> None:
     target = ModelOptions(demo_target, context=128)
     with open_paced(target, replace(target, path=demo_draft), Pacing(0.1, 0.0), None) as opened:

@@ -32,6 +32,7 @@ def pair(demo_target_q8: Path, demo_draft: Path) -> Iterator[Pair]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["ngram", "sd", "ssd"])
 def test_every_mode_writes_what_plain_decoding_writes(pair: Pair, mode: Mode) -> None:
     assert len({item.task for item in ONE_OF_EACH}) == 4
@@ -56,6 +57,7 @@ def test_a_mistake_would_be_seen(pair: Pair, monkeypatch: pytest.MonkeyPatch) ->
     assert all(difference.expected != difference.found for difference in found.differences)
 
 
+@pytest.mark.slow
 def test_random_settings_delays_cancels_and_turns_change_nothing(
     demo_target_q8: Path, demo_draft: Path
 ) -> None:

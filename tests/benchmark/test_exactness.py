@@ -125,6 +125,7 @@ def test_progress_goes_from_nothing_to_almost_all() -> None:
     assert 0.95 < heard[-1] < 1
 
 
+@pytest.mark.slow
 def test_doubt_makes_the_test_longer() -> None:
     heard: list[float] = []
     bent = MarkovRuntime(trusts_the_draft("ssd", hits=True))
@@ -169,6 +170,7 @@ def trusts_the_draft(mode: Mode, *, hits: bool) -> Bend:
     return bend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "hits", "failing"),
     [
@@ -186,6 +188,7 @@ def test_a_bias_is_found_and_in_the_right_rounds(
     assert not report.exact
 
 
+@pytest.mark.slow
 def test_a_temperature_that_is_off_is_found() -> None:
     def cooler(mode: str, _is_hit: bool, _text: list[int], row: Row) -> Row:
         return row * np.float32(1.25) if mode == "sd" else row

@@ -27,6 +27,7 @@ def group(random: np.random.Generator, tokens: int) -> list[Judged]:
     return [judge(ROW, int(token), float(random.random()), drafted=False) for token in drawn]
 
 
+@pytest.mark.slow
 def test_three_ways_to_look_are_not_three_chances_of_a_false_alarm() -> None:
     random = np.random.default_rng(7)
     values = [verdict("sd", "all", group(random, 60)).p_value for _ in range(300)]

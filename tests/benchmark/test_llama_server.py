@@ -101,6 +101,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_the_server_ends_with_a_program_that_is_killed(fake: Fake) -> None:
     killed = subprocess.run(
@@ -263,6 +264,7 @@ def test_a_server_that_never_gets_ready(fake: Fake, monkeypatch: pytest.MonkeyPa
     assert not children()
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.2)  # nobody answers there
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -270,6 +272,7 @@ def test_a_port_that_is_taken(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> No
         assert "couldn't bind HTTP server socket" in refusal(fake.start)
 
 
+@pytest.mark.slow
 def test_a_draft_that_the_server_leaves_out(fake: Fake) -> None:
     fake.behave("without draft")
     said = refusal(lambda: fake.start(DRAFT))
@@ -283,6 +286,7 @@ def test_a_server_that_does_not_tell_whether_it_drafts(fake: Fake) -> None:
     fake.start(DRAFT).close()
 
 
+@pytest.mark.slow
 def test_an_answer_that_breaks_off(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.5)
     fake.behave("breaks off")
@@ -297,6 +301,7 @@ def test_a_server_that_dies_in_an_answer(fake: Fake) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_silent(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llama_server, "SILENCE_LIMIT_S", 0.2)
     fake.behave("silent")
@@ -313,6 +318,7 @@ def test_errors_in_the_middle_of_an_answer(fake: Fake) -> None:
     assert fake.failure(EngineError) == "llama-server refuses to answer: Context size has been exceeded."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behaviour", ["without timings", "not http"])
 def test_a_server_of_another_kind(fake: Fake, monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
     monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.5)

@@ -115,6 +115,7 @@ def test_models_that_never_go_on_have_no_pace() -> None:
         plain_anchor(Told(*rounds(9.0)))()
 
 
+@pytest.mark.slow
 def test_the_bundled_pair_contends() -> None:
     target, draft = (ModelOptions(path, context=512) for path in bundled_pair())
     greedy = Sampling(temperature=0.0)

@@ -12,6 +12,7 @@ from tests.campaign.parts import PARTS
 pytestmark = pytest.mark.campaign
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_nothing_is_found(name: str, tmp_path: Path) -> None:
     log = Log(name, most=PARTS[name].short, seconds=5.0)

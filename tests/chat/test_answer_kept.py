@@ -78,6 +78,7 @@ def test_the_text_is_saved_while_it_comes_and_while_the_models_pause(chat: OpenC
     assert kept(chat, store) == ("a b c d e f g", "complete")
 
 
+@pytest.mark.slow
 def test_the_text_is_safe_half_a_second_after_it_came(chat: OpenChat, store: FullDisk) -> None:
     answer = chat.answer(ScriptedModels(says("a b c", Gate())), options())
     came = next(event.text for event in answer if isinstance(event, TextDelta))

@@ -149,6 +149,7 @@ def test_a_tree_with_faults_loses_no_message(change: Callable[[dict[str, Any]], 
         seen.add(message.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", [CHATGPT, CLAUDE])
 @settings(max_examples=150, deadline=None)
 @given(st.data())

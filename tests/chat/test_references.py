@@ -43,6 +43,7 @@ def texts(prompt: str, folder: Path) -> list[str]:
     return [file.text for file in attach(prompt, folder)[1]]
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(NAMES, st.sampled_from(BEFORE), st.sampled_from(BEHIND))
 def test_any_file_is_attached_in_any_surroundings(empty: Path, name: str, before: str, behind: str) -> None:

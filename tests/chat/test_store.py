@@ -213,6 +213,7 @@ def test_deleting_can_be_undone(store: Store) -> None:
     assert (titles(store), store.last_chat(), store.deleted()) == (["Q"], chat, ())
 
 
+@pytest.mark.slow
 def test_what_was_deleted_long_ago_is_gone(file: Path, clock: Clock) -> None:
     with Store(file, clock) as store:
         chat, kept = say(store, "goodbye"), say(store, "welcome")

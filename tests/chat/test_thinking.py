@@ -241,6 +241,7 @@ def test_thinking_is_told_at_once_and_tags_never() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_time_that_grows_with_their_length() -> None:
     reader, later = ThinkingReader(tags_of("<think>")), ThinkingReader()
     for _ in later.feed("So.\n<think>"):

@@ -52,6 +52,7 @@ def test_among_other_models_it_is_listed_with_the_reason(
     assert f"cannot be used: {reason}\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("key", [name for name, *_ in NUMBERS])
 def test_what_is_no_number_crashes_nothing(

@@ -318,6 +318,7 @@ def test_what_is_typed_is_kept_and_listed(fake: FakeRuntime, invoke: Invoke) -> 
     assert "4 messages  first\n" in listed.out
 
 
+@pytest.mark.slow
 def test_what_an_answer_has_is_kept_while_the_models_pause(fake: FakeRuntime, invoke: Invoke) -> None:
     def pauses(_request: Request) -> Iterator[GenerationEvent]:
         yield TextDelta((TextPiece("half an ", Provenance.TARGET),))

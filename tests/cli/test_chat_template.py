@@ -156,6 +156,7 @@ def test_mistakes_in_config_are_told(invoke: Invoke, text: str, words: str) -> N
     assert words in outcome.err
 
 
+@pytest.mark.slow
 def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
     told = f"Chats follow the template {own}, not the one in the model's file."
     flags = ("--chat-template-file", str(own))
@@ -194,6 +195,7 @@ def test_the_server_of_llama_cpp_is_given_it_too(own: Path) -> None:
     assert "--chat-template-file" not in dict(target_flags(ModelOptions(TARGET)))
 
 
+@pytest.mark.slow
 def test_on_the_screen_a_flag_holds_for_its_own_model(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
     models = LocalOpener(pair_request(args))

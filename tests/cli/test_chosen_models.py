@@ -89,6 +89,7 @@ def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_h
     assert choice_named("tiny:3b", ()).target.name.startswith("sha256-")
 
 
+@pytest.mark.slow
 def test_a_choice_opens_and_the_usual_models_open_again() -> None:
     models = LocalOpener(pair_request(screen.parser().parse_args([])))
     log: list[LogLine] = []
@@ -148,6 +149,7 @@ def test_a_name_means_the_model_that_m_takes_with_the_draft_that_serves_it(other
         choice_named("others", ())
 
 
+@pytest.mark.slow
 def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     args = screen.parser().parse_args(["-m", "demo-target", "-md", "demo-draft"])
     models = LocalOpener(pair_request(args))
@@ -156,6 +158,7 @@ def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.Monkey
         assert (opened.target.path, opened.draft and opened.draft.path) == (TARGET, DRAFT)
 
 
+@pytest.mark.slow
 def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

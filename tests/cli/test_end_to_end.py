@@ -12,6 +12,8 @@ import pytest
 
 from tests.cli.conftest import Invoke
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 QUESTION = "Tell me a story about a fox."
 

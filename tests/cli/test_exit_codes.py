@@ -18,7 +18,7 @@ PROGRAM = (
     "from localspec.errors import EngineError\n"
     "from localspec.types.events import Finished, TextDelta, TextPiece\n"
     "from localspec.types.drafts import Provenance; from tests.cli.fake_runtime import FakeRuntime, SUMMARY\n"
-    "from localspec.cli.shared.console import leaving_in_order\n"
+    "from localspec.cli.shared.console import exit_on_signals\n"
     "how = sys.argv[1]\n"
     "def script(request):\n"
     "    yield TextDelta((TextPiece('so far', Provenance.TARGET),))\n"
@@ -27,7 +27,7 @@ PROGRAM = (
     "    yield Finished('cancelled' if how == 'SIGINT' else 'stop', SUMMARY)\n"
     "FakeRuntime([script], notes=('a note',)).install(setattr)\n"
     "opening._devices = lambda: ()\n"
-    "with leaving_in_order(): sys.exit(main(['run', 'Hi', '--no-fit', *sys.argv[2:]]))\n"
+    "with exit_on_signals(): sys.exit(main(['run', 'Hi', '--no-fit', *sys.argv[2:]]))\n"
 )
 ROWS = {code: row for row in rows("The command line") for code in row[0].split(", ")}
 WAYS = {  # for each code: how the answer goes, and flags

@@ -93,6 +93,7 @@ def test_a_head_of_an_unknown_kind_is_left_out(
     assert fake.opened[0].draft is None
 
 
+@pytest.mark.slow
 def test_an_answer_that_a_head_has_drafted(invoke: Invoke, made_hybrid: Path) -> None:
     outcome = invoke("run", "Hi", "-m", str(made_hybrid), "--spec-type", "draft-mtp", "--min-confidence", "0",
                      "--temp", "0", "-n", "30", "--json")  # fmt: skip

@@ -346,6 +346,7 @@ def test_a_store_that_is_no_use(invoke: Invoke, breaks: Callable[[Path], object]
     assert "Traceback" not in outcome.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     with Store(chats_file()) as store:
         for _ in range(300):

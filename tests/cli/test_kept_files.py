@@ -60,6 +60,7 @@ def test_every_branch_and_its_record_is_there(invoke: Invoke) -> None:
     assert all(each["record"]["rounds"] for each in answers)
 
 
+@pytest.mark.slow
 def test_tuned_settings_are_listed_and_exported(invoke: Invoke) -> None:
     (found,) = json.loads(invoke("tune", "--show", "--json").out)["kept"]
     assert (found["tuned"]["task"], found["tuned"]["settings"]["mode"]) == ("coding", "off")

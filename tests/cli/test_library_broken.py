@@ -48,6 +48,7 @@ def ran(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 @pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN)
 def test_every_verb_tells_the_first_reason(tmp_path: Path, code: str, verb: tuple[str, ...]) -> None:
@@ -64,6 +65,7 @@ def test_every_verb_tells_the_first_reason(tmp_path: Path, code: str, verb: tupl
     assert result.returncode == (0 if verb[0] in ("devices", "plan") else 1)
 
 
+@pytest.mark.slow
 def test_doctor_finds_what_run_finds(tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text('raise ImportError("numpy is broken")', encoding="utf-8")
     run = ran(tmp_path, "run", "Hi", "--no-stdin", "-m", TARGET)

@@ -216,6 +216,7 @@ def test_attaching_and_naming_models_is_a_mistake(
     assert "--attach uses the models of a server" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_screen_starts_without_what_only_the_models_need() -> None:
     code = (
         "import sys; import localspec.cli.screen, localspec_tui.app\n"

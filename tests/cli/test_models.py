@@ -92,6 +92,7 @@ def test_json_is_strict_for_names_that_are_no_text(invoke: Invoke, tmp_path: Pat
     assert found.path.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_may_be_named_as_file_managers_write_it(invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "my models"
     folder.mkdir()
@@ -177,6 +178,7 @@ def test_what_would_rule_the_terminal_is_shown_in_one_line(invoke: Invoke, tmp_p
     assert "\x1b" not in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["~nobody-of-this-name/models", "x" * 300, "~nobody-of-this-name/a.gguf"])
 def test_odd_names_are_mistakes_and_no_accidents(invoke: Invoke, name: str) -> None:
     for verb in (["models"], ["show"], ["pair"], ["run", "Hi", "-m"]):
@@ -195,6 +197,7 @@ def test_a_configured_model_that_is_gone_says_where_it_is_chosen(invoke: Invoke)
     assert "localspec setup" not in invoke("plan", "-m", "/gone.gguf").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["models", "show", "pull", "rm", "recommend"])
 def test_the_traceback_of_an_accident_can_be_asked_for(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch, verb: str

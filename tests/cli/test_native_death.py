@@ -45,6 +45,7 @@ def called(*arguments: object, first: str = "") -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [LAYERS, ALIGNMENT])
 def test_a_file_that_stops_llama_cpp_while_it_is_opened(tmp_path: Path, change: Change) -> None:
     path = broken(tmp_path / "broken.gguf", *change)
@@ -56,6 +57,7 @@ def test_a_file_that_stops_llama_cpp_while_it_is_opened(tmp_path: Path, change: 
     assert "download it again" in hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [("run", "Hi", "-m"), ("show",), ("plan", "-m")])
 def test_more_experts_in_use_than_there_are(tmp_path: Path, verb: tuple[str, ...]) -> None:
     done = called(*verb, tiny.mixture(tmp_path / "broken.gguf", used=100))
@@ -64,6 +66,7 @@ def test_more_experts_in_use_than_there_are(tmp_path: Path, verb: tuple[str, ...
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [EPSILON, NEGATIVE])
 def test_a_file_that_stops_llama_cpp_while_it_answers(tmp_path: Path, change: Change) -> None:
     done = called("run", "-m", broken(tmp_path / "broken.gguf", *change), "Hi")
@@ -73,6 +76,7 @@ def test_a_file_that_stops_llama_cpp_while_it_answers(tmp_path: Path, change: Ch
     assert "the model's file may be damaged" in hint
 
 
+@pytest.mark.slow
 def test_a_tensor_of_a_type_that_cannot_be_computed_with(tmp_path: Path) -> None:
     def change(recipe: tiny.Recipe) -> None:
         recipe.writer.tensors[0]["blk.0.attn_norm.weight"].dtype = GGMLQuantizationType.I32
@@ -82,6 +86,7 @@ def test_a_tensor_of_a_type_that_cannot_be_computed_with(tmp_path: Path) -> None
     assert "unsupported types" in done.stderr.splitlines()[1]  # behind a note about the template
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["chat", "verify", "bench", "tune"])
 def test_every_verb_that_opens_models_lives_on(tmp_path: Path, verb: str) -> None:
     path = broken(tmp_path / "broken.gguf", *ALIGNMENT)
@@ -91,6 +96,7 @@ def test_every_verb_that_opens_models_lives_on(tmp_path: Path, verb: str) -> Non
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's")
 @pytest.mark.parametrize("megabytes", [300, 600])
 def test_memory_that_does_not_do_is_told_in_a_line(demo_target: Path, megabytes: int) -> None:
@@ -100,12 +106,14 @@ def test_memory_that_does_not_do_is_told_in_a_line(demo_target: Path, megabytes:
     assert [line[:7] for line in done.stderr.splitlines()] in ([], ["error: "], ["error: ", "  hint:"])
 
 
+@pytest.mark.slow
 def test_v_tells_what_the_engine_logs(demo_target: Path) -> None:
     done = called("run", "-v", "-m", demo_target, "--mode", "off", "-n", "1", "Hi")
     assert done.returncode == 0
     assert "INFO localspec.llama.cpp: llama_model_loader: " in done.stderr
 
 
+@pytest.mark.slow
 def test_layers_that_are_not_there_are_told_before_anything_is_opened(tmp_path: Path) -> None:
     path = broken(tmp_path / "broken.gguf", "llama.block_count", 1000, GGUFValueType.UINT32)
     for verb in (("show",), ("plan", "-m")):

@@ -77,6 +77,7 @@ def test_ssh_does_not_look_into_paths_of_the_other_machine_before_models_come_ho
         home.open(None, OpeningWatch())
 
 
+@pytest.mark.slow
 def test_who_comes_home_leaves_the_devices_of_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(rpc.VARIABLE, "127.0.0.1:9")
     models = ChatModels(LocalOpener(REMOTE), Profiles(()))
@@ -89,6 +90,7 @@ def test_who_comes_home_leaves_the_devices_of_other_machines(monkeypatch: pytest
     assert models.opener.at_home() is None
 
 
+@pytest.mark.slow
 def test_a_choice_without_a_draft_is_tuned_without_the_head_in_its_file(made_hybrid: Path) -> None:
     models = LocalOpener(PairRequest())
     with closing(models.open(ModelChoice(made_hybrid, None), OpeningWatch()).models) as opened:

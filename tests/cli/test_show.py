@@ -11,6 +11,8 @@ from tests.cli.conftest import Invoke
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_bundled_target_in_words(invoke: Invoke, demo_target: Path) -> None:
     outcome = invoke("show", str(demo_target))

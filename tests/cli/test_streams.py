@@ -140,6 +140,7 @@ def test_a_reader_of_both_streams_that_never_reads(arguments: tuple[str, ...], c
     assert unread(*arguments, both=True).returncode == code
 
 
+@pytest.mark.slow
 def test_who_does_not_read_the_notes_may_want_the_answer(tmp_path: Path) -> None:
     answer = tmp_path / "answer.json"
     assert unread(*RUN, "--json", "--stats", answer=answer).returncode == 0

@@ -127,6 +127,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
     assert [one["task"] for one in value["tasks"]] == ["coding"]
 
 
+@pytest.mark.slow
 def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
     folder = RunFolder(identity_of(unplaced(verb.parser().parse_args(["--no-fit"]))).pair)
     tasks = (
@@ -216,6 +217,7 @@ def test_words_for_tasks() -> None:
         read_tasks(["cooking"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tuner")
 def test_resuming_where_nothing_was_stopped_says_so(invoke: Invoke) -> None:
     said = "note: no run for these models was stopped, so there is nothing to resume: this is a new one"

@@ -229,6 +229,7 @@ def ran(identity: Identity) -> RunFolder:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ran")
 def test_the_last_run_is_drawn_where_it_was_asked_for(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

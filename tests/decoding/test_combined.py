@@ -163,6 +163,7 @@ def test_a_repetition_behind_a_draft_takes_no_more_room_than_there_is() -> None:
     assert bench.drafter.draft(4).tokens == tuple(expected[:4])
 
 
+@pytest.mark.slow
 def test_a_repetition_behind_drawn_tokens_is_certain_of_itself() -> None:
     for seed in range(40):
         bench, expected = into_repetition(

@@ -27,6 +27,8 @@ from tests.chi_square import chi_square_p_value
 from tests.contract import PLAIN, SIGNIFICANT
 from tests.fake_model import Hold, Pacing
 
+pytestmark = pytest.mark.slow
+
 SD = EngineSettings(mode="sd", draft_length=1, min_confidence=0.0, fallback="ngram")
 SSD = replace(SD, mode="ssd", fan_out_budget=8)
 VOCABULARY = 5

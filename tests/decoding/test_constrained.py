@@ -53,6 +53,7 @@ def lowest_p_value(settings: EngineSettings, tokens: int = 1200) -> float:
     return min(map(ks_uniform_p_value, suite.uniform_values(tokens).values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, replace(SD, acceptance="match")], ids=["off", "match"])
 def test_other_ways_follow_the_masked_target(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +71,7 @@ def test_a_head_follows_the_masked_target(monkeypatch: pytest.MonkeyPatch) -> No
     assert lowest_p_value(replace(SD, min_confidence=0.0)) > SIGNIFICANT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, SD, SSD], ids=["off", "sd", "ssd"])
 def test_a_mask_of_another_position_is_noticed(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +82,7 @@ def test_a_mask_of_another_position_is_noticed(
     assert lowest_p_value(settings) < SIGNIFICANT
 
 
+@pytest.mark.slow
 def test_a_bias_that_only_the_draft_model_gets_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class HalfRuled(RuledToy):
         def __post_init__(self) -> None:

@@ -14,6 +14,8 @@ from localspec.types.drafts import Distribution, Draft, DraftOrigin, VerifyOutco
 from localspec.types.request import Acceptance, EngineSettings
 from tests.contract import SIGNIFICANT, EngineContract
 
+pytestmark = pytest.mark.slow
+
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 SSD = EngineSettings(mode="ssd", draft_length=4, fan_out_budget=8, min_confidence=0.0)
 Drawn = Callable[[RowProposer, list[int], list[float], Guesses], Proposal]

@@ -115,6 +115,7 @@ def test_a_draft_without_numbers_is_noticed_however_tokens_are_drawn(
     assert changes == [ModeChanged("off", NO_NUMBERS)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", WAYS, ids=range(len(WAYS)))
 def test_the_draft_is_left_out_from_then_on(settings: EngineSettings) -> None:
     toy = Toy()

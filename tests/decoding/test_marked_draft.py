@@ -52,6 +52,7 @@ class Marked(FakeModel):
         super().share(source, target, end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [3, 10])
 @pytest.mark.parametrize("fallback", ["just-in-time", "ngram"])
 def test_it_branches_at_marks_alone(fallback: Fallback, kept: int) -> None:

@@ -160,6 +160,7 @@ def assert_paced(found: LatencyModel | CallCosts, target: PacedFake, draft: Pace
         assert points == pytest.approx({size: model._pacing(size) for size in points})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False])
 def test_what_a_card_compiles_is_no_cost(together: bool) -> None:
     target, draft = CardFake(0.03, 0.02), CardFake(0.004, 0.01, sequences=25)

@@ -98,6 +98,7 @@ def test_greedy_text_is_that_of_plain_decoding(drafter: str, rules: str, kind: K
         assert toy_of(drafter, kind, rules).answer(prompt, DRAFTERS[drafter], greedy, 40) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_sampled_tokens_follow_the_target_though_the_draft_knows_few(

@@ -1,6 +1,8 @@
 import gc
 import random
 
+import pytest
+
 from localspec.decoding.drafters.prompt_lookup import SuffixIndex
 
 
@@ -97,6 +99,7 @@ def test_growing_and_rewinding_equal_starting_anew() -> None:
         assert index.propose(6) == index_of(text, 2).propose(6)
 
 
+@pytest.mark.slow
 def test_a_long_text_is_nothing_that_garbage_collections_look_through() -> None:
     index = SuffixIndex()
     index.extend(range(10))

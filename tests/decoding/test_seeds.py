@@ -78,6 +78,7 @@ def answer(
                     break
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", [PLAIN, TRUNCATED])
 @pytest.mark.parametrize("settings", REPEATING, ids=range(len(REPEATING)))
 def test_a_seed_stands_for_the_text_of_plain_decoding(settings: EngineSettings, sampling: Sampling) -> None:
@@ -104,6 +105,7 @@ def test_rejection_repeats_its_text_where_the_same_places_are_drafted(draft_leng
     assert len({tuple(answer(Toy(), settings, PLAIN, 3)) for _ in range(5)}) == 1
 
 
+@pytest.mark.slow
 def test_different_seeds_give_different_texts() -> None:
     seeds = [0, 1, 7, -7, *SEEDS, -1, 2**32, 2**53]
     for settings in (OFF, SD, SSD, EngineSettings(mode="ngram")):

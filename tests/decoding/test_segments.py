@@ -163,6 +163,7 @@ class StoppingForgetfully(StoppingHastily):
     forgets_places = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kept",
     [
@@ -194,6 +195,7 @@ class Forgetful(Hasty):
     forgets_places = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("toy", "is_right"), [(Hasty, True), (Forgetful, False)])
 def test_parts_that_share_a_random_stream_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch, toy: type[Toy], is_right: bool
@@ -205,6 +207,7 @@ def test_parts_that_share_a_random_stream_would_be_noticed(
     assert (ks_uniform_p_value(values) > SIGNIFICANT) == is_right
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("toy", "is_right"), [(StoppingHastily, True), (StoppingForgetfully, False)])
 def test_pauses_that_start_a_random_stream_again_would_be_noticed(
     monkeypatch: pytest.MonkeyPatch, toy: type[Toy], is_right: bool

@@ -17,6 +17,7 @@ def test_every_task_has_equally_many_prompts() -> None:
     assert all(item.prompt == item.prompt.strip() and len(item.prompt) > 20 for item in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["corpus.txt.xz", "corpus-heldout.txt.xz"])
 def test_the_pair_has_not_seen_them(name: str) -> None:
     text = lzma.decompress((PACKED / name).read_bytes()).decode()

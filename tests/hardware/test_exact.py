@@ -40,6 +40,7 @@ def opened(options: ModelOptions, sequences: int = 1) -> Iterator[Context]:
         yield Context(model, options, sequences=sequences)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)
 def test_exact_and_estimate_against_a_real_load(name: str, tmp_path: Path) -> None:
     path = make(tmp_path / "a.gguf", SHAPES[name])
@@ -56,6 +57,7 @@ def test_exact_and_estimate_against_a_real_load(name: str, tmp_path: Path) -> No
     assert guessed.total == pytest.approx(taken[0].total, rel=0.10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dense", "mixture of experts", "tied output"])
 def test_exact_against_what_the_system_says(name: str, tmp_path: Path, demo_draft: Path) -> None:
     path = make(tmp_path / "a.gguf", replace(SHAPES[name], vocabulary=16384, width=512, layers=3))
@@ -143,6 +145,7 @@ def test_states_of_a_draft_model_take_less_than_its_weights(
     assert replace(shape, layers=(layer,)).branches(16) == branches
 
 
+@pytest.mark.slow
 def test_recurrent_state_is_counted(tmp_path: Path) -> None:
     path = tiny.recurrent(tmp_path / "a.gguf")
     [[foretold]] = exact(ModelOptions(path=path, context=512, devices=CPU))
@@ -150,6 +153,7 @@ def test_recurrent_state_is_counted(tmp_path: Path) -> None:
     assert guessed.cache == foretold.cache > 0
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: Path) -> None:
     build = Build(layers=80, width=8192, feed_forward=65536, heads=64, vocabulary=128_000, bare=True)
     path = make(tmp_path / "a.gguf", build)
@@ -159,6 +163,7 @@ def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: P
     assert guessed.total == pytest.approx(need.total, rel=0.02)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file") as refused:
         exact(ModelOptions(path=tmp_path / "none.gguf"))

@@ -58,6 +58,7 @@ def stumble() -> Iterator[int]:
     raise ZeroDivisionError("oh")
 
 
+@pytest.mark.slow
 def test_values_come_from_another_process() -> None:
     assert list(values_of(count_to, 60.0, 3)) == [0, 1, 2]
     assert next(values_of(hang, 60.0)) != os.getpid()
@@ -74,6 +75,7 @@ def test_a_child_that_dies_leaves_its_values_and_its_last_words() -> None:
         next(values)
 
 
+@pytest.mark.slow
 def test_a_child_that_hangs_is_ended() -> None:
     values = values_of(hang, 1.5)
     with pytest.raises(EngineDied, match=r"it took longer than 1\.5 s"):
@@ -89,6 +91,7 @@ def test_who_wants_no_more_values_ends_the_child() -> None:
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_errors_of_the_child_are_raised_here() -> None:
     with pytest.raises(UserError) as caught:
         list(values_of(complain, 60.0))

@@ -194,6 +194,7 @@ def test_a_confidence_that_was_asked_for_needs_no_costs() -> None:
     assert policy.worth_drafting([], 8)
 
 
+@pytest.mark.slow
 def test_the_process_of_the_models_measures_while_nobody_asks(demo_target: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target, context=256, threads=1)
     with Worker.open(OpenPlan(options, replace(options, path=demo_draft), max_fan_out=4)) as worker:

@@ -43,6 +43,7 @@ def pair(
             yield engines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "mode"), [(pair, mode) for pair, modes in MODES_OF.items() for mode in modes], indirect=["pair"]
 )
@@ -57,6 +58,7 @@ def test_every_answer_is_that_of_plain_decoding(pair: Pair, mode: str) -> None:
         assert 0 < found.accepted < found.drafted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pair", "mode"), [(pair, modes[-1]) for pair, modes in MODES_OF.items()], indirect=["pair"]
 )

@@ -208,6 +208,7 @@ def test_answers_are_those_of_this_machine(models: RemoteModels, demo_target: Pa
     assert models.target.context == 512
 
 
+@pytest.mark.slow
 def test_a_line_that_is_cut_ends_the_answer_in_one_sentence_and_the_server_there(demo_target: Path) -> None:
     models = RemoteModels("cut", ["-m", str(demo_target), "-c", "512"], PROGRAM)
     running = servers()
@@ -220,12 +221,14 @@ def test_a_line_that_is_cut_ends_the_answer_in_one_sentence_and_the_server_there
     assert not any(process.is_running() for process in running)
 
 
+@pytest.mark.slow
 def test_a_port_that_others_have_is_left_for_another(demo_target: Path) -> None:
     models = RemoteModels("busy", ["-m", str(demo_target), "-c", "256"], PROGRAM)
     assert models.count_tokens((Message("user", "Hi!"),)) > 0
     models.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("host", "words", "program", "told"),
     [
@@ -262,6 +265,7 @@ def test_opening_can_be_stopped(demo_target: Path) -> None:
         RemoteModels("tower", ["-m", str(demo_target)], PROGRAM, lambda _fraction: False)
 
 
+@pytest.mark.slow
 def test_verbs_run_there_with_their_words_streams_and_code(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,6 +282,7 @@ def test_verbs_run_there_with_their_words_streams_and_code(
     assert "is of this machine" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_screen_opens_models_there_with_what_is_tuned_there(
     demo_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,6 +322,7 @@ def test_the_screen_opens_models_there_with_what_is_tuned_there(
         assert not servers()
 
 
+@pytest.mark.slow
 def test_the_server_there_ends_with_this_side(demo_target: Path) -> None:
     models = RemoteModels("tower", ["-m", str(demo_target), "-c", "256"], PROGRAM)
     (server, *_) = servers()

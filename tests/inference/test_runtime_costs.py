@@ -74,6 +74,7 @@ def test_costs_are_measured_by_the_first_program_alone(open_pair: Open, measured
     assert (again, why) == (chosen, f"{reason}, measured earlier")
 
 
+@pytest.mark.slow
 def test_another_way_of_opening_the_pair_is_measured_anew(
     open_pair: Open, measured: list[bool], demo_target: Path, demo_draft: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_nothing_is_kept_or_looked_up_unless_that_is_asked_for(
     assert not (data_dir() / "costs").exists()
 
 
+@pytest.mark.slow
 def test_costs_of_a_busy_machine_are_found_out(open_pair: Open, measured: list[bool]) -> None:
     with open_pair() as runtime:
         answer(runtime, measuring(greedy(FORCED, max_tokens=2)))
@@ -186,6 +188,7 @@ def kept_costs() -> list[tuple[Points, Points]]:
     return [costs for costs in found if costs is not None]
 
 
+@pytest.mark.slow
 def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does_not(
     open_cards: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +212,7 @@ def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does
             assert dict(found.step) == pytest.approx({width: DraftCard.pacing(width) for width in (1, 2)})
 
 
+@pytest.mark.slow
 def test_with_costs_kept_earlier_no_round_counts_what_programs_take(
     open_cards: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +226,7 @@ def test_with_costs_kept_earlier_no_round_counts_what_programs_take(
     assert max(stats.verify_s for stats in rounds[1:]) < COMPILE_S  # the first read the prompt
 
 
+@pytest.mark.slow
 def test_costs_that_older_versions_kept_are_measured_again(open_cards: Open) -> None:
     with open_cards() as runtime:
         expected, before = runtime.choose_settings(), kept_costs()
@@ -234,6 +239,7 @@ def test_costs_that_older_versions_kept_are_measured_again(open_cards: Open) -> 
     assert len(kept_costs()) == len(before)
 
 
+@pytest.mark.slow
 def test_curves_that_make_no_sense_are_used_but_not_kept(
     open_cards: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_head_that_fails_ends_drafting_and_not_the_answer(
         assert reason.startswith(changes[0].reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", get_args(Acceptance))
 @pytest.mark.parametrize("warmth", [0.0, 0.8])
 def test_a_head_of_few_tokens_drafts_under_a_grammar_that_asks_for_others(

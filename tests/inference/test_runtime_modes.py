@@ -81,6 +81,7 @@ def test_a_target_alone_does_without_drafts(demo_target: Path) -> None:
         assert alone.modes == ("off", "ngram")
 
 
+@pytest.mark.slow
 def test_small_batches_are_no_hindrance(demo_target_q8: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target_q8, context=256, batch=4, micro_batch=4, threads=1)
     with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as runtime:

@@ -69,6 +69,7 @@ def anew(runtime: Runtime, request: Request) -> str:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, FORCED, SSD], ids=lambda settings: settings.mode)
 def test_conversations_in_turn_say_what_each_would_say_alone(
     runtime: Runtime, settings: EngineSettings
@@ -119,6 +120,7 @@ def in_pieces(runtime: Runtime, request: Request, between: Request | None) -> li
         events = runtime.resume(number)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, FORCED, SSD], ids=lambda settings: settings.mode)
 def test_a_paused_answer_goes_on_as_if_nothing_had_happened(
     runtime: Runtime, settings: EngineSettings

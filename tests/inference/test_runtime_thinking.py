@@ -144,6 +144,7 @@ def circling(runtime: Runtime, mode: Mode, max_tokens: int | None) -> Request:
     return replace(request(mode, max_tokens), sampling=GREEDY, logit_bias=bias)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "limit"), [("off", 600), ("ngram", 600), ("sd", 600), ("ssd", 600), ("off", None), ("sd", None)]
 )
@@ -184,6 +185,7 @@ def test_a_turn_with_a_grammar_does_not_end_in_the_thinking(spells: Runtime, mod
     assert (end_of(short).reason, end_of(short).summary.tokens) == ("length", end_of(whole).summary.tokens)
 
 
+@pytest.mark.slow
 def test_an_answer_in_a_circle_ends_as_it_would_without_thinking(spells: Runtime) -> None:
     finished = {}
     for limit in (700, None):
@@ -197,6 +199,7 @@ def test_an_answer_in_a_circle_ends_as_it_would_without_thinking(spells: Runtime
     assert "[/THINK]" not in text_of(list(spells.generate(ignored)))
 
 
+@pytest.mark.slow
 def test_thinking_that_is_opened_again_and_again_is_closed_as_often(hides: Runtime) -> None:
     for limit, count, reason in ((800, 3, "length"), (None, 1, "circles")):
         asked = replace(request("sd", limit), logit_bias=((OPENS, 100.0),), sampling=GREEDY)
@@ -205,6 +208,7 @@ def test_thinking_that_is_opened_again_and_again_is_closed_as_often(hides: Runti
         assert end_of(events).reason == reason
 
 
+@pytest.mark.slow
 def test_closing_the_thinking_gets_along_with_pauses(spells: Runtime) -> None:
     asked = replace(circling(spells, "sd", 400), grammar=SCHEMA)
     whole = list(spells.generate(asked))
@@ -240,6 +244,7 @@ def test_tags_that_are_control_tokens_are_shown_in_a_conversation(hides: Runtime
     assert end_of(events).summary.thinking_tokens == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("marks", "shown"),
     [

@@ -130,6 +130,7 @@ def test_a_later_turn_reads_only_what_is_new(runtime: Runtime, mode: Mode) -> No
     assert kept <= after_edit.cached_tokens < after_edit.prompt_tokens
 
 
+@pytest.mark.slow
 def test_what_is_cached_is_what_is_not_read(demo_target_q8: Path, demo_draft: Path) -> None:
     """Measuring costs, once for each way of working, may empty the cache: the summary must know."""
     with Runtime.open(OpenPlan(ModelOptions(demo_target_q8), ModelOptions(demo_draft))) as fresh:
@@ -141,6 +142,7 @@ def test_what_is_cached_is_what_is_not_read(demo_target_q8: Path, demo_draft: Pa
             assert read or summary.cached_tokens
 
 
+@pytest.mark.slow
 def test_a_long_conversation_leaks_neither_memory_nor_threads(demo_target: Path, demo_draft: Path) -> None:
     """Thirty turns in all modes with edits, cancels and closes; a KV cache of the target is 4.7 MB."""
     process = psutil.Process()

@@ -59,6 +59,7 @@ def p_values(found: list[Judged]) -> tuple[float, float]:
     return first, chi_square_p_value(counts.tolist(), [1 / BINS] * BINS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["rejection", "match"])
 @pytest.mark.parametrize("temperature", [0.8, 1.0])
 def test_sampled_tokens_follow_the_target(

@@ -37,6 +37,7 @@ def toy(folder: Path, api: int) -> Path:
     return library
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_backend_is_loaded_beside_those_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,6 +50,7 @@ def test_a_backend_is_loaded_beside_those_of_the_build(
     assert seen.verdict == "warn"
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_configuration_names_a_backend_too_and_an_empty_variable_takes_it_back(
     monkeypatch: pytest.MonkeyPatch,
@@ -79,6 +81,7 @@ def test_a_path_that_is_none_is_one_line_in_every_verb(
     assert f"GGML_BACKEND_PATH names no file: {tmp_path / 'nowhere.so'}" in told
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_library_is_told_with_the_setting_that_names_it() -> None:
     (config_dir() / "config.toml").write_text("backend = 'notes.txt'")
     (config_dir() / "notes.txt").write_text("not a library")

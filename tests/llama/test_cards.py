@@ -62,6 +62,7 @@ def test_a_fast_card_soon_reads_whole_micro_batches(
     assert card.sizes[4:] == [512, 388]
 
 
+@pytest.mark.slow
 def test_a_slow_card_reads_pieces_that_end_within_the_time_of_a_cancel(
     card: Card, target_model: Model, open_context: OpenContext
 ) -> None:

@@ -28,6 +28,7 @@ def refusal(path: Path) -> str:
     return checked.value.message
 
 
+@pytest.mark.slow
 def test_header_of_the_bundled_target(demo_target: Path) -> None:
     header = check_model_file(demo_target)
     reader = gguf.GGUFReader(demo_target)
@@ -124,6 +125,7 @@ def test_every_cut_of_a_file_is_noticed(tiny_llama: Path, tmp_path: Path) -> Non
     assert check_model_file(path).tensors
 
 
+@pytest.mark.slow
 def test_a_flipped_byte_in_the_header_never_crashes(tiny_llama: Path, tmp_path: Path) -> None:
     whole = bytearray(tiny_llama.read_bytes())
     path = tmp_path / "flipped.gguf"

@@ -26,6 +26,7 @@ def run_fresh(code: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_nothing_heavy() -> None:
     code = "import sys, localspec.llama; print({'numpy', 'llama_cpp', 'jinja2', 'psutil'} & {*sys.modules})"
     assert run_fresh(code).stdout.strip() == "set()"
@@ -43,6 +44,7 @@ def test_the_environment_is_set_before_the_library_is_loaded() -> None:
     assert chosen.stdout.split() == ["7", "FASTEST_FIRST", "1"]
 
 
+@pytest.mark.slow
 def test_the_package_is_loaded_without_what_lies_on_top_of_the_binding() -> None:
     code = (
         "import sys; from localspec.llama.backends import devices; devices();"
@@ -52,6 +54,7 @@ def test_the_package_is_loaded_without_what_lies_on_top_of_the_binding() -> None
     assert run_fresh(code).stdout.split() == ["False", "False", "Llama"]
 
 
+@pytest.mark.slow
 def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
     code = (
         "from pathlib import Path; from localspec.llama.context import Context;"

@@ -208,6 +208,7 @@ def test_branches_begin_at_marks_and_the_best_takes_the_place(model: Model) -> N
     assert is_right(context, model, [*TEXT[:22], 301])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequences", [1, 4])
 def test_whatever_it_does_it_holds_the_text(context: RecurrentContext, model: Model, sequences: int) -> None:
     drawn = random.Random(sequences)

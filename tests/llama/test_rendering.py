@@ -50,6 +50,7 @@ def complaint(renderer: Renderer, template: str) -> str:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [
@@ -67,6 +68,7 @@ def test_a_template_that_takes_too_long_is_ended(
     assert "takes longer than 1 s for this conversation; give another" in complaint(renderer, template)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [
@@ -157,6 +159,7 @@ def test_any_thread_may_ask(renderer: Renderer) -> None:
     assert len(heard) == len(threads)
 
 
+@pytest.mark.slow
 def test_it_does_not_outlive_a_program_that_is_killed() -> None:
     code = f"""
 from localspec.llama.rendering import renderer

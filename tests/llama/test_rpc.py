@@ -121,6 +121,7 @@ def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: 
         probe_server(Endpoint("nowhere", 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("replies", "told"),
     [
@@ -214,6 +215,7 @@ def request(prompt: str, settings: EngineSettings) -> Request:
     return Request((Message("user", prompt),), Sampling(0.0), settings, TOKENS)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
@@ -234,6 +236,7 @@ def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     assert all(each == {key: here[key] for key in each} for each in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [None, 4])
 def test_with_the_output_at_home_no_row_of_logits_comes_over_the_line(
     layers: int | None, servers: str, demo_target: Path, monkeypatch: pytest.MonkeyPatch
@@ -254,6 +257,7 @@ def test_with_the_output_at_home_no_row_of_logits_comes_over_the_line(
     assert per_token[True] < 4 * 4 * shape.width  # which the prompt's tokens took as well
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 def test_memory_is_reckoned_where_the_output_is(demo_target: Path) -> None:
     options = ModelOptions(demo_target, 2048, devices=("RPC0",), output_at_home=True)
@@ -266,6 +270,7 @@ def test_memory_is_reckoned_where_the_output_is(demo_target: Path) -> None:
         assert each.total == pytest.approx(real.total, rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_target: Path) -> None:
     options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
     port = int(servers.partition(":")[2])
@@ -292,6 +297,7 @@ def asleep(address: str) -> Iterator[None]:
         server.resume()
 
 
+@pytest.mark.slow
 def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_comes(
     servers: str, demo_target: Path
 ) -> None:
@@ -334,6 +340,7 @@ def slow(servers: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield address
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_asleep_while_models_open_there_is_given_up(
     servers: str, slow: str, demo_target: Path
 ) -> None:
@@ -352,6 +359,7 @@ def test_a_server_that_falls_asleep_while_models_open_there_is_given_up(
     assert seen[0] < 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("slow")
 def test_opening_at_a_server_that_sleeps_stops_at_once(servers: str, demo_target: Path) -> None:
     options, stopped = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",)), list[float]()
@@ -378,6 +386,7 @@ def reading(path: Path) -> Iterator[float]:
         yield time.perf_counter() - started
 
 
+@pytest.mark.slow
 def test_a_prompt_counts_as_read_once_the_server_has_read_it(
     servers: str, demo_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -407,6 +416,7 @@ def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
     assert 0 < remote.round_trip_s < 1
 
 
+@pytest.mark.slow
 def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
     with Worker.open(OpenPlan(ModelOptions(demo_target, context=256, threads=1, devices=("RPC0",)))):
         with pytest.raises(UserError, match="is busy"):
@@ -415,6 +425,7 @@ def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
             list(values_of(devices.ask, TIMEOUT_S))
 
 
+@pytest.mark.slow
 def test_what_else_could_be_opened_is_told_while_this_program_uses_the_server(
     servers: str, demo_target: Path
 ) -> None:

@@ -202,6 +202,7 @@ def test_what_llama_cpp_does_not_take_leaves_nothing(opener: Opener) -> None:
     is_right(context, fresh)
 
 
+@pytest.mark.slow
 def test_memory_goes_back_to_the_system(demo_target_q8: Path) -> None:
     options = ModelOptions(demo_target_q8, 2048, threads=1)
     with closing(Model.open(options)) as model:

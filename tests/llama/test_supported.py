@@ -116,6 +116,7 @@ def test_the_library_knows_the_architectures_and_no_others(tmp_path: Path) -> No
     assert refused == others | {"gptj"}
 
 
+@pytest.mark.slow
 def test_the_library_knows_the_pre_tokenizers_and_no_others(tmp_path: Path) -> None:
     known = supported()["names"]["pre-tokenizer"]
     path = tmp_path / "a.gguf"
@@ -277,6 +278,7 @@ def read_by_llama_cpp(path: Path) -> bool:
     return bool(found)
 
 
+@pytest.mark.slow
 def test_headers_are_refused_that_llama_cpp_refuses_and_no_others(tmp_path: Path) -> None:
     base, path = Base("made", tiny.llama(tmp_path / "base.gguf")), tmp_path / "a.gguf"
     verdicts = Counter[bool]()

@@ -87,6 +87,7 @@ def test_what_can_be_used_is_let_through(source: str, tmp_path: Path) -> None:
     assert usable_template(path) == source.removeprefix("\ufeff")
 
 
+@pytest.mark.slow
 def test_a_template_without_end_is_ended(tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     loop = "{% for _ in range(99999) %}"
@@ -105,6 +106,7 @@ def test_it_is_used_instead_of_that_of_the_model(tmp_path: Path, tiny_llama: Pat
         assert usual.template.render(HELLO).startswith("<|im_start|>user")
 
 
+@pytest.mark.slow
 def test_it_reaches_the_process_of_the_models_and_is_read_when_they_open(
     tmp_path: Path, tiny_llama: Path
 ) -> None:

@@ -43,6 +43,7 @@ def test_every_word_comes_out_once(path: Path, templates: dict[str, ChatTemplate
     assert lost == {}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(roles=st.lists(st.sampled_from("sua"), min_size=1, max_size=7), name=st.sampled_from(MADE))
 def test_no_order_of_roles_loses_a_word(

@@ -28,6 +28,7 @@ def ranges_of(path: Path, asked: list[tuple[int, int]] | None = None) -> Reader:
     return read
 
 
+@pytest.mark.slow
 def test_the_bundled_target(demo_target: Path) -> None:
     shape = read_shape(demo_target)
     assert (shape.name, shape.architecture, shape.quant) == ("LocalSpec demo target", "llama", "BF16")
@@ -156,6 +157,7 @@ def test_a_declared_quant_that_cannot_be_true_is_not_believed(
     assert read_shape(tiny.llama(tmp_path / "a.gguf", adjust=declare)).quant == name
 
 
+@pytest.mark.slow
 def test_ranges_of_a_large_file_are_few(tmp_path: Path) -> None:
     path = make(tmp_path / "a.gguf", Build(vocabulary=120_000, width=4096, bare=True))
     asked: list[tuple[int, int]] = []

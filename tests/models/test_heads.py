@@ -101,6 +101,7 @@ def test_an_eagle3_head_for_another_target(draft: Header, told: str) -> None:
     assert told in error.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [(5, 8192), (-1, 5)])
 def test_a_head_that_drafts_tokens_which_are_none(
     demo_target: Path, tmp_path: Path, tokens: tuple[int, ...]

@@ -145,6 +145,7 @@ PATHS = st.lists(
 ).map("/".join)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=150,
     deadline=None,

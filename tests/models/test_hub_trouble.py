@@ -117,6 +117,7 @@ def test_a_server_that_does_not_recover(hub: Hub) -> None:
     assert len([asked for asked in hub.asked if asked.path.startswith(RESOLVE)]) == 4
 
 
+@pytest.mark.slow
 def test_a_line_that_goes_dead_is_dropped_and_tried_again(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
     hub.stalls = 1
@@ -204,6 +205,7 @@ def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     assert "HF_HUB_CACHE" in hint
 
 
+@pytest.mark.slow
 def test_two_pulls_of_one_file_do_not_mix(hub: Hub, cache: Path) -> None:
     from filelock import FileLock
 

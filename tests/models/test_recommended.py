@@ -112,6 +112,7 @@ def test_what_there_is_no_sampler_for_is_told_in_short_plain_lines() -> None:
     assert all(told.isprintable() and len(told) < 100 for told in found.unused)
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from([*KEYS, "sequence", "xtc_threshold", "mirostat_tau", ""]),

@@ -187,6 +187,7 @@ def check_a_removal(outermost: Path, model: LocalModel) -> None:
 LINKED = [("file", "library/whole/w-Q4_0.gguf", "1"), ("link", f"{STUDIO}/anna/a", "library/whole")]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, database=None)
 @given(STEPS)
 @example([*LINKED])

@@ -181,6 +181,7 @@ class Lent:
         pass
 
 
+@pytest.mark.slow
 def test_a_key_is_sent_where_one_is_asked_for(served: Served) -> None:
     with serving(
         lambda: cast(SharedModels, Lent(alone(served))), AccessPolicy(api_key="open sesame")

@@ -103,6 +103,7 @@ def test_a_page_that_was_named_may_ask(guarded: Served) -> None:
     assert guarded.post(CHAT, ASK, {"Origin": "https://evil.example"}).status_code == 403
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
@@ -176,6 +177,7 @@ def test_a_head_that_is_too_large_is_refused(made_up: Served) -> None:
         assert b" 400 " in client.recv(1000)
 
 
+@pytest.mark.slow
 def test_crowds_that_say_nothing_leave_room(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "HEADER_S", 0.5)
     monkeypatch.setattr(application, "MAX_CONNECTIONS", 20)
@@ -212,6 +214,7 @@ def test_who_leaves_while_waiting_is_forgotten(made_up: Served) -> None:
     until(lambda: is_idle(made_up))
 
 
+@pytest.mark.slow
 def test_who_reads_nothing_of_a_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "STALLED_S", 0.1)
     with serving(lambda: TurningModels(size=50_000)) as wordy, connected(wordy) as client:
@@ -265,6 +268,7 @@ def test_a_death_is_told_with_its_reason_and_mended(made_up: Served) -> None:
     assert made_up.post(CHAT, ASK).json()["choices"][0]["message"]["content"] == "HHH"
 
 
+@pytest.mark.slow
 def test_what_runs_and_what_was_done_is_told(made_up: Served) -> None:
     def figure(name: str) -> float:
         lines = made_up.client.get("/metrics").text.splitlines()

@@ -85,6 +85,7 @@ def test_a_body_that_is_no_json_is_not_repeated(made_up: Served, lines: list[str
     assert said(lines) == [f"POST {CHAT}  400 invalid_request_error"]
 
 
+@pytest.mark.slow
 def test_who_is_not_let_in_leaves_a_line() -> None:
     policy = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
     with serving(TurningModels, policy) as guarded:
@@ -126,6 +127,7 @@ def test_a_client_that_leaves_is_no_failure(made_up: Served, lines: list[str]) -
     assert [line for line in said(lines) if "499" in line] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [EngineError(f"broken: {SECRET}"), ContextFullError("the prompt is 9 tokens")]
 )
@@ -145,6 +147,7 @@ def test_a_failure_on_the_way_leaves_one_line(error: Exception, stream: bool) ->
     assert told == f"POST {CHAT}  {words}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_each_death_leaves_one_line_and_so_does_the_answer_it_took(stream: bool) -> None:
     opened: list[TurningModels] = []
@@ -165,6 +168,7 @@ def test_each_death_leaves_one_line_and_so_does_the_answer_it_took(stream: bool)
         )
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "MAX_WAITING", 0)
     with serving(TurningModels) as served:
@@ -190,6 +194,7 @@ def test_a_name_that_is_none_ends_nobodys_answer(made_up: Served, name: object, 
     until(lambda: is_idle(made_up))
 
 
+@pytest.mark.slow
 def test_a_name_ends_its_answer_and_no_other(made_up: Served) -> None:
     with ExitStack() as opened:
         for body in (sent(FOR_EVER), _named("mine"), _named("yours")):

@@ -279,6 +279,7 @@ def test_log_probabilities_are_the_targets(client: openai.OpenAI) -> None:
     assert [one.token for one in streamed] == [one.token for one in scores]
 
 
+@pytest.mark.slow
 def test_log_probabilities_of_a_bare_text(served: Served) -> None:
     body = {"prompt": "def add(a, b):\n", "max_tokens": 4, "temperature": 0, "logprobs": 2}
     choice = served.post("/v1/completions", body).json()["choices"][0]

@@ -81,6 +81,7 @@ def events(reply: httpx2.Response) -> Iterator[str]:
     return (line.removeprefix("data: ") for line in reply.iter_lines() if line)
 
 
+@pytest.mark.slow
 def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         assert "models for clients: auto, general, coding" in " ".join(program.told)
@@ -102,6 +103,7 @@ def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...
             main(["--port", str(program.port), *map(str, flags)])
 
 
+@pytest.mark.slow
 def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         engine = program.engine()

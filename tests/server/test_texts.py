@@ -85,6 +85,7 @@ def test_a_gap_is_filled(served: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [piece["stop"] for piece in pieces] == [False] * (len(pieces) - 1) + [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "tides"}}])
 def test_a_call_that_is_required_is_made_and_valid(served: Served, choice: object) -> None:
     with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:

@@ -386,6 +386,7 @@ def test_what_makes_no_sense_is_refused_in_the_form_of_the_protocol(
     assert (told.get("type") == "error") == (path == "/v1/messages")
 
 
+@pytest.mark.slow
 def test_a_failure_in_a_stream_is_an_event_of_the_protocol(models: TellingModels, url: str) -> None:
     models.fails = True
     asked: dict[str, Any] = {"model": "auto", "messages": [USER]}

@@ -20,6 +20,8 @@ from tests.server.running import Served, serving
 from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent, until
 from tests.server.turning_models import TurningModels
 
+pytestmark = pytest.mark.slow
+
 TOKENS = 3
 ASKED = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": TOKENS, "stream": True}
 BEATS = 3

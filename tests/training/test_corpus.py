@@ -54,6 +54,7 @@ def test_training_text_is_packed_beside_it() -> None:
         assert documents.DOCUMENT_HEADER.match(file.readline())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maker", [made_coding, made_stories, smalltalk])
 def test_templates_make_the_packed_text(
     maker: Callable[[random.Random], Iterator[Document]], held_out: list[Document]

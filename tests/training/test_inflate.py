@@ -45,6 +45,7 @@ def inflated(demo_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+@pytest.mark.slow
 def test_shape_is_as_asked(inflated: Path) -> None:
     fields = metadata(inflated)
     assert fields["llama.embedding_length"] == 512
@@ -67,6 +68,7 @@ def test_shape_is_as_asked(inflated: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_everything_else_in_the_metadata_stays(inflated: Path, demo_draft: Path) -> None:
     old, new = metadata(demo_draft), metadata(inflated)
     same = {key for key in old if key.startswith(("tokenizer.", "localspec.", "general.licen"))}
@@ -75,6 +77,7 @@ def test_everything_else_in_the_metadata_stays(inflated: Path, demo_draft: Path)
     assert set(old) - set(new) == {"general.size_label"}
 
 
+@pytest.mark.slow
 def test_new_layers_add_nothing_and_old_ones_keep_their_weights(inflated: Path, demo_draft: Path) -> None:
     old, new = weights(demo_draft), weights(inflated)
     for layer in (1, 2):  # the two old layers are the first and the last of the new ones
@@ -97,6 +100,7 @@ def test_norms_see_the_same_average(inflated: Path, demo_draft: Path) -> None:
     assert metadata(inflated)[epsilon] == pytest.approx(float(str(metadata(demo_draft)[epsilon])) / 4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_file(inflated: Path, demo_draft: Path, tmp_path: Path) -> None:
     for seed, is_same in ((3, True), (4, False)):
         again = tmp_path / f"{seed}.gguf"
@@ -112,6 +116,7 @@ def test_llama_cpp_computes_the_same_function(inflated: Path, demo_draft: Path) 
     assert np.abs(ours - theirs).max() < 1e-3
 
 
+@pytest.mark.slow
 def test_a_shape_of_none_keeps_the_small_one(demo_draft: Path, tmp_path: Path) -> None:
     path = tmp_path / "same.gguf"
     inflate(demo_draft, path, Shape(None, None, None), seed=1)
@@ -120,6 +125,7 @@ def test_a_shape_of_none_keeps_the_small_one(demo_draft: Path, tmp_path: Path) -
     assert all(np.array_equal(old[name], new[name]) for name in old)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "complaint"),
     [

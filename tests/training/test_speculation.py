@@ -74,6 +74,7 @@ def test_fan_outs_add_up() -> None:
     assert both.sampled_misses() == [0.5] * len(FAN_OUTS)
 
 
+@pytest.mark.slow
 def test_a_pair_is_measured_end_to_end(demo_target: Path, demo_draft: Path, tmp_path: Path) -> None:
     options = ["--prompts", "1", "--tokens", "12", "--ppl-tokens", "40", "--threads", "1"]
     models = ["--target", str(demo_target), "--draft", str(demo_draft)]

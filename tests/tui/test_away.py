@@ -24,6 +24,7 @@ def ended(screen: Desktop, messages: int) -> bool:
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.slow
 async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path) -> None:
     scripts = (says("Blue."), says("The blue sky"), says("Green."), talks_on(), says("Red."))
     async with desktop(tmp_path, *scripts, config=Config(sidebar=True)) as screen:
@@ -39,6 +40,7 @@ async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path
         assert screen.chat.session.chat.info.title == "why is grass green"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("notify", "term", "told"),
     [

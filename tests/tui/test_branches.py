@@ -40,6 +40,7 @@ async def at_rest(desk: Desktop) -> None:
     await settled(desk.pilot)
 
 
+@pytest.mark.slow
 async def test_regenerating_makes_a_branch_and_brackets_walk_between_them(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("first answer"), says("second answer")) as desk:
         await desk.answered("question")
@@ -57,6 +58,7 @@ async def test_regenerating_makes_a_branch_and_brackets_walk_between_them(tmp_pa
         await desk.shows("second answer", "2/2")
 
 
+@pytest.mark.slow
 async def test_edited_question_is_answered_on_a_branch_of_its_own(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("about cats"), says("about dogs")) as desk:
         await desk.answered("cats?")
@@ -71,6 +73,7 @@ async def test_edited_question_is_answered_on_a_branch_of_its_own(tmp_path: Path
         await desk.until(lambda: desk.texts == ["cats?", "about cats"])
 
 
+@pytest.mark.slow
 async def test_stopped_answer_is_continued_where_it_ends(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one two ", gate), says("three four")) as desk:
@@ -88,6 +91,7 @@ async def test_stopped_answer_is_continued_where_it_ends(tmp_path: Path) -> None
         assert (last.role, last.content) == ("assistant", "one two ")
 
 
+@pytest.mark.slow
 async def test_edited_answer_can_be_continued(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("it is red"), says(" and round")) as desk:
         await desk.answered("describe it")
@@ -101,6 +105,7 @@ async def test_edited_answer_can_be_continued(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts[-1] == "it is blue and round")
 
 
+@pytest.mark.slow
 async def test_modes_are_compared_with_one_seed_and_the_chosen_answer_stays(tmp_path: Path) -> None:
     scripts = says("first"), says("plain text"), says("drafted text"), says("prepared text")
     async with desktop(tmp_path, *scripts) as desk:
@@ -123,6 +128,7 @@ async def test_modes_are_compared_with_one_seed_and_the_chosen_answer_stays(tmp_
         await desk.shows("7/7")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", [1, 3])
 @pytest.mark.parametrize("is_done", [True, False])
 async def test_comparison_that_is_left_hides_nothing_of_the_chat(
@@ -151,6 +157,7 @@ async def test_comparison_that_is_left_hides_nothing_of_the_chat(
         assert chat.leaf == desk.path[-1].id  # and so it is at the next start
 
 
+@pytest.mark.slow
 async def test_comparison_of_a_question_without_an_answer_leaves_one(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "never"), says("plain")) as desk:
@@ -167,6 +174,7 @@ async def test_comparison_of_a_question_without_an_answer_leaves_one(tmp_path: P
         await desk.until(lambda: desk.texts == ["question", "plain"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys_first", [[], ["ctrl+up"], ["ctrl+up", "k"]])
 @pytest.mark.parametrize("letters", ["explain", "more [1]", "compare", "remember", "y"])
 async def test_what_is_typed_after_a_click_on_a_message_is_a_prompt(
@@ -187,6 +195,7 @@ async def test_what_is_typed_after_a_click_on_a_message_is_a_prompt(
         await desk.until(lambda: isinstance(desk.app.screen, EditScreen))
 
 
+@pytest.mark.slow
 async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -198,6 +207,7 @@ async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> Non
         await at_rest(desk)
 
 
+@pytest.mark.slow
 async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("one"), says("two"), says("three")) as desk:
         await desk.answered("count")
@@ -226,6 +236,7 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
         assert desk.composer.text == "a"
 
 
+@pytest.mark.slow
 async def test_what_is_typed_after_a_click_on_the_log_or_a_waiting_prompt_is_a_prompt(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate), says("two")) as desk:
@@ -242,6 +253,7 @@ async def test_what_is_typed_after_a_click_on_the_log_or_a_waiting_prompt_is_a_p
         assert desk.chat.session.queue == ["waits too"]
 
 
+@pytest.mark.slow
 async def test_hit_of_a_search_is_shown_on_whichever_branch_it_is(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("Saturn has rings"), says("nothing of the sort")) as desk:
         await desk.answered("planets")
@@ -257,6 +269,7 @@ async def test_hit_of_a_search_is_shown_on_whichever_branch_it_is(tmp_path: Path
         assert desk.texts == ["planets", "Saturn has rings"]
 
 
+@pytest.mark.slow
 async def test_keys_that_outrun_the_screen_are_not_lost(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("one"), says("two"), says("three")) as desk:
         await desk.answered("count")

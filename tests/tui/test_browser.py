@@ -108,6 +108,7 @@ def test_tmux_takes_a_text_into_its_buffer_or_it_is_not_copied(
     assert said.read_text().endswith(" é\n")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("is_taken", "words"), [(True, "copied the last answer"), (False, "sent the last answer to the terminal")]
@@ -124,6 +125,7 @@ async def test_copy_is_told_as_what_it_is(
         assert desk.app.clipboard == "fine"
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("is_opened", [True, False])
 async def test_link_that_no_browser_opens_is_copied(

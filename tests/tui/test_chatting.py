@@ -24,6 +24,7 @@ from tests.tui.settled import settled
 pytestmark = pytest.mark.asyncio
 
 
+@pytest.mark.slow
 async def test_question_is_answered_and_kept(tmp_path: Path) -> None:
     async with desktop(tmp_path, says(MARKDOWN)) as desk:
         await desk.answered("How do I sort?")
@@ -34,6 +35,7 @@ async def test_question_is_answered_and_kept(tmp_path: Path) -> None:
         await desk.shows("How do I sort?", "stable")
 
 
+@pytest.mark.slow
 async def test_empty_chat_welcomes_and_says_whom_one_talks_to(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.shows("LocalSpec", "large + small", "Ctrl+K")
@@ -41,6 +43,7 @@ async def test_empty_chat_welcomes_and_says_whom_one_talks_to(tmp_path: Path) ->
         assert not desk.chat.query_one(Welcome).display
 
 
+@pytest.mark.slow
 async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_ratio(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 200)) as desk:
         await desk.answered("go")
@@ -50,6 +53,7 @@ async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_rat
         assert "accepted" in desk.status()
 
 
+@pytest.mark.slow
 async def test_a_card_that_makes_its_programs_is_told_while_it_does(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:
@@ -77,6 +81,7 @@ class Idle(ScriptedModels):
         raise AssertionError("the screen does not leave after an answer")
 
 
+@pytest.mark.slow
 async def test_what_is_measured_between_answers_is_told_until_it_ends(tmp_path: Path) -> None:
     models = Idle(says("one"), says("two"))
     async with desktop(tmp_path, models=lambda: models) as desk:
@@ -94,6 +99,7 @@ async def test_auto_does_not_call_plain_decoding_fastest_before_it_is_measured()
         assert part.text == shown
 
 
+@pytest.mark.slow
 async def test_escape_stops_the_answer_and_keeps_what_came(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:
@@ -107,6 +113,7 @@ async def test_escape_stops_the_answer_and_keeps_what_came(tmp_path: Path) -> No
         await desk.shows("stopped")
 
 
+@pytest.mark.slow
 async def test_ctrl_c_stops_an_answer_and_leaves_when_pressed_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +132,7 @@ async def test_ctrl_c_stops_an_answer_and_leaves_when_pressed_twice(
         assert desk.app.return_value == 0
 
 
+@pytest.mark.slow
 async def test_prompts_entered_meanwhile_wait_and_are_answered_in_order(tmp_path: Path) -> None:
     gate = Gate()
     scripts = says("one ", gate), says("two"), says("three")
@@ -140,6 +148,7 @@ async def test_prompts_entered_meanwhile_wait_and_are_answered_in_order(tmp_path
         assert [text.strip() for text in desk.texts] == ["first", "one", "second", "two", "third", "three"]
 
 
+@pytest.mark.slow
 async def test_what_waits_is_not_sent_by_itself_after_a_stop(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate), says("two")) as desk:
@@ -158,6 +167,7 @@ async def test_what_waits_is_not_sent_by_itself_after_a_stop(tmp_path: Path) -> 
         await desk.shows("Ask anything")
 
 
+@pytest.mark.slow
 async def test_a_new_chat_is_listed_from_its_first_question_on(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "one"), config=Config(sidebar=True)) as desk:
@@ -170,6 +180,7 @@ async def test_a_new_chat_is_listed_from_its_first_question_on(tmp_path: Path) -
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -185,6 +196,7 @@ async def test_queued_prompt_can_be_taken_back_for_editing(tmp_path: Path) -> No
         assert len(desk.path) == 2
 
 
+@pytest.mark.slow
 async def test_what_is_being_written_waits_while_a_queued_prompt_is_edited(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -200,6 +212,7 @@ async def test_what_is_being_written_waits_while_a_queued_prompt_is_edited(tmp_p
         await desk.until(lambda: len(desk.path) == 4 and not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_death_of_the_models_keeps_the_text_and_opens_them_again(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("so far ", EngineDied("the models were ended: signal 6"))) as desk:
         await desk.enter("go")
@@ -210,6 +223,7 @@ async def test_death_of_the_models_keeps_the_text_and_opens_them_again(tmp_path:
         await desk.shows("so far", "signal 6")
 
 
+@pytest.mark.slow
 async def test_attached_file_travels_with_the_prompt(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
     async with desktop(tmp_path) as desk:
@@ -220,6 +234,7 @@ async def test_attached_file_travels_with_the_prompt(tmp_path: Path) -> None:
         await desk.shows("notes.txt")
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_named_and_not_attached_is_told(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
     async with desktop(tmp_path) as desk:
@@ -237,6 +252,7 @@ async def test_missing_attachment_is_said_and_the_prompt_stays(tmp_path: Path) -
         assert desk.path == ()
 
 
+@pytest.mark.slow
 async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(says("word " * 30), context=80)) as desk:
         await desk.answered("question " * 20)
@@ -256,6 +272,7 @@ async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
         assert not any("question" in content for content in asked)
 
 
+@pytest.mark.slow
 async def test_an_answer_that_goes_on_gets_its_room_first(tmp_path: Path) -> None:
     scripts = says("old " * 20), says("begun " * 20), says("more " * 3)
     async with desktop(tmp_path, *scripts, models=lambda: ScriptedModels(*scripts, context=80)) as desk:
@@ -269,6 +286,7 @@ async def test_an_answer_that_goes_on_gets_its_room_first(tmp_path: Path) -> Non
         assert [message.dropped for message in desk.path] == [True, True, False, False]
 
 
+@pytest.mark.slow
 async def test_the_meter_does_not_fall_while_one_types_during_an_answer(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("word " * 400, gate)) as desk:
@@ -282,6 +300,7 @@ async def test_the_meter_does_not_fall_while_one_types_during_an_answer(tmp_path
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_the_meter_does_not_fall_from_the_first_letter_to_the_answer(tmp_path: Path) -> None:
     gates = Gate(), Gate()
     async with desktop(tmp_path, *(says(gate, "word " * 9) for gate in gates)) as desk:
@@ -305,6 +324,7 @@ async def test_the_meter_does_not_fall_from_the_first_letter_to_the_answer(tmp_p
             await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_the_meter_follows_what_is_left_out_and_comes_back(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("old " * 200), says("new")) as desk:
         await desk.answered("first")
@@ -322,6 +342,7 @@ def used(desk: Desktop) -> int:
     return round(float(found[1]) * (1024 if found[2] else 1)) if found else 0
 
 
+@pytest.mark.slow
 async def test_long_prompt_is_warned_of_until_it_is_shorter(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("fine"), models=lambda: ScriptedModels(context=80)) as desk:
         desk.composer.text = "word " * 100
@@ -333,6 +354,7 @@ async def test_long_prompt_is_warned_of_until_it_is_shorter(tmp_path: Path) -> N
         await desk.shows("too long by", "shorten it")
 
 
+@pytest.mark.slow
 async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -> None:
     gates = [Gate(), Gate(), Gate()]
     script = says("alpha " * 40, gates[0], "beta " * 40, gates[1], "gamma " * 40, gates[2], "omega")
@@ -347,6 +369,7 @@ async def test_resizing_while_an_answer_streams_keeps_it_whole(tmp_path: Path) -
         assert desk.path[-1].content == "alpha " * 40 + "beta " * 40 + "gamma " * 40 + "omega"
 
 
+@pytest.mark.slow
 async def test_text_is_whole_again_after_a_narrow_window(tmp_path: Path) -> None:
     question = "one two three four five six seven eight nine ten eleven twelve thirteen"
     async with desktop(tmp_path, says("alpha " * 12 + "omega"), size=(100, 30)) as desk:
@@ -358,6 +381,7 @@ async def test_text_is_whole_again_after_a_narrow_window(tmp_path: Path) -> None
         await desk.shows(question, "alpha " * 12 + "omega")
 
 
+@pytest.mark.slow
 async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("one two three", encoding="utf-8")
     async with desktop(tmp_path) as desk:
@@ -365,6 +389,7 @@ async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path:
         await desk.shows("notes.txt", "5 tokens")
 
 
+@pytest.mark.slow
 async def test_trouble_with_a_file_is_said_in_full_until_the_prompt_is_mended(tmp_path: Path) -> None:
     (tmp_path / "a rather long name of a file.txt").write_bytes(b"caf\xe9")
     async with desktop(tmp_path, size=(80, 24)) as desk:
@@ -375,6 +400,7 @@ async def test_trouble_with_a_file_is_said_in_full_until_the_prompt_is_mended(tm
         await desk.until(lambda: "pictures, PDF and" not in desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_another_chat_begins_without_what_was_said_about_the_last(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/nonsense")
@@ -383,6 +409,7 @@ async def test_another_chat_begins_without_what_was_said_about_the_last(tmp_path
         await desk.until(lambda: "there is no command" not in desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("hello")
@@ -395,6 +422,7 @@ async def test_figures_belong_to_the_chat_that_is_open(tmp_path: Path) -> None:
         assert "tokens/s" in desk.status()
 
 
+@pytest.mark.slow
 async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         desk.composer.text = "half a thou"
@@ -405,6 +433,7 @@ async def test_unsent_text_is_there_again_at_the_next_start(tmp_path: Path) -> N
         await desk.until(lambda: not desk.store.chat(desk.chat.session.chat.info.id).draft)
 
 
+@pytest.mark.slow
 async def test_unsent_text_of_a_chat_that_was_left_is_in_sight_at_the_next_start(tmp_path: Path) -> None:
     config = Config(sidebar=True)
     async with desktop(tmp_path, says("fine"), config=config) as desk:
@@ -424,6 +453,7 @@ async def test_unsent_text_of_a_chat_that_was_left_is_in_sight_at_the_next_start
         assert "Not sent yet" not in desk.screen_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "asked"),
     [
@@ -443,6 +473,7 @@ async def test_slashes_of_a_prompt_are_asked_as_written(tmp_path: Path, typed: s
         assert desk.texts[0] == asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_begun", [True, False])
 async def test_answer_that_a_new_chat_stops_is_told(tmp_path: Path, is_begun: bool) -> None:
     gate = Gate()
@@ -455,6 +486,7 @@ async def test_answer_that_a_new_chat_stops_is_told(tmp_path: Path, is_begun: bo
         await desk.until(lambda: "the answer in “a question” was stopped" in desk.status())
 
 
+@pytest.mark.slow
 async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "never")) as desk:
@@ -466,6 +498,7 @@ async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: 
         await desk.until(lambda: "Assistant" not in desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_colours_are_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     async with desktop(tmp_path, says("some words of an answer")) as desk:
@@ -475,6 +508,7 @@ async def test_colours_are_not_needed(tmp_path: Path, monkeypatch: pytest.Monkey
         assert desk.app.no_color
 
 
+@pytest.mark.slow
 async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("line\n\n" * 60), size=(80, 24)) as desk:
         await desk.answered("go")
@@ -489,6 +523,7 @@ async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_pat
         await desk.until(lambda: desk.transcript.following)
 
 
+@pytest.mark.slow
 async def test_why_a_command_was_refused_is_said_until_it_is_another(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/hlep")

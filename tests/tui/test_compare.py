@@ -129,6 +129,7 @@ async def test_columns_show_markdown_and_end_at_the_end_of_the_answer() -> None:
         assert scroll.scroll_y == scroll.max_scroll_y - 2
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_says_which_mode_runs_while_it_writes() -> None:
     app = Host("off", "sd", held=("sd",))
@@ -182,6 +183,7 @@ async def test_second_escape_ends_an_engine_that_does_not_react(monkeypatch: pyt
         assert app.order == ["off begins", "off ends"]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_enter_keeps_the_chosen_answer() -> None:
     app = Host("off", "sd", "ssd")
@@ -224,6 +226,7 @@ async def test_a_failure_is_told_in_its_column_and_the_next_mode_runs() -> None:
         assert "sd ends" in app.order
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_narrow_screens_show_one_column_at_a_time() -> None:
     app = Host("off", "sd", "ssd")

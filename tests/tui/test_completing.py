@@ -56,6 +56,7 @@ class Host(App[None]):
         return [str(option.prompt).split("  ")[0] for option in shown]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_slash_offers_commands_and_typing_filters_them() -> None:
     app = Host()
@@ -85,6 +86,7 @@ async def test_the_list_floats_over_the_conversation() -> None:
         assert popup.y >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["tab", "enter"])
 async def test_a_completion_is_chosen_by_key(key: str) -> None:
@@ -120,6 +122,7 @@ async def test_up_and_down_go_round_the_list() -> None:
         assert app.composer.text == "@notes.txt "
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_enter_sends_a_whole_command_and_one_whose_argument_was_not_begun() -> None:
     app = Host()
@@ -156,6 +159,7 @@ async def test_a_click_chooses_and_leaves_the_cursor_in_the_text() -> None:
         assert app.query_one(PromptArea).has_focus
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_completion_in_the_middle_keeps_what_follows() -> None:
     app = Host()
@@ -167,6 +171,7 @@ async def test_a_completion_in_the_middle_keeps_what_follows() -> None:
         assert app.composer.text == "first\nread @plan.md  please"
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_tab_with_nothing_to_complete_moves_the_focus_from_an_empty_prompt_alone() -> None:
     app = Host()

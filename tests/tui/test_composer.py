@@ -182,6 +182,7 @@ async def test_the_queue_is_edited_and_removed_by_mouse() -> None:
         assert app.heard[1:] == [QueuedPromptAsked(0, "remove")]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_cursor_stays_in_the_queue_when_its_first_prompt_is_asked() -> None:
     app = ComposerHost()

@@ -78,6 +78,7 @@ def test_what_an_editor_left_is_told_and_what_it_saved_is_kept(
     assert bool(said) == bool(told[0])
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_prompt_comes_back_from_the_editor_and_undo_brings_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def test_headings_of_nothing_go() -> None:
     assert narrowed(ROWS, "") == list(ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_burst_with_enter_behind_it_chooses_what_it_names() -> None:
     app = Host()

@@ -33,6 +33,7 @@ INCLUDED = entry("bundled", 0.001, source="bundled", file="demo-target.gguf")
 OFFER = "The best models for this machine"
 
 
+@pytest.mark.slow
 async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: Path) -> None:
     for path, words in (
         (seeming_smollm2, "SmolLM2 135M Instruct + smollm2-draft: a small assistant"),
@@ -47,6 +48,7 @@ async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: P
             await screen.shows(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("names", "seen"), [("large + small", "large + small"), ("x" * 90, "x…")])
 async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names: str, seen: str) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
@@ -60,6 +62,7 @@ async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names:
         assert "…" in bar
 
 
+@pytest.mark.slow
 async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         await desk.answered("question")
@@ -83,6 +86,7 @@ async def fetched(screen: Desktop) -> None:
     await screen.shows("They are downloaded", "Open them  F9")
 
 
+@pytest.mark.slow
 async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         for size in ((80, 24), (110, 30)):
@@ -98,6 +102,7 @@ async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, t
     assert hub.asked == []
 
 
+@pytest.mark.slow
 async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, tmp_path: Path) -> None:
     hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with opening(tmp_path) as screen:
@@ -131,6 +136,7 @@ async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, 
     assert begun[2] > 0  # the first file in two goes
 
 
+@pytest.mark.slow
 async def test_what_is_on_this_computer_already_is_opened_at_once(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         await fetched(screen)
@@ -143,6 +149,7 @@ async def test_what_is_on_this_computer_already_is_opened_at_once(hub: Hub, tmp_
     assert hub.asked == []
 
 
+@pytest.mark.slow
 async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub, tmp_path: Path) -> None:
     hub.stalls, hub.first_stall = 1, 2
     async with opening(tmp_path) as screen:
@@ -159,6 +166,7 @@ async def test_whoever_quits_meanwhile_finds_the_part_at_the_next_start(hub: Hub
         await fetched(screen)
 
 
+@pytest.mark.slow
 async def test_what_fails_is_a_line_and_the_key_tries_again(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER)
@@ -175,6 +183,7 @@ async def test_what_fails_is_a_line_and_the_key_tries_again(hub: Hub, tmp_path: 
         assert words not in screen.screen_text()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -187,6 +196,7 @@ async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
         await fetched(screen)
 
 
+@pytest.mark.slow
 async def test_a_pair_that_cannot_be_opened_here_makes_room_for_the_next(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +210,7 @@ async def test_a_pair_that_cannot_be_opened_here_makes_room_for_the_next(
         await fetched(screen)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hub")
 async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     tmp_path: Path,
@@ -220,6 +231,7 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
         await screen.shows("the others did not open: not enough memory for them")
 
 
+@pytest.mark.slow
 async def test_where_what_came_along_is_best_nothing_is_said(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ async def nothing_but_a_prompt(desk: Desktop, typed: str, chats: list[int]) -> N
     assert not any(chat.pinned for chat in desk.store.chats())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_tab_loses_nothing_of_what_is_typed(tmp_path: Path, size: tuple[int, int]) -> None:
     async with desktop(tmp_path, size=size, config=WITH_CHATS) as desk:
@@ -54,6 +55,7 @@ async def test_tab_loses_nothing_of_what_is_typed(tmp_path: Path, size: tuple[in
         await desk.until(lambda: desk.composer.text == "done, regret anything")
 
 
+@pytest.mark.slow
 async def test_letters_that_mean_nothing_where_the_focus_is_are_a_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.chat.mount(Button("of no use for letters", id="button"))
@@ -64,6 +66,7 @@ async def test_letters_that_mean_nothing_where_the_focus_is_are_a_prompt(tmp_pat
             desk.composer.text = ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_what_is_typed_after_an_action_on_a_message_is_a_prompt(
     tmp_path: Path, size: tuple[int, int]
@@ -85,6 +88,7 @@ async def test_what_is_typed_after_an_action_on_a_message_is_a_prompt(
         await nothing_but_a_prompt(desk, TYPED, chats)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leaving", "keys"), [("ctrl+s", "ke"), ("escape", "e")])
 async def test_what_is_typed_after_editing_is_a_prompt(tmp_path: Path, leaving: str, keys: str) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 30), config=WITH_CHATS) as desk:
@@ -98,6 +102,7 @@ async def test_what_is_typed_after_editing_is_a_prompt(tmp_path: Path, leaving: 
         await nothing_but_a_prompt(desk, TYPED, chats)
 
 
+@pytest.mark.slow
 async def test_letters_without_a_meaning_where_the_focus_is_are_a_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
@@ -111,6 +116,7 @@ async def test_letters_without_a_meaning_where_the_focus_is_are_a_prompt(tmp_pat
             desk.composer.text = ""
 
 
+@pytest.mark.slow
 async def test_a_text_pasted_while_the_focus_is_on_a_message_is_a_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("question")
@@ -120,6 +126,7 @@ async def test_a_text_pasted_while_the_focus_is_on_a_message_is_a_prompt(tmp_pat
         assert desk.composer.text == "regenerate it!"
 
 
+@pytest.mark.slow
 async def test_a_letter_that_means_nothing_at_a_question_is_a_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("question")
@@ -127,6 +134,7 @@ async def test_a_letter_that_means_nothing_at_a_question_is_a_prompt(tmp_path: P
         await desk.until(lambda: desk.composer.text == "create more")
 
 
+@pytest.mark.slow
 async def test_focus_goes_to_the_prompt_when_the_chats_give_way_to_a_narrow_window(tmp_path: Path) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(160, 40), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
@@ -138,6 +146,7 @@ async def test_focus_goes_to_the_prompt_when_the_chats_give_way_to_a_narrow_wind
         await nothing_but_a_prompt(desk, "r p j done", chats)
 
 
+@pytest.mark.slow
 async def test_a_deed_that_is_refused_gives_the_focus_to_the_prompt(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -149,6 +158,7 @@ async def test_a_deed_that_is_refused_gives_the_focus_to_the_prompt(tmp_path: Pa
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
@@ -163,6 +173,7 @@ async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
         assert desk.store.chat(left).draft == "a draft"
 
 
+@pytest.mark.slow
 async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: Path) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
@@ -184,6 +195,7 @@ async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: 
         assert "Bin" not in desk.screen_text()
 
 
+@pytest.mark.slow
 async def test_the_open_chat_is_deleted_and_undone_from_the_prompt_or_taken_out_of_the_bin(
     tmp_path: Path,
 ) -> None:

@@ -28,6 +28,7 @@ async def click(desk: Desktop, word: str) -> None:
     await desk.pilot.pause()
 
 
+@pytest.mark.slow
 async def test_the_row_follows_the_focus_and_the_width(tmp_path: Path) -> None:
     config = Config(keys=(("chat.new", "ctrl+t"), ("message.copy", "x,f12"), ("chat.thinking", "f11")))
     async with desktop(tmp_path, says("an answer"), size=(80, 24), config=config) as desk:
@@ -54,6 +55,7 @@ async def test_the_row_follows_the_focus_and_the_width(tmp_path: Path) -> None:
         assert not desk.chat.query_one(KeyFooter).display
 
 
+@pytest.mark.slow
 async def test_the_first_word_stops_an_answer_by_a_click(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate, "two"), size=(80, 24)) as desk:
@@ -66,6 +68,7 @@ async def test_the_first_word_stops_an_answer_by_a_click(tmp_path: Path) -> None
         await desk.until(lambda: "Stop" not in row(desk))
 
 
+@pytest.mark.slow
 async def test_words_are_underlined_under_the_mouse_alone(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         for y, word in ((0, "mode auto"), (23, "Enter")):
@@ -80,6 +83,7 @@ async def test_words_are_underlined_under_the_mouse_alone(tmp_path: Path) -> Non
             await desk.until(lambda: underlined() == [word])  # noqa: B023
 
 
+@pytest.mark.slow
 async def test_a_setting_hides_the_row_everywhere(tmp_path: Path) -> None:
     async with desktop(tmp_path, config=Config(footer=False)) as desk:
         assert not desk.chat.query_one(KeyFooter).display

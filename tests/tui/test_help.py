@@ -3,6 +3,7 @@ from __future__ import annotations
 import pkgutil
 import string
 import tomllib
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
@@ -136,6 +137,7 @@ def test_keys_are_written_in_words(key: str, words: str) -> None:
     assert written(Binding(key, "act")) == words
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["escape", "f1", "q"])
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -155,6 +157,7 @@ async def test_help_lists_keys_and_commands_and_closes(key: str, width: int) -> 
         assert isinstance(app.screen, Main)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_all_of_the_help_can_be_reached() -> None:
     app = Host()
@@ -172,6 +175,7 @@ async def test_all_of_the_help_can_be_reached() -> None:
         assert "message.copy" in app.export_screenshot()
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_keys_scroll_the_help() -> None:
     app = Host()
@@ -180,14 +184,19 @@ async def test_keys_scroll_the_help() -> None:
         await pilot.pause()
         scroll = app.screen.query_one(VerticalScroll)
         await pilot.press("pagedown", "pageup", "tab")
+
+        def is_at(place: int) -> bool:
+            return round(scroll.scroll_target_y) == place
+
         for key, place in (("j", 1), ("down", 2), ("k", 1), ("up", 0)):
             await pilot.press(key)
-            assert await until(pilot, lambda place=place: round(scroll.scroll_target_y) == place)
+            assert await until(pilot, partial(is_at, place))
         await pilot.press("end")
         await pilot.pause()
         assert scroll.scroll_target_y == scroll.max_scroll_y > 0
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_burst_narrows_the_help_and_escape_widens_it_again() -> None:
     app = Host()

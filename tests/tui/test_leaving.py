@@ -25,6 +25,7 @@ async def _midway(desk: Desktop, gate: Gate) -> int:
     return desk.chat.session.chat.info.id
 
 
+@pytest.mark.slow
 async def test_new_chat_ends_an_answer_under_way_and_keeps_it(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
@@ -36,6 +37,7 @@ async def test_new_chat_ends_an_answer_under_way_and_keeps_it(tmp_path: Path) ->
         assert desk.texts == ["and how are you?", "fine"]
 
 
+@pytest.mark.slow
 async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
@@ -52,6 +54,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
         assert desk.composer.text == "go on\n\nand th"
 
 
+@pytest.mark.slow
 async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
@@ -63,6 +66,7 @@ async def test_text_typed_just_before_leaving_is_there_again(tmp_path: Path) -> 
         assert desk.composer.text == "half a thou"
 
 
+@pytest.mark.slow
 async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
@@ -76,6 +80,7 @@ async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Pa
         assert desk.composer.text == "half a thou"
 
 
+@pytest.mark.slow
 async def test_text_typed_and_prompts_that_wait_when_quitting_are_there_at_the_next_start(
     tmp_path: Path,
 ) -> None:
@@ -91,6 +96,7 @@ async def test_text_typed_and_prompts_that_wait_when_quitting_are_there_at_the_n
         await desk.until(lambda: desk.composer.text == "go on\n\nand th")
 
 
+@pytest.mark.slow
 async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: Path) -> None:
     gate, second = Gate(), Gate()
     scripts = says("old"), says("the beginning ", gate, "the middle ", second, "the end")
@@ -111,6 +117,7 @@ async def test_deleting_another_chat_leaves_an_answer_under_way_whole(tmp_path: 
         await desk.shows("the beginning the middle the end")
 
 
+@pytest.mark.slow
 async def test_no_room_is_made_while_an_answer_is_written(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate)) as desk:
@@ -120,6 +127,7 @@ async def test_no_room_is_made_while_an_answer_is_written(tmp_path: Path) -> Non
         assert desk.app.screen is desk.chat
 
 
+@pytest.mark.slow
 async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("about boats")
@@ -134,6 +142,7 @@ async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Pa
         await desk.shows("was deleted")
 
 
+@pytest.mark.slow
 async def test_open_chat_that_another_program_deleted_can_be_left(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("about boats")
@@ -145,6 +154,7 @@ async def test_open_chat_that_another_program_deleted_can_be_left(tmp_path: Path
         await desk.answered("about planes")
 
 
+@pytest.mark.slow
 async def test_edit_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object, **_named: object) -> None:
         raise StoreError("the disk is full")
@@ -158,6 +168,7 @@ async def test_edit_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pyt
         await desk.shows("the disk is full")
 
 
+@pytest.mark.slow
 async def test_an_answer_may_end_when_the_title_is_gone_already(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("first")

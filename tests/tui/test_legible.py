@@ -35,6 +35,7 @@ def brightness(colour: RichColor) -> float:
     return Color.from_rich_color(colour).brightness
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("theme", ["localspec-dark", "localspec-light"])
 @pytest.mark.parametrize("colourless", [False, True])

@@ -70,6 +70,7 @@ async def test_lines_from_another_thread_appear_and_are_followed() -> None:
         assert app.log_widget.is_vertical_scroll_end
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_who_scrolled_back_is_left_where_he_reads() -> None:
     app = Host()
@@ -87,6 +88,7 @@ async def test_who_scrolled_back_is_left_where_he_reads() -> None:
         assert app.log_widget.lines[round(app.log_widget.scroll_y)] == read
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_flood_keeps_the_newest() -> None:
     app = Host()
@@ -112,6 +114,7 @@ async def test_keys_choose_the_level(key: str, count: int) -> None:
         assert len(app.panel.text().splitlines()) == count
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_log_opens_on_warnings_and_a_key_shows_all(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:

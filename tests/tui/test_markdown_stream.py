@@ -191,6 +191,7 @@ HARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("name", HARD)
 @pytest.mark.parametrize("width", [20, 100])

@@ -24,6 +24,7 @@ async def asked_after(key: str, item: BranchMessage) -> list[tuple[Action, int, 
         return [(asked.action, asked.message_id, asked.text) for asked in host.asked]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("key", "action"),
@@ -77,6 +78,7 @@ async def test_each_code_has_its_own_copy() -> None:
         assert [asked.text for asked in host.asked] == ["print('one')\n", "two\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_focus_moves_between_messages() -> None:
     host = Host()
@@ -186,6 +188,7 @@ async def test_thinking_is_folded_until_asked_for() -> None:
         await until(pilot, "▸")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("size", "text"),

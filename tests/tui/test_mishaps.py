@@ -43,6 +43,7 @@ class Measuring(ScriptedModels):
             return None if self._cancelled.is_set() else PlainRate(self._depth, 1.0)
 
 
+@pytest.mark.slow
 async def test_earlier_answer_is_back_when_another_is_stopped_before_its_first_word(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("first answer"), says(gate, "never")) as desk:
@@ -55,6 +56,7 @@ async def test_earlier_answer_is_back_when_another_is_stopped_before_its_first_w
         assert desk.texts == ["question", "first answer"]
 
 
+@pytest.mark.slow
 async def test_earlier_answer_is_back_when_the_models_cannot_write_another(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("first answer"), says(EngineDied("signal 6"))) as desk:
         await desk.answered("question")
@@ -63,6 +65,7 @@ async def test_earlier_answer_is_back_when_the_models_cannot_write_another(tmp_p
         assert desk.texts == ["question", "first answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "goes_home"), [("y", True), ("n", False), ("escape", False), ("#yes", True), ("#no", False)]
 )
@@ -81,6 +84,7 @@ async def test_models_of_a_server_that_is_lost_open_here_or_there_as_one_likes(
         assert desk.path[-1].content.strip() == "so far"
 
 
+@pytest.mark.slow
 async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -> None:
     opened, went = list[ScriptedModels](), list[bool]()
 
@@ -105,6 +109,7 @@ async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -
         await desk.until(lambda: desk.loader.ready is not None)
 
 
+@pytest.mark.slow
 async def test_chat_can_be_deleted_while_something_is_measured_after_its_answer(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=Measuring) as desk:
         await desk.enter("question")
@@ -122,6 +127,7 @@ async def test_chat_can_be_deleted_while_something_is_measured_after_its_answer(
         assert desk.texts[0] == "another"
 
 
+@pytest.mark.slow
 async def test_end_of_a_measurement_that_was_cut_short_ends_no_later_answer(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, models=lambda: Measuring(says("one"), says("two ", gate, "three"))) as desk:
@@ -140,6 +146,7 @@ async def test_end_of_a_measurement_that_was_cut_short_ends_no_later_answer(tmp_
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +173,7 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
         assert [message.content for message in desk.store.messages(first)][2] == "second"
 
 
+@pytest.mark.slow
 async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_written(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -180,6 +188,7 @@ async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_wri
         assert desk.chat.session.queue == ["see @./missing.txt"]
 
 
+@pytest.mark.slow
 async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -192,6 +201,7 @@ async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: 
         await desk.until(lambda: len(desk.path) == 4 and not desk.store.chat(number).draft)
 
 
+@pytest.mark.slow
 async def test_what_an_answer_has_is_kept_while_the_models_pause(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("half an ", gate, "answer")) as desk:
@@ -203,6 +213,7 @@ async def test_what_an_answer_has_is_kept_while_the_models_pause(tmp_path: Path)
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_text_that_is_saved_before_it_is_drawn_is_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +229,7 @@ async def test_text_that_is_saved_before_it_is_drawn_is_drawn_once(
         await desk.until(lambda: not desk.chat.pane.working)
 
 
+@pytest.mark.slow
 async def test_trouble_with_the_store_is_said_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +247,7 @@ async def test_trouble_with_the_store_is_said_and_ends_nothing(
         assert desk.app.is_running
 
 
+@pytest.mark.slow
 async def test_models_that_end_when_their_memory_is_asked_for_end_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +260,7 @@ async def test_models_that_end_when_their_memory_is_asked_for_end_nothing(
         await desk.answered("second")
 
 
+@pytest.mark.slow
 async def test_models_that_end_in_a_comparison_are_opened_again(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("first"), says("plain "), says(EngineDied("signal 9"))) as desk:
         await desk.answered("question")
@@ -259,6 +273,7 @@ async def test_models_that_end_in_a_comparison_are_opened_again(tmp_path: Path) 
         assert desk.texts == ["question", "first"]  # what was compared stays beside it
 
 
+@pytest.mark.slow
 async def test_kill_during_a_comparison_leaves_the_answer_that_was_shown(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("first"), says("plain", gate)) as desk:
@@ -272,6 +287,7 @@ async def test_kill_during_a_comparison_leaves_the_answer_that_was_shown(tmp_pat
         await desk.shows("Enter keeps the chosen answer")  # the chats close only after the last mode
 
 
+@pytest.mark.slow
 async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notice, shown = "tuned for [/models/large] and [b]others[/b]", []
 
@@ -287,6 +303,7 @@ async def test_notice_is_shown_as_it_is_written(tmp_path: Path, monkeypatch: pyt
         assert shown == [(notice, False)]
 
 
+@pytest.mark.slow
 async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: Path) -> None:
     gate, odd = Gate(), "red \x1b[31mcold\x1b]0;title\x07 \x9bend"
     async with desktop(tmp_path, says("one ", gate)) as desk:
@@ -310,6 +327,7 @@ async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: P
         assert not {"\x1b", "\x07", "\x9b"} & set(desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("question")
@@ -322,6 +340,7 @@ async def test_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
         await desk.shows("cannot read")
 
 
+@pytest.mark.slow
 async def test_several_chats_of_one_file_are_imported_and_the_last_is_opened(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("fine")) as desk:
         for question in ("one?", "two?"):
@@ -338,6 +357,7 @@ async def test_several_chats_of_one_file_are_imported_and_the_last_is_opened(tmp
         await desk.until(lambda: len(desk.store.chats()) == 2 and desk.texts == ["two?", "fine"])
 
 
+@pytest.mark.slow
 async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         number, parent = desk.store.new_chat().id, None
@@ -355,6 +375,7 @@ async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_pat
         assert PromptArea not in seen
 
 
+@pytest.mark.slow
 async def test_context_is_estimated_where_no_answer_tells_what_it_takes(tmp_path: Path) -> None:
     scripts = says("word " * 50), says("word " * 50, EngineDied("signal 9"))
     async with desktop(tmp_path, *scripts) as desk:

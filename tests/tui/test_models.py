@@ -74,6 +74,7 @@ def rows(screen: Desktop) -> list[str]:
     return [str(option.prompt) for option in screen.app.screen.query_one(OptionList).options]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("broken")
 async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included, size=(80, 24)) as screen:
@@ -107,6 +108,7 @@ async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Pa
     assert len(screen.opened) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other")
 async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included) as screen:
@@ -128,6 +130,7 @@ async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tm
         assert "## Assistant (other-Q8_0)\n" in text
 
 
+@pytest.mark.slow
 async def test_a_draft_model_is_chosen_or_none(tmp_path: Path) -> None:
     choices: list[ModelChoice] = []
     async with desktop(tmp_path, on_choice=choices.append) as screen:
@@ -146,6 +149,7 @@ async def test_a_draft_model_is_chosen_or_none(tmp_path: Path) -> None:
         await screen.shows("mode sd needs a draft model")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other")
 async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path) -> None:
     begun, release = threading.Event(), threading.Event()
@@ -175,6 +179,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
         assert screen.models.target.path == bundled_pair()[0]
 
 
+@pytest.mark.slow
 async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub, tmp_path: Path) -> None:
     hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
@@ -208,6 +213,7 @@ async def shown_pair(screen: Desktop) -> None:
     await screen.until(lambda: len(rows(screen)) == 2)
 
 
+@pytest.mark.slow
 async def test_the_mouse_shows_a_row_and_then_takes_it(other: Path, tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
         await screen.until(lambda: "large + small" in screen.screen_text())
@@ -225,6 +231,7 @@ async def test_the_mouse_shows_a_row_and_then_takes_it(other: Path, tmp_path: Pa
         await screen.until(lambda: len(screen.opened) == 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other")
 async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included) as screen:
@@ -242,6 +249,7 @@ async def test_a_model_is_named_completed_or_unknown(tmp_path: Path) -> None:
     assert len(screen.opened) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("other")
 async def test_an_answer_under_way_is_not_cut_off(tmp_path: Path) -> None:
     gate = Gate()
@@ -256,6 +264,7 @@ async def test_an_answer_under_way_is_not_cut_off(tmp_path: Path) -> None:
     assert len(screen.opened) == 1
 
 
+@pytest.mark.slow
 async def test_models_of_another_machine_are_listed_and_opened_there(tmp_path: Path, other: Path) -> None:
     there = [row for row in choices(()) if isinstance(row, LocalTarget)]
     opened: list[ModelChoice] = []

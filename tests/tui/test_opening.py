@@ -43,6 +43,7 @@ class SlowOpener:
         return ScriptedModels(says("here I am"))
 
 
+@pytest.mark.slow
 async def test_loading_shows_progress_can_be_stopped_and_begins_again_with_a_prompt(tmp_path: Path) -> None:
     opener = SlowOpener()
     loader = ModelLoader(opener)
@@ -104,6 +105,7 @@ async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_questio
             await screen.shows("big.gguf is cut off")
 
 
+@pytest.mark.slow
 async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_path: Path) -> None:
     change = ModeChanged("sd", "SSD was slower than plain, 31 against 38 tokens/s; now speculative")
     script = says("first words " * 20, change, "more words " * 20)
@@ -124,6 +126,7 @@ async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand
         open_screen([])
 
 
+@pytest.mark.slow
 async def test_theme_of_the_configuration_is_shown(tmp_path: Path) -> None:
     async with desktop(tmp_path, config=Config(theme="nord", sidebar=False)) as desk:
         assert desk.app.theme == "nord"
@@ -135,6 +138,7 @@ async def test_themes_that_the_configuration_may_name_are_those_there_are(tmp_pa
         assert sorted(names) == sorted(desk.app.available_themes)
 
 
+@pytest.mark.slow
 async def test_modes_go_round_also_without_a_draft_model(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
         seen = []

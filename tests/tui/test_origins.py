@@ -96,6 +96,7 @@ async def test_legend_tells_the_shares_of_the_latest_answer() -> None:
         assert "accepted draft" not in host.text()
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_origins_are_live_and_stay_at_the_end() -> None:
     host = Host()

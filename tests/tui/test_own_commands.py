@@ -19,6 +19,7 @@ def keep(name: str, text: str) -> None:
     (folder / name).write_text(text, encoding="utf-8")
 
 
+@pytest.mark.slow
 async def test_own_command_is_typed_completed_and_sent_with_its_files(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the file", encoding="utf-8")
     async with desktop(tmp_path, says("Fine.")) as desk:
@@ -31,6 +32,7 @@ async def test_own_command_is_typed_completed_and_sent_with_its_files(tmp_path: 
         assert [file.text for file in desk.path[0].attachments] == ["the file"]
 
 
+@pytest.mark.slow
 async def test_own_commands_stand_in_help_and_palette(tmp_path: Path) -> None:
     keep("tidy.md", "# Make it neat\nTidy this: $ARGUMENTS")
     async with desktop(tmp_path) as desk:
@@ -44,6 +46,7 @@ async def test_own_commands_stand_in_help_and_palette(tmp_path: Path) -> None:
         await desk.until(lambda: desk.composer.text == "/tidy my text")
 
 
+@pytest.mark.slow
 async def test_what_is_wrong_with_one_is_told_once(tmp_path: Path) -> None:
     keep("mode.md", "x")
     async with desktop(tmp_path) as desk:

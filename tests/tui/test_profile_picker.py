@@ -25,6 +25,7 @@ async def opened(desk: Desktop) -> ProfilesScreen:
     return desk.app.screen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (160, 45)])
 async def test_profile_is_found_by_typing_and_taken_by_enter_or_mouse(
     tmp_path: Path, size: tuple[int, int]
@@ -44,6 +45,7 @@ async def test_profile_is_found_by_typing_and_taken_by_enter_or_mouse(
         await desk.until(lambda: desk.chat.session.profile.name == "math")
 
 
+@pytest.mark.slow
 async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_path: Path) -> None:
     file = config_dir() / "profiles" / "my-poems.toml"
     async with desktop(tmp_path) as desk:
@@ -67,6 +69,7 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
         assert desk.chat.session.profile.name == "auto"
 
 
+@pytest.mark.slow
 async def test_own_profile_is_deleted_after_a_question_and_an_included_one_stays(tmp_path: Path) -> None:
     folder = config_dir() / "profiles"
     folder.mkdir()
@@ -89,6 +92,7 @@ async def test_own_profile_is_deleted_after_a_question_and_an_included_one_stays
         await desk.shows("comes with LocalSpec and stays")
 
 
+@pytest.mark.slow
 async def test_file_of_a_profile_is_edited_in_the_editor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

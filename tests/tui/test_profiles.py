@@ -25,6 +25,7 @@ FOUND: dict[TaskType, TunedChoice] = {
 CODE, TALK = "Write a Python function.", "What should I cook tonight?"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(110, 30), (160, 45)])
 async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
     tmp_path: Path, size: tuple[int, int]
@@ -47,6 +48,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
         assert screen.models.requests[-1].sampling.temperature == 0.2
 
 
+@pytest.mark.slow
 async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from tests.tui.terminal import TIMEOUT_S, Terminal
 
+pytestmark = pytest.mark.slow
+
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are of Unix", allow_module_level=True)
 

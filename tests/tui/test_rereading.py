@@ -26,6 +26,7 @@ def first_word(host: Host) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_middle_of_a_long_answer_stays_in_sight_in_a_window_of_another_width() -> None:
     words = [f"w{number}" for number in range(3000)]
@@ -44,6 +45,7 @@ async def test_the_middle_of_a_long_answer_stays_in_sight_in_a_window_of_another
             assert abs(first_word(host) - before) < 150
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_messages_far_above_are_put_away_while_others_come() -> None:
     host = Host()

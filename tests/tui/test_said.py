@@ -36,6 +36,7 @@ async def midway(desk: Desktop, gate: Gate) -> None:
     await desk.shows("one two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -81,6 +82,7 @@ async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> Non
         assert not line.said
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clock")
 async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("one"), says("two")) as desk:

@@ -39,6 +39,7 @@ async def test_unknown_command_is_said_and_kept(tmp_path: Path) -> None:
         assert desk.composer.text == "/hlep"
 
 
+@pytest.mark.slow
 async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("one")
@@ -53,6 +54,7 @@ async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path
         assert second.sampling.temperature == 0.3
 
 
+@pytest.mark.slow
 async def test_mode_that_needs_a_draft_model_is_refused_without_one(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
         await desk.enter("/mode ssd")
@@ -60,6 +62,7 @@ async def test_mode_that_needs_a_draft_model_is_refused_without_one(tmp_path: Pa
         assert desk.chat.session.mode is None
 
 
+@pytest.mark.slow
 async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("one")
@@ -77,6 +80,7 @@ async def test_profile_switches_by_command_and_by_key_without_reloading(tmp_path
         assert desk.models.requests[1].sampling.temperature == 0.9
 
 
+@pytest.mark.slow
 async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/system Talk like a pirate.")
@@ -89,6 +93,7 @@ async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
         assert desk.models.requests[-1].prompt[0] != Message("system", "Talk like a pirate.")
 
 
+@pytest.mark.slow
 async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("fine"), config=Config(sidebar=True), size=(120, 30)) as desk:
         await desk.enter("/tag work")
@@ -115,6 +120,7 @@ async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_p
         await desk.until(lambda: desk.texts == ["a question", "fine"])
 
 
+@pytest.mark.slow
 async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("a question about boats")
@@ -131,6 +137,7 @@ async def test_chat_is_renamed_pinned_deleted_and_brought_back(tmp_path: Path) -
         assert [chat.title for chat in desk.store.chats()] == ["Boats"]
 
 
+@pytest.mark.slow
 async def test_search_opens_the_chat_at_the_message(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("Saturn has rings"), says("nothing of the sort")) as desk:
         await desk.answered("planets")
@@ -144,6 +151,7 @@ async def test_search_opens_the_chat_at_the_message(tmp_path: Path) -> None:
         await desk.until(lambda: desk.app.screen is desk.chat and desk.texts[:1] == ["planets"])
 
 
+@pytest.mark.slow
 async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
     async with desktop(tmp_path, says(MARKDOWN)) as desk:
         await desk.answered("How do I sort?")
@@ -167,6 +175,7 @@ async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == ["How do I sort?", MARKDOWN])
 
 
+@pytest.mark.slow
 async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_told(tmp_path: Path) -> None:
     export = Path(__file__).parents[1] / "chat" / "exports" / "claude.json"
     (tmp_path / "conversations.json").write_bytes(export.read_bytes())
@@ -177,6 +186,7 @@ async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_told(t
         assert told.message.startswith("imported 2 chats; left out: 1 empty chat, 1 file")
 
 
+@pytest.mark.slow
 async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("some words of an answer " * 9), size=(160, 45)) as desk:
         await desk.answered("go")
@@ -191,6 +201,7 @@ async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: P
         await desk.until(lambda: desk.app.screen is desk.chat and found[1] in desk.status())
 
 
+@pytest.mark.slow
 async def test_answer_and_code_are_copied(tmp_path: Path) -> None:
     async with desktop(tmp_path, says(MARKDOWN)) as desk:
         await desk.answered("How do I sort?")
@@ -200,6 +211,7 @@ async def test_answer_and_code_are_copied(tmp_path: Path) -> None:
         await desk.until(lambda: desk.app.clipboard.startswith("numbers = [3, 1, 2]"))
 
 
+@pytest.mark.slow
 async def test_room_is_made_by_leaving_exchanges_out(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 50)) as desk:
         await desk.answered("first question")
@@ -225,6 +237,7 @@ async def test_where_nothing_can_be_left_out_no_room_is_offered(tmp_path: Path) 
         assert desk.app.screen is desk.chat
 
 
+@pytest.mark.slow
 async def test_prompt_that_alone_is_too_long_is_not_sent(tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text("word " * 100, encoding="utf-8")
     async with desktop(tmp_path, models=lambda: ScriptedModels(context=64)) as desk:
@@ -238,6 +251,7 @@ async def test_prompt_that_alone_is_too_long_is_not_sent(tmp_path: Path) -> None
         await desk.until(lambda: "too long" not in desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_files_of_chats_may_lie_in_the_home_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +269,7 @@ async def test_files_of_chats_may_lie_in_the_home_folder(
         await desk.until(lambda: [chat.title for chat in desk.store.chats()] == ["about boats"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("key", "screen"),
     [("f1", HelpScreen), ("ctrl+k", SearchScreen)],
@@ -271,6 +286,7 @@ def has_gone(widget: Widget) -> bool:
     return not widget.display
 
 
+@pytest.mark.slow
 async def test_panels_open_and_close_by_key(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(160, 50)) as desk:
         await desk.answered("go")
@@ -283,6 +299,7 @@ async def test_panels_open_and_close_by_key(tmp_path: Path) -> None:
             await desk.until(partial(has_gone, shown))
 
 
+@pytest.mark.slow
 async def test_words_are_coloured_by_origin(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("some words of an answer")) as desk:
         await desk.answered("go")
@@ -292,6 +309,7 @@ async def test_words_are_coloured_by_origin(tmp_path: Path) -> None:
         await desk.until(lambda: "prepared draft" not in desk.screen_text())
 
 
+@pytest.mark.slow
 async def test_stats_and_theme_and_edit_of_the_system_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("go")
@@ -308,6 +326,7 @@ async def test_stats_and_theme_and_edit_of_the_system_prompt(tmp_path: Path) -> 
         await desk.shows("You are a helpful assistant.")
 
 
+@pytest.mark.slow
 async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
     async with desktop(tmp_path, config=Config(sidebar=False, keys=(("chat.help", "f9"),))) as desk:
         await desk.press("f1")
@@ -319,6 +338,7 @@ async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
         await desk.shows("F9  ", "Help")
 
 
+@pytest.mark.slow
 async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         titles = [command.title for command in desk.app.get_system_commands(desk.chat)]

@@ -87,6 +87,7 @@ async def test_it_can_open_with_words() -> None:
         assert app.note == "Nothing found for “targe”."
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_typing_searches_and_enter_opens_the_message_under_the_cursor() -> None:
     app = Host()
@@ -98,6 +99,7 @@ async def test_typing_searches_and_enter_opens_the_message_under_the_cursor() ->
         assert app.results == [ChatPicked(2, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_hits_show_title_date_and_the_words_found() -> None:
     app = Host()
@@ -116,6 +118,7 @@ async def test_hits_show_title_date_and_the_words_found() -> None:
         assert len(app.lines[0].splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_enter_before_the_hits_opens_the_first_when_it_comes() -> None:
     go_on = threading.Event()
@@ -146,6 +149,7 @@ async def test_words_typed_ahead_are_searched_for_whole() -> None:
         assert app.results == [ChatPicked(1, None)]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_old_answers_are_dropped() -> None:
     first_asked = threading.Event()
@@ -168,6 +172,7 @@ async def test_old_answers_are_dropped() -> None:
         assert app.note == "Nothing found for “nowhere”."
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_nothing_found_is_said_and_enter_does_nothing() -> None:
     app = Host()
@@ -213,6 +218,7 @@ async def test_pages_are_walked() -> None:
         assert app.hits.highlighted == 0
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_an_error_of_the_store_is_shown() -> None:
     def broken(words: str) -> tuple[SearchHit, ...]:

@@ -29,6 +29,7 @@ def written(text: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 async def test_theme_is_kept_and_so_are_the_comments_of_the_file(tmp_path: Path) -> None:
     path = written("# mine\n\n[chat]\nsidebar = false  # too wide\n")
     async with desktop(tmp_path) as desk:
@@ -39,6 +40,7 @@ async def test_theme_is_kept_and_so_are_the_comments_of_the_file(tmp_path: Path)
     assert text.endswith("# mine\n\n[chat]\nsidebar = false  # too wide\n")
 
 
+@pytest.mark.slow
 async def test_theme_that_cannot_be_kept_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +67,7 @@ def row(screen: SettingsScreen, name: str) -> SettingRow:
     return next(row for row in screen.query(SettingRow) if row.setting.name == name)
 
 
+@pytest.mark.slow
 async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_restart(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("one")
@@ -83,6 +86,7 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
         assert desk.chat.session.sampling(None).top_k == 7
 
 
+@pytest.mark.slow
 async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         screen = await opened(desk)
@@ -101,6 +105,7 @@ async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path
         assert desk.chat.session.sampling(None).temperature == 0.3
 
 
+@pytest.mark.slow
 async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(tmp_path: Path) -> None:
     own = config_dir() / "profiles" / "general.toml"
     async with desktop(tmp_path) as desk:
@@ -121,6 +126,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
     assert text == shipped.replace("[sampling]\n", "[sampling]\ntemperature = 0.2\n")
 
 
+@pytest.mark.slow
 async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/mode sd")
@@ -134,6 +140,7 @@ async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Pa
         assert desk.chat.session.chat.info.settings == ChatSettings(thinking=False)
 
 
+@pytest.mark.slow
 async def test_context_of_nobodys_choice_says_what_the_model_was_trained_for(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:  # 4096 are open
         screen = await opened(desk)
@@ -141,6 +148,7 @@ async def test_context_of_nobodys_choice_says_what_the_model_was_trained_for(tmp
         await desk.shows("4096", "trained for 8,192", "at most", f"{DEFAULT_CONTEXT:,}")
 
 
+@pytest.mark.slow
 async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened_anew(tmp_path: Path) -> None:
     path = written("[models]\ncontext = 4096  # enough\n")
     async with desktop(tmp_path) as desk:
@@ -155,6 +163,7 @@ async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened
         await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is desk.models)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_written_is_told_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +183,7 @@ async def test_what_cannot_be_written_is_told_and_stays(
         assert desk.chat.session.sampling(None).temperature == 0.3
 
 
+@pytest.mark.slow
 async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         screen = await opened(desk)
@@ -189,6 +199,7 @@ async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_p
         )
 
 
+@pytest.mark.slow
 async def test_what_the_file_of_the_model_recommends_is_told_and_the_profile_goes_before_it(
     tmp_path: Path,
 ) -> None:

@@ -129,6 +129,7 @@ async def test_without_chats_it_says_so() -> None:
         assert shown == [False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_keys_move_over_the_headings() -> None:
     app = Host()
@@ -166,6 +167,7 @@ async def test_keys_do_nothing_without_chats() -> None:
         assert app.heard == []
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_chat_is_renamed_in_place() -> None:
     app = Host()
@@ -184,6 +186,7 @@ async def test_a_chat_is_renamed_in_place() -> None:
         assert app.chats.has_focus
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_escape_and_an_empty_title_keep_the_old_one() -> None:
     app = Host()
@@ -209,6 +212,7 @@ async def test_going_elsewhere_keeps_the_new_title() -> None:
         assert app.query_one(Button).has_focus
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_click_opens_and_hovering_offers_the_rest() -> None:
     app = Host()
@@ -272,6 +276,7 @@ async def test_the_cursor_is_seen_also_when_the_list_was_hidden_or_small() -> No
         assert any("▌ Chat 60" in line for line in app.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_burst_finds_a_chat_and_opens_it() -> None:
     app = Host()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 from textual.app import App, ComposeResult
@@ -254,6 +255,10 @@ async def test_figures_under_an_answer_fall_away_whole() -> None:
     async with app.run_test(size=(100, 5)) as pilot:
         row = app.query_one(FigureRow)
         row.text = "101 tokens in 2.2 s  first token after 0.25 s  speculative  46.3 tokens/s  0.3× plain"
+
+        def is_drawn(width: int) -> bool:
+            return row.region.right == width
+
         without_wait = row.text.replace("first token after 0.25 s  ", "")
         for width, text in (
             (100, row.text),
@@ -262,5 +267,5 @@ async def test_figures_under_an_answer_fall_away_whole() -> None:
             (15, "speculative"),
         ):
             await pilot.resize_terminal(width, 5)
-            assert await until(pilot, lambda width=width: row.region.right == width)
+            assert await until(pilot, partial(is_drawn, width))
             assert row.render().plain == text

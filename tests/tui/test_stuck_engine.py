@@ -16,6 +16,8 @@ import pytest
 
 from tests.tui.terminal import Terminal
 
+pytestmark = pytest.mark.slow
+
 if not sys.platform.startswith("linux"):
     pytest.skip("the engine's process is found and stopped as on Linux", allow_module_level=True)
 

@@ -60,6 +60,7 @@ async def test_long_chat_opens_at_its_end_with_few_widgets() -> None:
         assert mounted(host.transcript)[-1] == 2_000
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_scrolling_up_brings_earlier_messages_and_keeps_the_text_in_place() -> None:
     host = Host()
@@ -79,6 +80,7 @@ async def test_scrolling_up_brings_earlier_messages_and_keeps_the_text_in_place(
         assert all(before - after < 12 for before, after in pairwise(seen))
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_reading_through_a_whole_chat_upwards_misses_no_message() -> None:
     host = Host()
@@ -97,6 +99,7 @@ async def test_reading_through_a_whole_chat_upwards_misses_no_message() -> None:
         assert len(mounted(host.transcript)) <= 70
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_home_and_end_go_to_the_very_first_and_last_message() -> None:
     host = Host()
@@ -113,6 +116,7 @@ async def test_home_and_end_go_to_the_very_first_and_last_message() -> None:
         assert host.transcript.following
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_line_at_the_top_counts_earlier_messages_and_fetches_them_on_a_click() -> None:
     host = Host()
@@ -130,6 +134,7 @@ async def test_line_at_the_top_counts_earlier_messages_and_fetches_them_on_a_cli
         assert mounted(host.transcript)[0] < first
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_search_hit_opens_around_its_message_and_marks_it() -> None:
     host = Host()
@@ -151,6 +156,7 @@ async def test_search_hit_opens_around_its_message_and_marks_it() -> None:
         assert not host.transcript.following
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_view_follows_the_end_while_text_comes() -> None:
     host = Host()
@@ -163,6 +169,7 @@ async def test_view_follows_the_end_while_text_comes() -> None:
         assert host.transcript.following
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["pageup", "k", "g"])
 async def test_reader_who_goes_up_is_left_there(key: str) -> None:
@@ -184,6 +191,7 @@ async def test_reader_who_goes_up_is_left_there(key: str) -> None:
         assert "more" in host.rows()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
     host = Host()
@@ -203,6 +211,7 @@ async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
         await until(pilot, "the last words")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_end_resumes_following_and_takes_the_hint_away() -> None:
     host = Host()
@@ -222,6 +231,7 @@ async def test_end_resumes_following_and_takes_the_hint_away() -> None:
         assert not host.query_one(MoreHint).display
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_text_that_comes_while_the_message_is_out_of_reach_is_there_later() -> None:
     host = Host()
@@ -252,6 +262,7 @@ async def test_end_of_stream_shows_the_whole_text_once() -> None:
         assert host.text().count("Some words.") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_resize_while_streaming_keeps_the_end_and_the_reader() -> None:
     host = Host()
@@ -302,6 +313,7 @@ async def test_last_message_is_asked_for_while_another_chat_is_being_opened() ->
         assert selected(host.transcript) == 108
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(("wanted", "width"), [(100, 100), (60, 60), (0, 158)])
 async def test_messages_and_prompt_are_as_wide_as_one_likes_to_read(

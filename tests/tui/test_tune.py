@@ -104,6 +104,7 @@ async def back_in_the_chat(desk: Desktop, opened: int) -> None:
     await desk.answered("and now?")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [(80, 24), (160, 45)])
 async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
@@ -122,6 +123,7 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
         await back_in_the_chat(desk, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, key: str) -> None:
@@ -137,6 +139,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
         await back_in_the_chat(desk, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("key", "choice"),
@@ -151,6 +154,7 @@ async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> 
         assert script.choices == [choice]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_without_a_stopped_run_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
     script = Script()
@@ -161,6 +165,7 @@ async def test_without_a_stopped_run_there_is_nothing_to_go_on_with(tmp_path: Pa
         assert script.choices == []
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_tasks_are_chosen_with_the_space_key_and_said_in_words(tmp_path: Path) -> None:
     script = Script()
@@ -175,6 +180,7 @@ async def test_tasks_are_chosen_with_the_space_key_and_said_in_words(tmp_path: P
         assert script.choices == [TuneChoice(("writing", "math", "dialogue"))]
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_nothing_chosen_does_not_begin(tmp_path: Path) -> None:
     script = Script()
@@ -185,6 +191,7 @@ async def test_nothing_chosen_does_not_begin(tmp_path: Path) -> None:
         assert script.choices == []
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("way", ["escape", "button"])
 async def test_leaving_before_the_run_keeps_the_models_open(tmp_path: Path, way: str) -> None:
@@ -198,6 +205,7 @@ async def test_leaving_before_the_run_keeps_the_models_open(tmp_path: Path, way:
         assert script.choices == []
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_buttons_work_by_mouse_and_by_key(tmp_path: Path) -> None:
     script = Script()
@@ -207,6 +215,7 @@ async def test_buttons_work_by_mouse_and_by_key(tmp_path: Path) -> None:
         assert script.choices[0].quick
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_a_failure_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
     async with tuning(tmp_path, Script(fails)) as desk:
@@ -216,6 +225,7 @@ async def test_a_failure_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
         await back_in_the_chat(desk, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_leaving_the_program_stops_the_run(tmp_path: Path) -> None:
     script = Script(half, holds=True)
@@ -227,6 +237,7 @@ async def test_leaving_the_program_stops_the_run(tmp_path: Path) -> None:
     assert script.ended.wait(TIMEOUT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_f7_tunes_too_but_not_while_an_answer_is_written(tmp_path: Path) -> None:
     gate = Gate()
@@ -242,6 +253,7 @@ async def test_f7_tunes_too_but_not_while_an_answer_is_written(tmp_path: Path) -
         await desk.until(lambda: isinstance(desk.app.screen, TuneScreen))
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_what_cannot_be_tuned_is_said(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("hello")) as desk:
@@ -302,6 +314,7 @@ def test_a_result_is_a_sentence_and_two_bars(width: int) -> None:
     assert "%" not in text.replace("95%", "")  # nothing of what was simulated
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_what_was_found_before_is_shown_first_and_can_be_found_again(tmp_path: Path) -> None:
     moment = (datetime.now(UTC) - timedelta(days=2)).isoformat()

@@ -14,6 +14,8 @@ from tests.scripted import Script
 from tests.tui.composer_host import ComposerHost
 from tests.tui.desktop import desktop
 
+pytestmark = pytest.mark.slow
+
 ROWS = "one two, three\n\n  four five\nsix"
 CASES = [  # what is typed in normal mode at the beginning of ROWS; then where `|` is typed
     ("lll", "one| two, three"),

@@ -78,6 +78,7 @@ async def hover(desk: Desktop, kind: type[ExplainedWidget], word: str) -> str:
     raise AssertionError(f"{word} is not there")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 async def test_the_timeline_and_the_message_explain_their_words_under_the_pointer(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("word " * 60), size=(120, 40)) as desk:

@@ -25,6 +25,8 @@ from localspec.types.request import Request
 from tests.tuning.fake_models import FakeModels
 from tests.tuning.test_tune import identity, planned, results, run_of, stopped_at
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

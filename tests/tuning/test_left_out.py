@@ -19,6 +19,8 @@ from localspec.types.request import Request
 from tests.tuning.fake_models import TRACED, FakeModels
 from tests.tuning.test_tune import planned, results, run_of, stopped_at
 
+pytestmark = pytest.mark.slow
+
 DIED = EngineDied("the engine crashed (SIGSEGV)")
 
 

@@ -214,6 +214,7 @@ def test_a_cancel_is_passed_on() -> None:
         real(Answering(reason="cancelled"))
 
 
+@pytest.mark.slow
 def test_real_answers_on_pretended_cards_are_explained(demo_target: Path, demo_draft: Path) -> None:
     target = ModelOptions(demo_target, context=512)
     sampling = Sampling(temperature=0.0)

@@ -81,6 +81,7 @@ def test_whatever_the_settings_the_sums_are_right(sampling: Sampling, ended: boo
         assert summary.decode_s == pytest.approx((0.03 * 1.1 + 2e-4) * summary.rounds)
 
 
+@pytest.mark.slow
 def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
     simulator = Simulator(trace_of(USUAL), costs_of())
     chance = random.Random(1)
@@ -90,6 +91,7 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
     assert [Simulator(trace_of(USUAL), costs_of())(each) for each in settings] == first
 
 
+@pytest.mark.slow
 def test_what_was_emitted_leads_nobody_astray() -> None:
     """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
     beyond: list[int] = []
@@ -173,6 +175,7 @@ def test_slower_calls_make_slower_decoding() -> None:
         assert (rates[1] > rates[3]) == (mode in {"sd", "ssd"})
 
 
+@pytest.mark.slow
 def test_more_branches_hit_more_often() -> None:
     hits = []
     for budget in (0, 1, 4, 12, 24):

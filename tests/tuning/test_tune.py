@@ -92,6 +92,7 @@ def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
     return [event for event in events if isinstance(event, TaskResult)]
 
 
+@pytest.mark.slow
 def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
     events = list(run_of(planned(tmp_path, "coding", "writing", quick=False)).events())
     began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
@@ -105,6 +106,7 @@ def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
             assert event.left_s is None or event.left_s >= 0
 
 
+@pytest.mark.slow
 def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     (result,) = results(run_of(plan).events())
@@ -141,6 +143,7 @@ def stopped_at(stage: Stage, events: Iterator[TuneEvent], steps: int = 2) -> Non
     events.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stage) -> None:
     plan, models = planned(tmp_path), FakeModels()
@@ -154,6 +157,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stag
         assert again.traced == 0
 
 
+@pytest.mark.slow
 def test_a_run_without_resume_begins_anew_but_keeps_traces(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     results(run_of(plan).events())
@@ -167,6 +171,7 @@ def test_a_run_without_resume_begins_anew_but_keeps_traces(tmp_path: Path) -> No
     assert (last.number, last.complete) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_the_costs_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +182,7 @@ def test_a_run_goes_on_by_the_costs_that_it_began_with(
     assert models.measured == 0
 
 
+@pytest.mark.slow
 def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", "writing")
     run = run_of(plan).events()
@@ -188,6 +194,7 @@ def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path)
     assert results(iter(events))[0] == first
 
 
+@pytest.mark.slow
 def test_models_that_die_again_and_again_end_the_run_and_lose_nothing(tmp_path: Path) -> None:
     class Dying(FakeModels):
         def trace(self, request: Request) -> TraceSegment:
@@ -229,6 +236,7 @@ def killed_in(stage: Stage, folder: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES[1:])
 def test_a_kill_in_any_stage_changes_nothing_about_the_result(
     tmp_path: Path, data: Path, stage: Stage
@@ -243,6 +251,7 @@ def test_a_kill_in_any_stage_changes_nothing_about_the_result(
     assert (state["number"], state["complete"]) == (1, True)
 
 
+@pytest.mark.slow
 def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
     made_hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +268,7 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
     assert [space.max_draft_length for space in searched] == [LONGEST_DRAFT, STATE_DRAFT]
 
 
+@pytest.mark.slow
 def test_a_budget_below_the_least_is_refused_with_the_time_that_is_needed(tmp_path: Path) -> None:
     models = FakeModels()
     with pytest.raises(UserError) as caught:

@@ -88,6 +88,7 @@ def test_drift_is_said_and_measured_again_and_widens_the_intervals(change: float
     assert drifted.low == pytest.approx(1 / drifted.high)
 
 
+@pytest.mark.slow
 def test_equal_speeds_rarely_have_a_winner() -> None:
     wins = 0
     for seed in range(100):
@@ -97,6 +98,7 @@ def test_equal_speeds_rarely_have_a_winner() -> None:
     assert wins <= 5
 
 
+@pytest.mark.slow
 def test_small_true_gains_are_mostly_found() -> None:
     found = 0
     for seed in range(40):

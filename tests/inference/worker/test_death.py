@@ -23,6 +23,7 @@ from tests.llama import tiny
 ABORT = "/build/llama.cpp/src/llama-vocab.cpp:25: GGML_ASSERT(size == 3) failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -54,6 +55,7 @@ def test_a_death_in_the_middle_of_an_answer(open_worker: Open, number: signal.Si
     assert end_of(list(again.generate(greedy()))).reason == "length"
 
 
+@pytest.mark.slow
 def test_a_death_while_nobody_waits_is_heard_of_by_the_next(open_worker: Open) -> None:
     worker = open_worker()
     os.kill(worker.pid, signal.SIGKILL)
@@ -76,6 +78,7 @@ def test_a_death_while_loading(demo_target: Path) -> None:
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_an_assertion_of_llama_cpp_is_the_reason_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -103,6 +106,7 @@ pickle.dumps = failing
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("colours", ["", "1"])
 def test_a_thread_that_fails_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], colours: str

@@ -50,6 +50,7 @@ def test_the_parent_imports_neither_numpy_nor_llama_cpp() -> None:
     subprocess.run([sys.executable, "-P", "-c", code], check=True, env=environment)
 
 
+@pytest.mark.slow
 def test_a_process_that_was_started_early_holds_the_models_of_the_first_worker(demo_target: Path) -> None:
     code = """
 from localspec.inference.worker import start_early
@@ -62,6 +63,7 @@ with Worker.open(OpenPlan(options)) as worker, Worker.open(OpenPlan(options)) as
     assert run_script(code, demo_target) == "True False\n"
 
 
+@pytest.mark.slow
 def test_a_process_that_was_started_early_in_vain_ends_with_its_program(demo_target: Path) -> None:
     code = """
 from localspec.inference.worker import start_early
@@ -74,6 +76,7 @@ print(*children(), flush=True)
         assert ends(int(script.stdout.readline()))
 
 
+@pytest.mark.slow
 def test_the_engine_does_not_read_a_header_again_that_its_parent_has_read(tmp_path: Path) -> None:
     model = tiny.llama(tmp_path / "model.gguf")
     header = gguf.read_header(model)
@@ -82,6 +85,7 @@ def test_the_engine_does_not_read_a_header_again_that_its_parent_has_read(tmp_pa
         assert worker.target.name == "As the parent has read it"
 
 
+@pytest.mark.slow
 def test_the_engine_ends_with_a_killed_parent(demo_target: Path) -> None:
     with start_script(ANSWERING + "for _ in answer: pass", demo_target) as script:
         assert script.stdout is not None
@@ -90,10 +94,12 @@ def test_the_engine_ends_with_a_killed_parent(demo_target: Path) -> None:
     assert ends(pid)
 
 
+@pytest.mark.slow
 def test_a_forgotten_worker_ends_with_its_program(demo_target: Path) -> None:
     assert ends(int(run_script(ANSWERING, demo_target)))
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_closed(demo_target: Path) -> None:
     worker = Worker.open(OpenPlan(ModelOptions(demo_target, threads=1)))
     pid = worker.pid
@@ -101,6 +107,7 @@ def test_a_lost_worker_is_closed(demo_target: Path) -> None:
     assert ends(pid)
 
 
+@pytest.mark.slow
 def test_an_interrupt_in_the_terminal_does_not_end_the_engine(demo_target: Path) -> None:
     code = """
 heard = []
@@ -116,6 +123,7 @@ with Worker.open(OpenPlan(options)) as worker:
     assert run_script(code, demo_target) == "interrupt length True\n"
 
 
+@pytest.mark.slow
 def test_the_engine_does_not_get_the_tokens_of_an_account(
     monkeypatch: pytest.MonkeyPatch, open_worker: Open
 ) -> None:
@@ -124,6 +132,7 @@ def test_the_engine_does_not_get_the_tokens_of_an_account(
     assert "hf_secret" not in psutil.Process(open_worker().pid).environ().values()
 
 
+@pytest.mark.slow
 def test_memory_that_cannot_be_had_is_an_error_in_words(tmp_path: Path) -> None:
     code = """
 from localspec.errors import UserError
@@ -138,6 +147,7 @@ except UserError as error:
     assert "not enough memory for 4,194,304 tokens of context" in run_script(code, model)
 
 
+@pytest.mark.slow
 def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
     model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
     us = psutil.Process()
@@ -148,6 +158,7 @@ def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
         assert (us.num_fds(), threading.active_count(), children()) == before
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> None:
     worker = open_worker()
     events = worker.generate(ENDLESS)
@@ -157,6 +168,7 @@ def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> 
     assert ends(worker.pid)
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_listen_holds_nobody_up(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def model(tmp_path: Path) -> ModelOptions:
     return ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
 
 
+@pytest.mark.slow
 def test_nothing_reaches_the_terminal(
     model: ModelOptions,
     tmp_path: Path,
@@ -59,6 +60,7 @@ def test_nothing_reaches_the_terminal(
     assert any("a warning" in line.text for line in lines if line.name == "py.warnings")
 
 
+@pytest.mark.slow
 def test_logs_arrive_line_by_line_with_level_and_name(model: ModelOptions) -> None:
     lines = list[LogLine]()
     nonsense: tuple[Message, ...] = (42,)  # type: ignore[assignment]
@@ -72,6 +74,7 @@ def test_logs_arrive_line_by_line_with_level_and_name(model: ModelOptions) -> No
     assert not any("\n" in line.text for line in lines)
 
 
+@pytest.mark.slow
 def test_a_listener_that_dawdles_or_fails_holds_nothing_up(model: ModelOptions) -> None:
     may_go_on, heard = threading.Event(), list[str]()
 
@@ -119,12 +122,14 @@ def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
     assert outbox.done == ["one", "two", "one", "two", "flush"]
 
 
+@pytest.mark.slow
 def test_nobody_need_listen(model: ModelOptions, capfd: pytest.CaptureFixture[str]) -> None:
     with Worker.open(OpenPlan(model)) as worker:
         assert worker.target.name
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_what_is_printed_without_an_end_of_line_hides_nothing(
     model: ModelOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_nothing_can_be_asked_before_models_are_open(line: Line) -> None:
     assert "no models are open" in str(failure.error)
 
 
+@pytest.mark.slow
 def test_a_reader_that_lags_gets_everything_in_order(line: Line) -> None:
     lines = [LogLine(10, "name", "x" * 100) for _ in range(10_000)]  # more than a pipe holds
     for item in lines:

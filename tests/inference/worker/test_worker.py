@@ -35,6 +35,7 @@ from tests.inference.worker.processes import ENDLESS, children, ends
 from tests.llama import tiny
 
 
+@pytest.mark.slow
 def test_it_offers_what_open_models_offer(worker: Worker, runtime: Runtime) -> None:
     models: OpenModels = worker
     assert (models.target, models.draft, models.notes) == (runtime.target, runtime.draft, runtime.notes)
@@ -142,6 +143,7 @@ def until_paused(worker: Worker, request: Request) -> tuple[str, int]:
 def test_answers_take_turns_and_their_caches_are_kept(worker: Worker) -> None:
     models: SharedModels = worker
     request = greedy(prompt=(Message("user", LONG_STORY),), max_tokens=300)
+    list(models.generate(replace(request, max_tokens=1)))  # replaces what an earlier test left in the caches
     models.keep_conversations(2**30)
     text, number = until_paused(worker, request)
     assert text_of(list(models.generate(greedy())))
@@ -179,6 +181,7 @@ def test_an_answer_that_is_left_while_it_is_paused_is_given_up(worker: Worker) -
             list(worker.resume(number))
 
 
+@pytest.mark.slow
 def test_another_thread_can_cancel_at_any_moment(worker: Worker) -> None:
     for _ in range(20):
         started, ended = threading.Event(), threading.Event()
@@ -229,6 +232,7 @@ def test_an_answer_nobody_asks_for_is_not_begun(worker: Worker) -> None:
     assert end_of(list(worker.generate(greedy()))).reason == "length"
 
 
+@pytest.mark.slow
 def test_closing_the_worker_ends_the_answer(open_worker: Open) -> None:
     worker = open_worker()
     events = worker.generate(ENDLESS)
@@ -258,6 +262,7 @@ def test_errors_keep_their_type_their_words_and_their_hint(worker: Worker, runti
         next(worker.generate(greedy(prompt="")))
 
 
+@pytest.mark.slow
 def test_models_that_cannot_be_opened_say_why(demo_target: Path, tmp_path: Path) -> None:
     before = children()
     with pytest.raises(ModelFileError, match="there is no file") as missing:
@@ -269,6 +274,7 @@ def test_models_that_cannot_be_opened_say_why(demo_target: Path, tmp_path: Path)
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_a_context_beyond_the_memory_is_refused_in_words(demo_target: Path) -> None:
     with pytest.raises(UserError, match="context"):
         Worker.open(OpenPlan(ModelOptions(demo_target, context=2**30)))
@@ -283,6 +289,7 @@ def test_what_nobody_expects_is_an_error_and_no_end(worker: Worker) -> None:
     assert worker.count_tokens(QUESTION) > 0
 
 
+@pytest.mark.slow
 def test_loading_tells_its_progress_and_can_be_stopped(demo_target: Path, demo_draft: Path) -> None:
     before, heard = children(), list[float]()
     caller = threading.current_thread()
@@ -314,6 +321,7 @@ def test_loading_can_be_stopped_before_the_first_news(demo_target: Path) -> None
     assert children() <= before
 
 
+@pytest.mark.slow
 def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open) -> None:
     worker = open_worker()
     assert worker.first_call_s() is None
@@ -326,6 +334,7 @@ def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open
     assert worker.first_call_s() is None
 
 
+@pytest.mark.slow
 def test_it_tells_whether_costs_are_being_measured(open_worker: Open) -> None:
     worker = open_worker()
     assert not worker.is_measuring()

@@ -1,4 +1,4 @@
-"""What people get when they install LocalSpec."""
+"""The contents of the wheel and the source archive; `.ci/check` runs it, apart from the other tests."""
 
 from __future__ import annotations
 
