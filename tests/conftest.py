@@ -22,6 +22,7 @@ from localspec.storage.paths import make_private_folder
 # two processes on two cores, would take some ten times as long.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
+KINDS = ("CACHE", "CONFIG", "DATA", "STATE")
 SMOLLM2_PACKAGE = smollm2.TARGET_PACKAGE
 QUANTIZE = """
 import sys, llama_cpp
@@ -56,20 +57,42 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
 
 
+class Homes:
+    """Empty home folders; one that a test leaves empty serves the next test, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._numbered = (folder / str(number) for number in itertools.count())
+        self._empty: list[Path] = []
+
+    def take(self) -> Path:
+        """Return an empty home folder with LocalSpec's folders."""
+        if self._empty:
+            return self._empty.pop()
+        home = next(self._numbered)
+        make_private_folder(home)
+        for kind in KINDS:
+            make_private_folder(home / kind.lower() / "localspec")  # tests put files there
+        return home
+
+    def give_back(self, home: Path) -> None:
+        """Keep a home folder for the next test if that finds it as `take` made it."""
+        folders = [(Path(folder), files) for folder, _, files in os.walk(home)]
+        is_empty = len(folders) == 1 + 2 * len(KINDS) and not any(files for _, files in folders)
+        if is_empty and all(folder.stat().st_mode & 0o777 == 0o700 for folder, _ in folders):
+            self._empty.append(home)
+
+
 @pytest.fixture(scope="session")
-def empty_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Folders one after the other; `mktemp` would read the names of all earlier ones for each."""
-    homes = tmp_path_factory.mktemp("homes")
-    return (homes / str(number) for number in itertools.count())
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Homes:
+    return Homes(tmp_path_factory.mktemp("homes"))
 
 
 @pytest.fixture(autouse=True)
 def empty_home(
-    request: pytest.FixtureRequest, empty_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch
-) -> Path:
+    request: pytest.FixtureRequest, homes: Homes, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """Put the home folder and everything that is derived from it into an empty folder."""
-    home = next(empty_folders)
-    home.mkdir()
+    home = homes.take()
     of_cards = () if request.node.get_closest_marker("gpu") else ("GGML_",)
     for name in os.environ:
         if name.startswith(
@@ -78,11 +101,11 @@ def empty_home(
             monkeypatch.delenv(name)
     for name in ("HOME", "USERPROFILE", "APPDATA", "LOCALAPPDATA"):
         monkeypatch.setenv(name, str(home))
-    for kind in ("CACHE", "CONFIG", "DATA", "STATE"):
+    for kind in KINDS:
         monkeypatch.setenv(f"XDG_{kind}_HOME", str(home / kind.lower()))
-        make_private_folder(home / kind.lower() / "localspec")  # tests put files there
     monkeypatch.setattr(caches, "OLLAMA_SERVICE", home / "service")
-    return home
+    yield home
+    homes.give_back(home)
 
 
 @pytest.fixture(autouse=True)

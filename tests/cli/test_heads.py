@@ -71,6 +71,7 @@ def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_told(
     assert ("note: a head waits for its target's states" in outcome.err) == told
 
 
+@pytest.mark.slow
 def test_a_head_for_another_target_is_refused(
     fake: FakeRuntime, invoke: Invoke, made_hybrid: Path, made_eagle3: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_an_answer_that_a_head_has_drafted(invoke: Invoke, made_hybrid: Path) ->
     assert value["timings"]["draft_n_accepted"] > 0
 
 
+@pytest.mark.slow
 def test_heads_in_the_flags_of_llamacpps_server(
     made_hybrid: Path, demo_target: Path, made_eagle3: Path
 ) -> None:

@@ -21,6 +21,8 @@ from tests.decoding.test_heads import HeadToy
 from tests.decoding.toys import BIAS, MadeConstraint
 from tests.fake_model import FakeModel
 
+pytestmark = pytest.mark.slow
+
 Kind = Literal["few", "one", "smaller", "larger", "reordered", "same"]
 PENALISED = Sampling(
     temperature=0.9, top_k=8, top_p=0.95, min_p=0.0, repetition_penalty=1.4, frequency_penalty=0.3,
@@ -98,7 +100,6 @@ def test_greedy_text_is_that_of_plain_decoding(drafter: str, rules: str, kind: K
         assert toy_of(drafter, kind, rules).answer(prompt, DRAFTERS[drafter], greedy, 40) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_sampled_tokens_follow_the_target_though_the_draft_knows_few(

@@ -25,6 +25,8 @@ from localspec.types.request import Acceptance, EngineSettings, Grammar, Message
 from tests.inference.runtimes import FORCED, OFF, QUESTION, answer, greedy, open_pair
 from tests.made_models import eagle3
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def eagle(demo_target_q8: Path, made_eagle3: Path) -> Iterator[Runtime]:
@@ -186,7 +188,6 @@ def test_a_head_that_fails_ends_drafting_and_not_the_answer(
         assert reason.startswith(changes[0].reason)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", get_args(Acceptance))
 @pytest.mark.parametrize("warmth", [0.0, 0.8])
 def test_a_head_of_few_tokens_drafts_under_a_grammar_that_asks_for_others(

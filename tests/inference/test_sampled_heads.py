@@ -17,6 +17,8 @@ from localspec.types.request import Acceptance, EngineSettings, Message, Request
 from tests.chi_square import chi_square_p_value
 from tests.inference.runtimes import open_pair
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = (
     "Tell me of a goat.",
     "Write a loop that prints the even numbers from 0 to 20.",
@@ -59,7 +61,6 @@ def p_values(found: list[Judged]) -> tuple[float, float]:
     return first, chi_square_p_value(counts.tolist(), [1 / BINS] * BINS)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", ["rejection", "match"])
 @pytest.mark.parametrize("temperature", [0.8, 1.0])
 def test_sampled_tokens_follow_the_target(

@@ -15,6 +15,8 @@ from localspec.llama.model import Model
 from localspec.types.models import ModelOptions
 from tests.made_models import eagle3
 
+pytestmark = pytest.mark.slow
+
 TEXT = [700 + 37 * number % 6000 for number in range(40)]
 CONTEXT = 256
 

@@ -147,6 +147,7 @@ def test_a_head_of_a_kind_that_is_not_known(tmp_path: Path) -> None:
     assert unsupported_draft(tmp_path / "nothing.gguf") == ""
 
 
+@pytest.mark.slow
 def test_a_head_that_borrows_sits_with_its_target(
     demo_target: Path, made_eagle3: Path, tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_a_head_that_borrows_sits_with_its_target(
     assert head_for(on_card, replace(beside, path=own)) == "eagle3"
 
 
+@pytest.mark.slow
 def test_shapes_of_heads(made_hybrid: Path, demo_target: Path, made_eagle3: Path) -> None:
     target, head = read_shape(made_hybrid), read_draft_shape(made_hybrid, made_hybrid)
     assert len(target.layers) == LAYERS

@@ -25,8 +25,6 @@ from tests.scripted import MARKDOWN, ScriptedModels, says
 from tests.tui.desktop import Desktop
 from tests.tui.settled import settled
 
-pytestmark = pytest.mark.slow
-
 Scene = Callable[[Desktop], Awaitable[None]]
 DARK, LIGHT = "localspec-dark", "localspec-light"
 
