@@ -20,7 +20,7 @@ _FIRST_OF_IK_LLAMA = 133  # of the types of tensors that ik_llama.cpp has added;
 
 @cache
 def supported() -> dict[str, Any]:
-    """Return what a version of llama-cpp-python supports."""
+    """Return the features of a version of llama-cpp-python."""
     import tomllib  # 3 ms
 
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

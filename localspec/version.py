@@ -1,3 +1,3 @@
-"""The version of LocalSpec; it stands alone so that everything may read it."""
+"""The version of LocalSpec; a separate module, so every package may import it."""
 
 __version__ = "0.2.0"

@@ -32,7 +32,7 @@ COMBINED = {f"{mode}+ngram": mode for mode in DRAFT_MODES}
 """Modes in which repetitions of the text serve as drafts too, with the mode that they belong to."""
 SERVER = "llama-server"
 DEMO = "demo"
-_SHOWN = 40  # characters that tell a prompt from others
+_SHOWN = 40  # characters that identify a prompt
 _WAITS = "the draft is a head, or shares a device of another machine with its target, and cannot draft ahead"
 
 
@@ -90,9 +90,9 @@ def placed_pair(
     report: Reporter,
     explain: bool = False,
 ) -> tuple[OpenPlan, Mapping[str, EngineSettings]]:
-    """Return the pair where it sits for all that is compared, and what was tuned for it if that is wanted.
+    """Return the pair as placed for everything that is compared, and its tuned settings if requested.
 
-    `tell` gets what the user should know, and with `explain` the plan. Raises UserError where it fits
+    `report` gets notes for the user, and with `explain` the plan. Raises UserError where it fits
     nowhere, or was not tuned.
     """
     shown = report if explain else None

@@ -82,8 +82,8 @@ def _check(path: Path) -> None:
 def edit_text(command: list[str], text: str, report: Callable[[str], None] = lambda _: None) -> str:
     """Edit a text in the editor and return it: the saved text counts, whatever the exit code.
 
-    `tell` gets a line for the user if nothing changed. For the main thread. Raises `UserError` if the editor
-    failed or the text is empty.
+    `report` gets a line for the user if nothing changed. For the main thread. Raises `UserError` if the
+    editor failed or the text is empty.
     """
     from tempfile import TemporaryDirectory
 

@@ -129,7 +129,7 @@ def computes_on_cpu(via: Ask) -> bool:
 def placed(
     files: PairFiles, request: PairRequest, *, via: Ask | None, report: Reporter | None, explain: bool = False
 ) -> OpenPlan:
-    """Plan the models on this machine; `tell` gets the plan, all of it with `explain`.
+    """Plan the models on this machine; `report` gets the plan, all of it with `explain`.
 
     `via` looks at the devices in the process that opens the models, None in a separate one. Raises UserError.
     """

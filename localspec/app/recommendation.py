@@ -302,7 +302,7 @@ class LocalTarget:
 
 def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | RankedPair]:
     """Yield what could be opened here, in place of what is open now: large models on disk first, then pairs
-    to be fetched, the best first. Raises UserError.
+    to be downloaded, the best first. Raises UserError.
     """
     machine, local, known = surroundings(open_now)
     drafts = (bundled_pair()[1], smollm2.draft())

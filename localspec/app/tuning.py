@@ -125,7 +125,7 @@ def read_tasks(words: Sequence[str]) -> tuple[TaskType, ...]:
 def plan_to_tune(
     request: PairRequest, source: ModelSource, report: Callable[[str], None] | None = None
 ) -> OpenPlan:
-    """Plan the models to tune on this machine; `tell` gets the whole plan.
+    """Plan the models to tune on this machine; `report` gets the whole plan.
 
     The draft model is placed even if it is not expected to help, because that will be measured.
     Raises UserError.

@@ -303,6 +303,6 @@ class ChatController:
         await self._view.show()
 
     def close(self) -> None:
-        """Stop the answer in progress because the program ends; its text is kept."""
+        """Stop the answer in progress because the program ends; its text is saved."""
         if self._answer is not None:
             self._answer.stop()

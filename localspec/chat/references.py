@@ -91,7 +91,7 @@ def path_named(name: str, folder: Path) -> Path:
     """Return the path of a file name, relative to `folder`, or to the home folder after a `~`."""
     try:
         return folder / Path(name).expanduser()
-    except RuntimeError:  # `~somebody`
+    except RuntimeError:  # `~name`
         return folder / name
 
 

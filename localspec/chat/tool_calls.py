@@ -327,7 +327,7 @@ def _closed(text: str, at: int, depth: int = 0) -> int | None:
 
 
 def _parameters(text: str, schemas: Mapping[str, Mapping[str, object]], *, more: bool = True) -> _Read | None:
-    """Read a call whose parameters are in tags of their own, each told when it is complete.
+    """Read a call with one tag for each parameter; a parameter is passed on when it is complete.
 
     Some models omit the closing tag of the last one. It then ends with the call, which is known at the end of
     the answer (not `more`), or where another call begins.

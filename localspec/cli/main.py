@@ -103,7 +103,7 @@ def _use_servers(servers: str | None) -> None:
 def _split_flag(flag: str, what: str, argv: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the value of a flag of all commands, None if it is missing, and the other arguments.
 
-    It stands before `--`, and is neither the value of another flag nor the beginning of a quoted text.
+    It is before `--`, and is neither the value of another flag nor the beginning of a quoted text.
     """
     words, _ = at_fence(argv)
     at = next((at for at, word in enumerate(words) if word == flag or _sets(word, flag)), None)

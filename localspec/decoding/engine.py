@@ -34,7 +34,7 @@ CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mod
 
 Rounds = Generator[PromptProgress | Round, None, None]
 MakeAheadDrafter = Callable[[SpeculationCache, int, PromptLookup | None], AheadDrafter]
-"""Makes what drafts ahead of the outcomes in a cache, so many tokens at most."""
+"""Makes a worker that drafts ahead for the outcomes in a cache, with a maximum draft length."""
 
 
 class Drafters:

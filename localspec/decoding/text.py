@@ -194,7 +194,7 @@ class LoopDetector:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
-        self._ends: dict[tuple[int, ...], int] = {}  # of the latest tokens, wherever they stood last
+        self._ends: dict[tuple[int, ...], int] = {}  # of the latest tokens, wherever they occurred last
         self._length = 0  # of the stretch that is repeated; 0: none
         self._repeated = 0  # tokens that equal those a stretch earlier
 

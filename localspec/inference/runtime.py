@@ -306,7 +306,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         def go_on() -> _Answer:
             answer = self._paused.pop(number, None)
             if answer is None:
-                raise UserError(f"there is no paused answer {number}", "it has gone on, or was dropped")
+                raise UserError(f"there is no paused answer {number}", "it has continued, or was dropped")
             answer.events.tally.change(answer.mode)
             return answer
 
@@ -391,7 +391,7 @@ class Runtime(AbstractContextManager["Runtime"]):
     def models_alone(self, *, together: bool) -> Iterator[tuple[LanguageModel, LanguageModel | None]]:
         """Lend both models with empty caches, for something else than an answer; `cancel` ends it.
 
-        They have the threads that they need in turn, or at work `together`.
+        They have the threads that they need one after the other, or `together`.
         """
         with self._contexts.at_work():
             try:

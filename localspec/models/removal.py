@@ -88,7 +88,7 @@ def _plan_linked_folder(model: LocalModel, link: Path, caches: Sequence[ModelFol
 
 
 def _place_of(file: Path, caches: Sequence[ModelFolder]) -> str:
-    """Return why a file stays."""
+    """Return the reason to keep a file."""
     is_in_cache = any(file.is_relative_to(_real(place.path)) for place in caches)
     return "it belongs to another folder of the cache" if is_in_cache else "it is outside the cache"
 

@@ -283,7 +283,7 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
     for number, header in enumerate(headers):
         if count > 1 and header.integer("split.no") != number:
             raise ModelFileError(
-                f"part {header.integer('split.no') + 1} of {place} stands where part {number + 1} belongs",
+                f"part {header.integer('split.no') + 1} of {place} is in the place of part {number + 1}",
                 "name the parts in order",
             )
         check_file(header)

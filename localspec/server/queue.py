@@ -88,7 +88,7 @@ class EngineQueue:
         parallel: int = 4,
         report: Callable[[str], object] = lambda _line: None,
     ) -> None:
-        """Open the models in this thread and raise the error of that. `tell` is called at every death."""
+        """Open the models in this thread and raise the error of that. `report` is called at every death."""
         self._open, self.tuned_for, self._parallel, self._report = open_models, tuned_for, parallel, report
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one

@@ -53,5 +53,5 @@ def access(host: str, key: str | None, origins: Collection[str], *, is_local: bo
 
 
 def run(service: ChatService, policy: AccessPolicy, listener: socket.socket) -> None:
-    """Serve until the program is told to end."""
+    """Serve until the program is stopped."""
     http_server(application(service, policy)).run(sockets=[listener])

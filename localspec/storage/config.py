@@ -139,7 +139,7 @@ def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
         return None
     try:
         return folder / Path(text).expanduser()
-    except RuntimeError:  # `~somebody`
+    except RuntimeError:  # `~name`
         table.complain(key, f"`{key}` begins with the home folder of an unknown user: `{text}`")
 
 

@@ -52,7 +52,7 @@ class Identity:
 
 
 def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineFacts) -> Identity:
-    """Return what settings tuned for models opened like this are valid for.
+    """Return the identity that settings tuned for models opened like this are valid for.
 
     The options are the plan's, before a tuned `LoadOptions` changes them. Raises `ModelFileError`.
     """
@@ -65,7 +65,7 @@ def identify(target: ModelOptions, draft: ModelOptions | None, machine: MachineF
 
 
 def changes(kept: Identity, now: Identity) -> tuple[str, ...]:
-    """Return what has changed since settings were tuned, in words; empty if they are still valid."""
+    """Return the changes since settings were tuned as text; empty if they are still valid."""
     before, after = kept.machine, now.machine
     found = []
     if (before.processor, before.cores) != (after.processor, after.cores):

@@ -36,22 +36,22 @@ LENGTHS = (1, 2, 4, 8, 16)  # of the drafts in the figure
 POSITIONS = 8  # of a draft in the figure
 FEWEST = 12  # trials before it is said what mattered
 SAYS = {
-    "verify": "The target's time T_v: how long one call of the large model takes that checks several guessed "
-    "tokens at once. The flatter the line, the cheaper are guesses. “Together”: the small model works too.",
-    "step": "The draft model's time t_N: how long the small model takes to guess a token in each of several "
-    "continuations at once. A flat line means that preparing for more outcomes costs little.",
-    "acceptance": "Acceptance by position: how often the large model keeps a guessed token that it gets to "
-    "check, by the token's place in the draft. Where the bars are low, a longer draft is wasted work.",
-    "hit-rate": "Hit rate against fan-out: while the large model checks, the small one prepares for several "
-    "outcomes (the fan-out F). This is how often the next draft was ready when its turn came.",
-    "landscape": "Draft length and fan-out: simulated speed, by how many tokens are guessed and how many "
-    "outcomes prepared, else as the best settings. Where numbers hardly differ, the choice matters little.",
-    "history": "The search: each point is one simulated choice of settings, in the order of trying, and the "
-    "line is the best so far. Where it stays level for long, trying more would not help.",
-    "importance": "What mattered: how much each setting decided whether a simulated choice was among the "
-    "fastest tenth. The bars sum to 1.",
-    "agreement": "Predicted against measured: each point is a way of decoding that was simulated and then "
-    "really run; its bar holds the true speed with 95% confidence. On the dotted line both are equal.",
+    "verify": "Verification time T_v: the time of one target pass that verifies several draft tokens at "
+    "once. The flatter the line, the cheaper is drafting. “Together”: the draft model works meanwhile.",
+    "step": "Draft time t_N: the time in which the draft model drafts one token for each of several "
+    "continuations. A flat line means that preparing more outcomes costs little.",
+    "acceptance": "Acceptance by position: how often the target accepts a draft token that it verifies, by "
+    "the token's position in the draft. Where the bars are low, a longer draft is wasted work.",
+    "hit-rate": "Hit rate against fan-out: while the target verifies, the draft model prepares drafts for "
+    "several outcomes (the fan-out F). The hit rate is how often the next draft was ready.",
+    "landscape": "Draft length and fan-out: simulated speed by draft length and prepared outcomes, with "
+    "all other settings as in the best trial. Where numbers hardly differ, the choice matters little.",
+    "history": "The search: each point is one trial with simulated settings, in order, and the line is the "
+    "best so far. If it stays level for long, more trials would not help.",
+    "importance": "Importance: how much each setting decided whether a trial was among the fastest tenth. "
+    "The bars sum to 1.",
+    "agreement": "Predicted against measured: each point is a contender that was simulated and then "
+    "measured; its bar is the 95% confidence interval. On the dotted line both are equal.",
 }
 _RATE = "simulated tokens per second"
 _PAGE = """<!doctype html>

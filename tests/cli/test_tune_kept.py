@@ -249,7 +249,7 @@ def test_the_last_run_is_drawn_where_it_was_asked_for(
 def test_what_was_not_tuned_is_not_drawn(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("tune", "--report", str(tmp_path / "new.html"), "--no-fit", "--task", "math")
     assert outcome.code == 2
-    assert "no run of demo-target + demo-draft is kept that has tuned math" in outcome.err
+    assert "no saved run of demo-target + demo-draft has tuned math" in outcome.err
     assert not (tmp_path / "new.html").exists()
     (tmp_path / "file").touch()
     nowhere = invoke("tune", "--report", str(tmp_path / "file" / "new.html"), "--no-fit")

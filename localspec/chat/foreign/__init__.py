@@ -33,7 +33,7 @@ def chats_of(value: object, left_out: Counter[LeftOut]) -> list[WholeChat] | Non
 
 
 def in_words(left_out: Counter[LeftOut]) -> str:
-    """Return what was left out as text, such as `3 pictures, 1 tool step`; empty if nothing was."""
+    """Return the skipped items as text, such as `3 pictures, 1 tool step`; empty if nothing was."""
     return ", ".join(units.counted(count, kind) for kind, count in sorted(left_out.items()) if count)
 
 

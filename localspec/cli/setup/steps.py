@@ -106,8 +106,8 @@ def converse(
     """Ask all questions. Without `ask` the default answers are taken,
     and a pair that cannot be downloaded is replaced by the next.
 
-    `show` tells what a step is about and returns the number of recommendations; `do` does what an answer asks
-    for and tells whether models have to be downloaded. Both may raise UserError.
+    `show` prints a step and returns the number of recommendations; `do` acts on an answer and returns whether
+    models have to be downloaded. Both may raise UserError.
     """
     step: Step = "measure"
     before: list[Step] = []

@@ -19,7 +19,7 @@ _IS_TEXT: dict[GrammarKind, Callable[[str], bool]] = {
     "json_schema": lambda given: given.lstrip().startswith("{"),
     "gbnf": lambda given: "::=" in given,
 }
-"""What tells a text, which llama.cpp's --json-schema and --grammar take, from the name of a file."""
+"""What distinguishes a text, which llama.cpp's --json-schema and --grammar take, from the name of a file."""
 
 
 def speculation_given(args: argparse.Namespace) -> Speculation:

@@ -85,7 +85,7 @@ class _SanitisedStream:
 
 @contextmanager
 def sanitised_output() -> Iterator[None]:
-    """Make output to terminals harmless, whoever wrote it; data into a pipe is unchanged."""
+    """Make output to terminals harmless, whatever its source; data into a pipe is unchanged."""
     out, err = (cast("TextIO", _SanitisedStream(stream)) for stream in (sys.stdout, sys.stderr))
     with redirect_stderr(err), redirect_stdout(out if is_terminal(sys.stdout) else sys.stdout):
         yield

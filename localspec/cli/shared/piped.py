@@ -18,7 +18,7 @@ def is_piped() -> bool:
 def read_aloud(most: int = MAX_BYTES, *, otherwise: str = "") -> StandardInput:
     """Start reading standard input; report once if nothing comes for some seconds.
 
-    `otherwise` tells how to do without it.
+    `otherwise` is a hint for doing without it.
     """
     text = f"waiting for standard input{otherwise and '; '}{otherwise}"
     return StandardInput(most, silence_s=_SILENCE_S, on_silence=lambda: say(text))

@@ -87,7 +87,7 @@ def refuse_unknown_verb(argv: Sequence[str], verbs: Collection[str], foreign_fla
     way = _WAYS.get(_ALIKE.get(name, name), "")
     hints = [way] if way else []
     hints += [
-        "`localspec --help` lists the verbs",
+        "`localspec --help` lists the commands",
         f'to ask the model {asking}: `localspec run "{question}"`',
     ]
     raise UserError(message, "; ".join(hints))

@@ -171,7 +171,7 @@ def report(args: argparse.Namespace) -> int:
     state = folder.state.read() or RunState(0)
     shown = [each for each in state.tasks if each.result and each.task in (chosen or get_args(TaskType))]
     if not shown:
-        what = f"no run of {name} is kept that has tuned {' or '.join(chosen) or 'anything'}"
+        what = f"no saved run of {name} has tuned {' or '.join(chosen) or 'anything'}"
         raise UserError(what, "run `localspec tune` first")
     found = profiles_of_run(profiles(paths.config_dir() / "profiles"), shown)
     plan, traces = plan_of(pair, found, TuneChoice(())), folder.path / "traces"

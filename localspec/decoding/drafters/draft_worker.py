@@ -50,7 +50,7 @@ class DraftReply:
 
 
 Message = VerifyResult | CopiedTokens | None
-"""What the worker is told; None ends its work."""
+"""A message to the worker; None ends its work."""
 Reply = DraftReply | BaseException
 """What the target's side gets: the draft that it asked for, or what ended the worker."""
 

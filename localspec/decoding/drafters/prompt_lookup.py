@@ -99,7 +99,7 @@ class SuffixIndex:
         return () if self.rules is None else tuple(self.rules.forced(self._tokens))
 
     def propose_after(self, tokens: Sequence[int], limit: int) -> tuple[tuple[int, ...], int]:
-        """Return what `propose` would if the text continued with `tokens`; the text does not change."""
+        """Return the result of `propose` for the text continued with `tokens`; the text does not change."""
         held = len(self._tokens)
         self.extend(tokens)
         found = self.propose(limit)

@@ -87,7 +87,7 @@ class Proposer(Protocol):
     def unjudged(self, proposals: Sequence[Proposal], start: int) -> Proposal:
         """Return the proposal after those that are sent to the target; it is not verified.
 
-        `proposals` are those that are not sent; the first of them stands at position `start` of the text.
+        `proposals` are those that are not sent; the first of them is at position `start` of the text.
         """
 
 
@@ -173,9 +173,9 @@ class RowProposer:
         ]
 
     def _best(self, rows: Rows) -> list[Proposal]:
-        """Return the best token of each row alone, where nobody asks what else might follow.
+        """Return only the best token of each row, if no caller needs alternatives.
 
-        A row is folded into columns, and the largest of their maxima stand for its best tokens. The
+        A row is folded into columns, and the largest of their maxima represent its best tokens. The
         confidence is the best token's share of them; calibration makes a chance of it.
         """
         proposals, sharpness = [], self._sharpness

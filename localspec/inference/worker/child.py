@@ -283,7 +283,7 @@ class ModelService:
         except LocalSpecError as error:
             return Failure(number, error)
         except MemoryError:
-            return Failure(number, EngineError("there is not enough memory left to go on"))
+            return Failure(number, EngineError("there is not enough memory left to continue"))
         except BaseException as error:
             logger.exception("%s failed", job.call.method)
             first_line = next(iter(str(error).splitlines()), "")

@@ -172,8 +172,8 @@ class Worker(AbstractContextManager["Worker"]):
     ) -> _Value:
         """Run a module's function on the runtime in its process, and return the result.
 
-        It is called with the runtime, the arguments, and what tells `on_progress` or raises `Cancelled`, if
-        somebody wants to know.
+        It is called with the runtime, the arguments and, if `on_progress` is given, a callback that calls it
+        or raises `Cancelled`.
         """
         tells = on_progress is not None
         with closing(self._process.call("perform", task, *arguments, tells=tells)) as pending:

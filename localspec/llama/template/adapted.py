@@ -125,7 +125,7 @@ def _with_turns(messages: Sequence[Message], traits: TemplateTraits) -> tuple[Me
 
 
 def _joined(messages: Sequence[Message], role: str = "") -> Message:
-    """Merge several messages; the thinking of all is kept."""
+    """Merge several messages; with the thinking of all."""
     content = "\n\n".join(message.content for message in messages if message.content)
     thinking = "\n\n".join(message.thinking for message in messages if message.thinking)
     return Message(role or messages[0].role, content, thinking=thinking)  # type: ignore[arg-type]

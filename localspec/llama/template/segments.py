@@ -1,4 +1,4 @@
-"""Tokenise a conversation that mostly stood in the one before."""
+"""Tokenise a conversation that mostly repeats the one before."""
 
 from __future__ import annotations
 

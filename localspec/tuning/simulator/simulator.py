@@ -1,8 +1,8 @@
 """Predict the effect of any settings on traced answers, in virtual time; pure and reproducible.
 
 The engine's own drafters decide everything, on a clock that only calls of the models and Python move. A
-replayed model stands behind the port `Proposer`, and the draft worker's ports end in virtual time. The target
-has no decoding loop of its own here: it has to stand still within a verification while the draft model works.
+replayed model implements the port `Proposer`, and the draft worker's ports end in virtual time. The target
+has no separate decoding loop here: it has to pause within a verification while the draft model works.
 So it is a generator, and shares with the loop how a round ends.
 """
 

@@ -60,7 +60,7 @@ class VirtualClock:
 
 
 class VirtualInbox:
-    """What the target's side tells the draft worker, in the same thread."""
+    """The target side's messages to the draft worker, in the same thread."""
 
     def __init__(self, clock: VirtualClock, handoff_s: float) -> None:
         self._clock, self._handoff_s = clock, handoff_s

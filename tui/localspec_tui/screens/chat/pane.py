@@ -118,7 +118,7 @@ class ChatPane(Vertical):
         await self.read_own_commands()
 
     def on_unmount(self) -> None:
-        """Stop the answer in progress; its text is kept."""
+        """Stop the answer in progress; its text is saved."""
         self.controller.close()
 
     @property
