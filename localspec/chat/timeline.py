@@ -234,11 +234,11 @@ def describe_totals(history: History) -> str:
     if history.drafted:
         parts.append(f"{percent(history.accepted, history.drafted)} accepted")
     if history.chances:
-        parts.append(f"{percent(history.hits, history.chances)} prepared in time")
+        parts.append(f"{percent(history.hits, history.chances)} prepared")
     if history.drafted or history.waited_s:
         parts.append(f"waited {duration(history.waited_s)}")
     if history.hidden_s:
-        parts.append(f"{duration(history.hidden_s)} of drafting hidden")
+        parts.append(f"{duration(history.hidden_s)} of drafting overlapped")
     return ", ".join(parts)
 
 
@@ -248,7 +248,7 @@ def describe_round(history: History, index: int) -> str:
     parts = [f"drafted {stats.drafted}, accepted {stats.accepted}"] if stats.drafted else ["no draft"]
     parts.append(f"verify {duration(stats.verify_s)}")
     if stats.draft_s:
-        parts.append(f"draft {duration(stats.draft_s)} waited for")
+        parts.append(f"waited {duration(stats.draft_s)} for the draft")
     if stats.ahead_s:
         parts.append(f"draft {duration(stats.ahead_s)} overlapped")
     if stats.wait_s >= 0.00005:

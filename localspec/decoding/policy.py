@@ -145,7 +145,8 @@ def _knot(chance: float) -> tuple[int, float]:
 class AcceptanceBins:
     """The chance that a draft token is accepted, learned in bins of the confidence in it.
 
-    Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is accepted.
+    Raw confidence misleads, above all under rejection sampling, where q(x) is not the chance that x is
+    accepted.
     At first the chance is the confidence, or that of the general case, which the bins refine.
     """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from textual.screen import Screen
 from textual.widget import Widget
 
 from localspec.chat.commands.effects import ActionName
@@ -342,7 +343,10 @@ async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
 async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         titles = [command.title for command in desk.app.get_system_commands(desk.chat)]
-        assert {"/search", "Profile: Coding", "Mode: ssd"} <= set(titles)
+        assert {"/search", "Profile: Coding", "Mode: ssd", "Screenshot"} <= set(titles)
+        assert {"Keys", "Theme", "Quit"}.isdisjoint(titles)  # F1, /theme and /exit are those
+        others = [command.title for command in desk.app.get_system_commands(Screen())]
+        assert sorted(others) == ["Quit", "Screenshot", "Theme"]
         await desk.press("ctrl+p")
         await desk.until(lambda: desk.app.screen is not desk.chat)
         await desk.press(*"Mode: off")

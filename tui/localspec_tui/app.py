@@ -205,8 +205,12 @@ class LocalSpecApp(App[int]):
             self._driver.write({"bell": "\a", "desktop": notice}.get(self._notify, ""))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        """Yield what the palette offers: every slash command, every profile, every mode."""
-        yield from super().get_system_commands(screen)
+        """Yield the entries of the palette: every slash command, every profile, every mode.
+
+        Of Textual's own entries, those stay that no slash command offers on this screen.
+        """
+        of_textual = {"Screenshot"} if screen is self.chat_screen else {"Screenshot", "Theme", "Quit"}
+        yield from (each for each in super().get_system_commands(screen) if each.title in of_textual)
         if screen is not self.chat_screen:
             return
         for command in ON_SCREEN:
@@ -219,7 +223,7 @@ class LocalSpecApp(App[int]):
         for profile in self.chat_screen.session.profiles:
             yield self._offer(f"Profile: {profile.title}", profile.description, "profile", profile.name)
         for mode in ("auto", "off", "ngram", "sd", "ssd"):
-            yield self._offer(f"Mode: {mode}", "decode the next answers so", "mode", mode)
+            yield self._offer(f"Mode: {mode}", "decode the next answers in this mode", "mode", mode)
 
     def _offer(self, title: str, description: str, name: str, argument: str = "") -> SystemCommand:
         run = partial(self.call_later, self.chat_screen.run_named, name, argument)

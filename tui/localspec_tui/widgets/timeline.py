@@ -44,10 +44,10 @@ _RESTS = {Activity.IDLE, Activity.WAIT}
 _MARKS = {
     DraftOrigin.AHEAD: ("●", "$text-success bold", "prepared ahead"),
     DraftOrigin.FRESH: ("○", "$text-warning bold", "on demand"),
-    DraftOrigin.NGRAM: ("◆", "$text-accent bold", "repetition"),
+    DraftOrigin.NGRAM: ("◆", "$text-accent bold", "n-gram"),
     DraftOrigin.NONE: ("·", "$foreground-muted", "no draft"),
 }
-_LEGEND = (*_MARKS.values(), ("▄", "$success", "hidden"), ("█", "$warning", "waited for"))
+_LEGEND = (*_MARKS.values(), ("▄", "$success", "overlapped"), ("█", "$warning", "waiting"))
 
 
 def lane_rows(lanes: TimelineLanes, tall: int) -> list[Content]:
