@@ -325,5 +325,19 @@ def test_a_configuration_by_nearly_its_name_is_not_passed_over_in_silence(name: 
     assert check.text == f"`{folder / name}` is not read: its name is not `config.toml`"
     assert shlex.split(check.mend) == ["mv", str(folder / name), str(folder / "config.toml")]
     (folder / "config.toml").write_text("")
-    (check,) = files.models()
+    check, *_ = files.models()
     assert check.verdict == "pass"
+
+
+@pytest.mark.parametrize("name", ["config.json", "profiles.toml", "settings.yaml"])
+@pytest.mark.parametrize("has_config", [True, False])
+def test_doctor_warns_of_settings_that_are_never_read(name: str, has_config: bool) -> None:
+    folder = paths.config_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("{}")
+    (folder / "notes.txt").write_text("my own")
+    if has_config:
+        (folder / "config.toml").write_text("")
+    *_, check = files.models()
+    assert check.verdict == "warn"
+    assert check.text.startswith(f"`{folder / name}` is not read: settings are in `config.toml`")

@@ -22,6 +22,7 @@ from localspec.storage.config import Config, check_models, read_config
 
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
 _PRIVATE = 0o077
+_SETTINGS = {".toml", ".json", ".yaml", ".yml", ".ini"}  # endings of other programs' settings
 
 
 def file_checks() -> Iterator[Check]:
@@ -96,6 +97,15 @@ def _nearly(path: Path) -> Path | None:
     return None
 
 
+def _unread(folder: Path) -> Iterator[Check]:
+    """Warn of files in the configuration folder that look like settings and are never read."""
+    with suppress(OSError):
+        for path in sorted(folder.iterdir()):
+            if path.suffix in _SETTINGS and path.is_file() and path.name != "config.toml":
+                text = f"`{path}` is not read: settings are in `config.toml`, profiles in `profiles/NAME.toml`"
+                yield Check("configuration", "warn", text, f"rm {shlex.quote(str(path))}   # or move it")
+
+
 def models() -> Iterator[Check]:
     """Look at the configured models, if the configuration names any."""
     try:
@@ -107,9 +117,12 @@ def models() -> Iterator[Check]:
         return
     if path.exists():
         yield Check("configuration", "pass", f"`{path}` is in order")
+        yield from _unread(path.parent)
     elif (other := _nearly(path)) is not None:
         mend = f"mv {shlex.quote(str(other))} {shlex.quote(str(path))}"
         yield Check("configuration", "warn", f"`{other}` is not read: its name is not `{path.name}`", mend)
+    elif (unread := list(_unread(path.parent))) != []:
+        yield from unread
     else:
         yield Check("configuration", "pass", "none; nothing needs one")
     for name, file in (("target model", config.target), ("draft model", config.draft)):
