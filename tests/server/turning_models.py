@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from localspec.errors import EngineDied
+from localspec.errors import ContextFullError, EngineDied
 from localspec.types.drafts import DraftOrigin, Provenance, Token
 from localspec.types.events import (
     Finished,
@@ -47,6 +47,9 @@ class TurningModels(FakeRuntime):
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         self.requests.append(request)
+        said = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
+        if len(said.split()) >= self.target.context:
+            raise ContextFullError("the prompt is longer than the context", "shorten it")
         yield from self._until_paused(self._rounds(request))
 
     def resume(self, number: int) -> Iterator[GenerationEvent]:

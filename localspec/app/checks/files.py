@@ -102,7 +102,7 @@ def _unread(folder: Path) -> Iterator[Check]:
     with suppress(OSError):
         for path in sorted(folder.iterdir()):
             if path.suffix in _SETTINGS and path.is_file() and path.name != "config.toml":
-                text = f"`{path}` is not read: settings are in `config.toml`, profiles in `profiles/NAME.toml`"
+                text = f"`{path}` is not read: settings are in `config.toml`, profiles in `profiles/`"
                 yield Check("configuration", "warn", text, f"rm {shlex.quote(str(path))}   # or move it")
 
 

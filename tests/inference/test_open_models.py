@@ -1,0 +1,148 @@
+"""What callers rely on, of all that is passed to them as open models: real ones and those of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.errors import ContextFullError, LocalSpecError
+from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.inference.interface import OpenModels, SharedModels
+from localspec.inference.worker.client import Worker
+from localspec.types.events import (
+    Finished,
+    GenerationEvent,
+    ModeChanged,
+    Paused,
+    PromptProgress,
+    RoundDone,
+    TextDelta,
+    ThinkingOpened,
+)
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Message, Request
+from tests.contract import GREEDY
+from tests.inference.runtimes import open_pair, text_of
+from tests.scripted import ScriptedModels, talks_on
+from tests.server.turning_models import TurningModels
+
+QUESTION = (Message("user", "Tell me a long story about a dog."),)
+EVENTS = PromptProgress | ThinkingOpened | TextDelta | RoundDone | ModeChanged | Finished
+
+
+def asking(max_tokens: int | None = 40, settings: EngineSettings | None = None) -> Request:
+    return Request(QUESTION, GREEDY, settings or EngineSettings(mode="off"), max_tokens, seed=1)
+
+
+class OpenModelsContract:
+    """What `OpenModels` promises; a subclass has a fixture `models`."""
+
+    def test_an_answer_has_text_and_one_end(self, models: OpenModels) -> None:
+        events = list(models.generate(asking()))
+        assert all(isinstance(event, EVENTS) for event in events)
+        assert [type(event) for event in events].count(Finished) == 1
+        assert isinstance(events[-1], Finished)
+        assert text_of(events)
+
+    def test_rounds_and_the_end_count_the_same_tokens(self, models: OpenModels) -> None:
+        events = list(models.generate(asking()))
+        rounds = [event for event in events if isinstance(event, RoundDone)]
+        (end,) = (event for event in events if isinstance(event, Finished))
+        assert sum(event.tokens for event in rounds) == end.summary.tokens > 0
+        assert all(0 <= event.stats.accepted <= event.stats.drafted for event in rounds)
+
+    def test_an_answer_ends_at_its_length(self, models: OpenModels) -> None:
+        *_, end = models.generate(asking(max_tokens=5))
+        assert isinstance(end, Finished)
+        assert (end.reason, end.summary.tokens) == ("length", 5)
+
+    def test_a_cancelled_answer_ends_soon_and_the_next_one_is_written(self, models: OpenModels) -> None:
+        events: list[GenerationEvent] = []
+        for event in models.generate(asking(max_tokens=None)):
+            events.append(event)
+            if isinstance(event, TextDelta):
+                models.cancel()
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason == "cancelled"
+        assert text_of(list(models.generate(asking(max_tokens=3))))
+
+    def test_a_prompt_beyond_the_context_is_refused_before_the_first_event(self, models: OpenModels) -> None:
+        long = Request("word " * models.target.context, GREEDY, EngineSettings(mode="off"), 5)
+        with pytest.raises(ContextFullError):
+            next(models.generate(long))
+
+    def test_more_messages_count_more_tokens(self, models: OpenModels) -> None:
+        longer = (*QUESTION, Message("assistant", "There was a dog."), Message("user", "And then?"))
+        assert 0 < models.count_tokens(QUESTION) < models.count_tokens(longer)
+
+    def test_settings_are_chosen_with_a_reason(self, models: OpenModels) -> None:
+        settings, reason = models.choose_settings(EngineSettings(mode="off", draft_length=3))
+        assert settings.draft_length == 3
+        assert reason
+
+    def test_a_closed_pair_can_be_closed_again(self, models: OpenModels) -> None:
+        models.close()
+        models.close()
+
+
+class SharedModelsContract(OpenModelsContract):
+    """What `SharedModels` promises besides."""
+
+    def test_a_paused_answer_goes_on_where_it_stopped(self, models: SharedModels) -> None:
+        whole = text_of(list(models.generate(asking())))
+        first: list[GenerationEvent] = []
+        for event in models.generate(asking()):
+            first.append(event)
+            if isinstance(event, TextDelta):
+                models.pause()
+        assert isinstance(first[-1], Paused)
+        assert text_of(list(models.generate(asking(max_tokens=2))))
+        rest = list(models.resume(first[-1].number))
+        assert isinstance(rest[-1], Finished)
+        assert text_of(first) + text_of(rest) == whole
+
+    def test_a_dropped_answer_is_gone(self, models: SharedModels) -> None:
+        number = None
+        for event in models.generate(asking(max_tokens=None)):
+            models.pause()
+            number = event.number if isinstance(event, Paused) else None
+        assert number is not None
+        models.drop(number)
+        with pytest.raises((LocalSpecError, KeyError)):
+            next(models.resume(number))
+
+    def test_a_text_is_that_of_its_tokens(self, models: SharedModels) -> None:
+        tokens = models.tokenize("A dog, and a cat.")
+        assert b"".join(text for _, text in tokens) == b"A dog, and a cat."
+        assert models.detokenize([number for number, _ in tokens]) == "A dog, and a cat."
+
+
+class TestScripted(OpenModelsContract):
+    @pytest.fixture
+    def models(self) -> ScriptedModels:
+        return ScriptedModels(talks_on())
+
+
+class TestTurning(SharedModelsContract):
+    @pytest.fixture
+    def models(self) -> TurningModels:
+        return TurningModels()
+
+
+class TestRuntime(SharedModelsContract):
+    @pytest.fixture
+    def models(self, demo_target: Path, demo_draft: Path) -> Iterator[OpenModels]:
+        with open_pair(demo_target, demo_draft) as opened:
+            yield opened
+
+
+@pytest.mark.slow
+class TestWorker(SharedModelsContract):
+    @pytest.fixture
+    def models(self, demo_target: Path, demo_draft: Path) -> Iterator[OpenModels]:
+        options = ModelOptions(demo_target, context=2048, threads=1)
+        with Worker.open(OpenPlan(options, replace(options, path=demo_draft))) as opened:
+            yield opened
