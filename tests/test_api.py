@@ -45,7 +45,7 @@ def test_no_answer_waits_for_a_measurement(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_without_a_mode_known_costs_decide_and_a_conversation_goes_on() -> None:
+def test_without_a_mode_known_costs_decide_and_a_conversation_continues() -> None:
     said = (
         localspec.Message("user", "Hello!"),
         localspec.Message("assistant", "Hi! What can I do for you?"),

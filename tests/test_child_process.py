@@ -48,7 +48,7 @@ def test_a_message_is_answered_by_as_many_as_the_child_sends(child: Child[object
     assert child.ask(1) == (1, 0)
 
 
-def test_what_the_child_prints_is_no_message(child: Child[object]) -> None:
+def test_what_the_child_prints_is_not_a_message(child: Child[object]) -> None:
     assert child.ask("print('hello', flush=True)", SOON) == ("print('hello', flush=True)", 0)
 
 
@@ -66,7 +66,7 @@ def test_a_child_that_takes_too_much_memory_is_ended(child: Child[object]) -> No
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no signals")
-def test_how_a_child_ended_is_told(child: Child[object]) -> None:
+def test_how_a_child_ended_is_reported(child: Child[object]) -> None:
     with pytest.raises(ChildEndedError) as caught:
         child.ask("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", SOON)
     assert (caught.value.how, child.has_ended) == ("SIGSEGV", True)

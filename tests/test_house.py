@@ -53,7 +53,7 @@ def test_no_module_imports_itself_by_way_of_others(graph: grimp.ImportGraph) -> 
     assert sorted(left) == []
 
 
-def test_a_prefix_is_no_folder() -> None:
+def test_a_prefix_is_not_a_folder() -> None:
     stems = {(path.parent, path.stem) for path in modules()}
     families = Counter((folder, stem.split("_")[0]) for folder, stem in stems if "_" in stem.strip("_"))
     sizes = {(folder, prefix): n + ((folder, prefix) in stems) for (folder, prefix), n in families.items()}

@@ -68,7 +68,7 @@ def paced(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 
 
 @pytest.mark.slow
-def test_costs_are_those_of_the_pretended_cards(paced: Runtime) -> None:
+def test_costs_are_those_of_the_pretended_gpus(paced: Runtime) -> None:
     models: TunableModels = paced
     found = models.perform(call_costs, WISH)
     for points, pacing in ((found.verify, VERIFY), (found.step, STEP)):

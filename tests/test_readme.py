@@ -45,7 +45,7 @@ def test_the_pictures_are_there() -> None:
     [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", RESULTS],
     ids=lambda page: page.name,
 )
-def test_what_a_page_leads_to_is_there(page: Path) -> None:
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     places = [place for place in re.findall(r"\]\(([^)]+)\)", text) if "://" not in place]
     headings = {
@@ -54,7 +54,7 @@ def test_what_a_page_leads_to_is_there(page: Path) -> None:
     assert [place for place in places if place not in headings and not (page.parent / place).exists()] == []
 
 
-def test_what_contributors_are_told_to_change_is_there() -> None:
+def test_files_named_in_contributing_exist() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = re.findall(r"`((?:localspec|tui|tests|\.ci)/[\w./-]+)`", page)
     assert len(named) >= 15

@@ -24,7 +24,7 @@ def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
 
 
 @given(ANYTHING)
-def test_what_nobody_obeys_is_left_as_it_is(text: str) -> None:
+def test_what_no_one_obeys_is_left_as_it_is(text: str) -> None:
     plain = "".join(each for each in text if not is_obeyed(each))
     assert safe_text(plain) == plain
     assert safe_line(plain) == plain
@@ -51,5 +51,5 @@ def test_a_whole_text_can_be_written_and_stays_apart(text: str) -> None:
     assert (whole == text) == text.isascii() or not any("\ud800" <= each <= "\udfff" for each in text)
 
 
-def test_names_that_differ_in_bytes_that_are_no_text_stay_apart() -> None:
+def test_names_that_differ_in_bytes_that_are_not_text_stay_apart() -> None:
     assert whole_text("a\udcfe") == "a\\udcfe" != whole_text("a\udcff")

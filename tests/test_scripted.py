@@ -73,7 +73,7 @@ def test_the_provenance_is_what_a_mode_can_give() -> None:
     assert found["ssd"] == set(Provenance)
 
 
-def test_scripts_are_told_one_after_the_other_and_the_last_again() -> None:
+def test_scripts_are_reported_one_after_the_other_and_the_last_again() -> None:
     models = ScriptedModels(says("a"), says("b", reason="length"))
     answers = [list(models.generate(request())) for _ in range(3)]
     assert [text(answer) for answer in answers] == ["a", "b", "b"]
@@ -118,7 +118,7 @@ def test_what_happens_between_texts_is_reported() -> None:
     assert {event.stats.origin for event in after if isinstance(event, RoundDone)} == {DraftOrigin.NONE}
 
 
-def test_an_error_comes_where_the_script_has_it_and_models_go_on() -> None:
+def test_an_error_comes_where_the_script_has_it_and_models_continue() -> None:
     models = ScriptedModels(says("a", UserError("no"), "b"), says("c"))
     events: list[GenerationEvent] = []
     with pytest.raises(UserError):
@@ -127,7 +127,7 @@ def test_an_error_comes_where_the_script_has_it_and_models_go_on() -> None:
     assert text(list(models.generate(request()))) == "c"
 
 
-def test_models_that_died_stay_dead() -> None:
+def test_dead_models_raise_engine_died_on_every_call() -> None:
     models = ScriptedModels(says("a", EngineDied("gone")), says("b"))
     for _ in range(2):
         with pytest.raises(EngineDied, match="gone"):

@@ -174,7 +174,7 @@ def test_what_does_not_fit_its_annotation_is_named_with_its_place(value: object,
 
 
 @pytest.mark.parametrize("value", [Part(3), Named("a")])
-def test_the_tag_tells_dataclasses_apart(value: Choice) -> None:
+def test_the_tag_reports_dataclasses_apart(value: Choice) -> None:
     assert read(EITHER, json.loads(json.dumps(tagged(value)))) == value
     assert read(EITHER, value) == value
 
@@ -194,7 +194,7 @@ def test_without_a_tag_that_is_known_nothing_is_read(value: object, complaint: s
     assert str(caught.value) == complaint
 
 
-def test_a_person_reads_what_has_to_be_there_and_what_is() -> None:
+def test_a_user_reads_what_has_to_be_there_and_what_is() -> None:
     def demand(value: object) -> str:
         with pytest.raises(InvalidValueError) as caught:
             read(Everything, value)

@@ -145,7 +145,7 @@ def test_sdist_has_the_training_kit_without_its_text(tmp_path: Path) -> None:
     assert sdist.stat().st_size < MAX_SDIST_BYTES
 
 
-def test_the_pythons_that_pip_is_told_are_those_of_the_readme() -> None:
+def test_the_pythons_that_pip_is_reported_are_those_of_the_readme() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     named = re.findall(r"Python :: 3\.(\d+)", " ".join(project["classifiers"]))
     oldest, newest = int(named[0]), int(named[-1])

@@ -62,14 +62,14 @@ def test_a_machine_in_order_passes(sight: DetectedMachine) -> None:
     assert {check.verdict for check in machine_checks(sight, sight.machine, {})} == {"pass"}
 
 
-def test_a_build_for_the_processor_alone_beside_a_card_fails_with_the_command() -> None:
+def test_a_build_for_the_cpu_alone_next_to_a_gpu_fails_with_the_command() -> None:
     seen = check("cards", replace(PLAIN, cards=ONE))
     assert seen.verdict == "fail"
     assert "GGML_CUDA=ON" in seen.mend
     assert "llama-cpp-python==0.3.36" in seen.mend
 
 
-def test_the_small_card_within_the_processor_does_not_matter_beside_another(
+def test_the_small_gpu_within_the_cpu_does_not_matter_next_to_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machine, "card_vendors", lambda sight: ("NVIDIA", "AMD"))
@@ -80,7 +80,7 @@ def test_the_small_card_within_the_processor_does_not_matter_beside_another(
 @pytest.mark.parametrize(
     ("capability", "verdict"), [(0, "pass"), (860, "pass"), (890, "pass"), (750, "fail"), (900, "warn")]
 )
-def test_a_build_for_another_generation_of_cards_is_told_with_the_command(
+def test_a_build_for_another_generation_of_gpus_is_reported_with_the_command(
     capability: int, verdict: str
 ) -> None:
     built_for_860 = replace(WITH_CARD, cards=Cards((replace(ONE.cards[0], capability=capability),)))
@@ -101,7 +101,7 @@ def test_a_driver_that_does_not_answer_fails(monkeypatch: pytest.MonkeyPatch) ->
     assert "nvidia-smi" not in check("driver", gone).mend
 
 
-def test_devices_are_those_of_ggml_and_nvidia_smi_is_named_only_where_it_has_cards() -> None:
+def test_devices_are_those_of_ggml_and_nvidia_smi_is_named_only_where_it_has_gpus() -> None:
     vulkan = BackendDevice("Vulkan0", "llvmpipe (LLVM)", "gpu", 8 * GIB, 8 * GIB, backend="Vulkan")
     seen = replace(PLAIN, found=found(CPU, vulkan, replace(vulkan, name="Vulkan1")))
     names = "CPU (a processor), Vulkan0 (llvmpipe (LLVM)), Vulkan1 (llvmpipe (LLVM))"
@@ -111,7 +111,7 @@ def test_devices_are_those_of_ggml_and_nvidia_smi_is_named_only_where_it_has_car
     assert "nvidia-smi" in check("order of cards", WITH_CARD).text
 
 
-def test_a_card_that_a_variable_hides_fails() -> None:
+def test_a_gpu_that_a_variable_hides_fails() -> None:
     hidden = replace(WITH_CARD, found=replace(found(CPU), backends=("CUDA", "CPU")))
     seen = check("cards", hidden, environment={"CUDA_VISIBLE_DEVICES": ""})
     assert (seen.verdict, seen.mend) == ("fail", "unset CUDA_VISIBLE_DEVICES")
@@ -156,7 +156,7 @@ def test_a_build_without_openmp_is_a_warning(tmp_path: Path) -> None:
     assert "OpenMP" in seen.text
 
 
-def test_another_order_of_cards_matters_with_two_cards() -> None:
+def test_another_order_of_gpus_matters_with_two_gpus() -> None:
     order = {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}
     two = replace(WITH_CARD, cards=look_through(FakeLibrary(GTX_1060, RTX_3090)))
     seen = check("order of cards", two, environment=order)
@@ -182,14 +182,14 @@ def test_threads_beyond_the_cores_are_a_warning(variable: str, value: str, verdi
     assert seen.mend == (f"unset {variable}" if verdict == "warn" else "")
 
 
-def test_a_busy_processor_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_cpu_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "busy_cores", lambda: (6.2, "blender (process 7)"))
     seen = check("other programs")
     assert seen.verdict == "warn"
     assert "6.2 of 8 cores, blender (process 7) the most" in seen.text
 
 
-def test_a_slow_card_and_a_slow_link_are_warnings() -> None:
+def test_a_slow_gpu_and_a_slow_link_are_warnings() -> None:
     slow = replace(CARD, pcie_width=1, pcie_width_max=16)
     rated = Machine((slow, PROCESSOR), (MemoryRate("CUDA0", 100e9),))
     texts = [seen.text for seen in machine_checks(WITH_CARD, rated, {}) if seen.name == "speed"]
@@ -198,7 +198,7 @@ def test_a_slow_card_and_a_slow_link_are_warnings() -> None:
     assert "1 of its 16 PCIe lanes" in texts[1]
 
 
-def test_makers_of_cards_are_found_without_any_driver(tmp_path: Path) -> None:
+def test_makers_of_gpus_are_found_without_any_driver(tmp_path: Path) -> None:
     assert card_vendors(PLAIN, tmp_path) == ()
     for number, vendor in enumerate(("0x8086", "0x1002", "0x1234", "0x10de")):
         folder = tmp_path / f"sys/class/drm/card{number}/device"

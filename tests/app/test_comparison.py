@@ -155,7 +155,7 @@ def test_tuned_settings_that_are_not(prompt: Prompt, found: TunedChoice | None, 
     assert "leave tuned out" in raised.value.hint
 
 
-def test_usual_modes_that_are_impossible_are_left_out_and_others_refused() -> None:
+def test_default_modes_that_are_impossible_are_left_out_and_others_refused() -> None:
     usual = replace(REQUEST, modes=MODES, asked_modes=False)
     assert possible(usual, runtime()).modes == usual.modes
     assert possible(usual, runtime(modes=MODES[:3])).modes == ("off", "ngram", "sd")

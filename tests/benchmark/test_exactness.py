@@ -137,7 +137,7 @@ def test_doubt_makes_the_test_longer() -> None:
 
 
 @pytest.mark.parametrize(("share", "sampled"), [(0.0, 0), (0.04, 0), (0.5, 8)])
-def test_a_test_that_is_stopped_tells_what_it_found(share: float, sampled: int) -> None:
+def test_a_test_that_is_stopped_reports_what_it_found(share: float, sampled: int) -> None:
     def stop(_words: str, done: float) -> None:
         if done >= share:
             raise Cancelled("enough")
@@ -249,7 +249,7 @@ def test_a_near_tie_counts_as_equal_if_the_rest_is_greedy_too(gap: float, later:
     assert difference.expected != difference.found
 
 
-def test_plain_decoding_that_is_wrong_is_no_near_tie() -> None:
+def test_plain_decoding_that_is_wrong_is_not_a_near_tie() -> None:
     runtime, bend = swaps(1.0)
     runtime.bend = lambda mode, *more: bend("ssd" if mode == "off" else "off", *more)
     [result] = check(runtime, SSD, ONE_PROMPT, quiet).greedy
@@ -271,7 +271,7 @@ def test_an_answer_that_stops_early_differs() -> None:
     assert result.differences[0].found == ""
 
 
-def test_too_few_tokens_are_no_verdict() -> None:
+def test_too_few_tokens_are_not_verdict() -> None:
     effort = replace(EFFORT, sampled_tokens=20, greedy_tokens=10)
     report = check(MarkovRuntime(trusts_the_draft("ssd", hits=True)), SSD, effort, quiet)
     assert {(result.p_value, result.passed) for result in report.sampled} == {(None, True)}

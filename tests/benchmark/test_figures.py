@@ -73,7 +73,7 @@ def test_acceptance_by_position_is_of_what_was_judged() -> None:
     assert row.accepted_at == pytest.approx((0.7, 0.5, 1.0))
 
 
-def test_what_nobody_can_know_is_none() -> None:
+def test_what_no_one_can_know_is_none() -> None:
     row = only([run("a", number, 1.0, drafted=40, accepted=10) for number in range(3)])
     assert row.acceptance == pytest.approx(0.25)
     assert (row.tokens_per_round, row.drafted, row.hit_rate, row.of_bound) == (None, None, None, None)
@@ -96,7 +96,7 @@ def test_repetitions_count_for_one_prompt() -> None:
     assert only([*once, *again]).tokens_per_s == only(once).tokens_per_s
 
 
-def test_one_prompt_tells_no_spread() -> None:
+def test_one_prompt_reports_no_spread() -> None:
     speed = only([run("a", 0, 2.0), run("a", 0, 4.0, repetition=1)]).tokens_per_s
     assert speed.value == pytest.approx(100 / 3)
     assert isnan(speed.low)

@@ -124,7 +124,7 @@ def test_answers_come_as_they_are_made(asked: Asked) -> None:
     assert len(asked) == 3  # two warm-ups and the first answer
 
 
-def test_who_answers_next_is_said_before(asked: Asked) -> None:
+def test_who_answers_next_is_reported_before(asked: Asked) -> None:
     results = interleave([Noted("a", asked), Noted("b", asked)], QUESTIONS, 1, lambda: 1.0)
     turns = [
         (each.contender and each.contender.name, len(asked)) for each in results if isinstance(each, Turn)

@@ -230,7 +230,7 @@ def test_greedy_takes_the_best_token_after_penalties() -> None:
     assert (body["samplers"], body["top_k"], body["repeat_penalty"]) == (["penalties", "top_k"], 1, 1.2)
 
 
-def test_seeds_are_never_drawn_anew() -> None:
+def test_seeds_are_never_drawn_again() -> None:
     assert body_of(seed=7)["seed"] == 7
     assert 0 <= body_of(seed=2**32 - 1)["seed"] < 2**31
     assert 0 <= body_of(seed=2**63 + 11)["seed"] < 2**31
@@ -241,7 +241,7 @@ def test_a_program_that_is_missing(tmp_path: Path) -> None:
     assert f"{tmp_path / 'nothing'} does not exist" in said
 
 
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_program(tmp_path: Path) -> None:
     file = tmp_path / "llama-server"
     file.write_text("not a program", encoding="utf-8")
     assert "is not a program" in refusal(lambda: LlamaServer("theirs", file, TARGET))

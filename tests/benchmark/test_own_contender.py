@@ -96,7 +96,7 @@ def test_the_anchor_is_the_median_and_leaves_out_the_prompt() -> None:
     assert plain_anchor(Told(*rounds(9.0, 0.02, 0.03, 0.05)))() == pytest.approx(0.03)
 
 
-def test_the_anchor_goes_on_with_other_texts_where_a_model_ends_early() -> None:
+def test_the_anchor_continues_with_other_texts_where_a_model_ends_early() -> None:
     models = Told(*rounds(9.0, 0.02, 0.03))
     plain_anchor(models)()
     texts = [request.prompt for request in models.requests]
@@ -110,7 +110,7 @@ def test_the_anchor_takes_long_enough_to_outlast_a_moment() -> None:
     assert len(quick.requests) == 13  # 40 ms each
 
 
-def test_models_that_never_go_on_have_no_pace() -> None:
+def test_models_that_never_continue_have_no_pace() -> None:
     with pytest.raises(EngineError, match="large ends every text at once"):
         plain_anchor(Told(*rounds(9.0)))()
 
@@ -134,7 +134,7 @@ def test_the_bundled_pair_contends() -> None:
 STATUS = "Name:\tpython\nVmPeak:\t  900 kB\nVmHWM:\t   512 kB\nVmRSS:\t 300 kB\n"
 
 
-def test_linux_tells_the_peak_in_its_status_file(tmp_path: Path) -> None:
+def test_linux_reports_the_peak_in_its_status_file(tmp_path: Path) -> None:
     status = tmp_path / "status"
     status.write_text(STATUS)
     assert _linux_peak(status) == 512 * 1024
@@ -143,7 +143,7 @@ def test_linux_tells_the_peak_in_its_status_file(tmp_path: Path) -> None:
     assert _linux_peak(tmp_path / "none") is None
 
 
-def test_windows_tells_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_reports_the_peak_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     class Memory:
         peak_wset = 4096
 

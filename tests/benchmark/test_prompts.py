@@ -76,7 +76,7 @@ def test_mistakes_are_named_with_their_place(
     assert raised.value.hint
 
 
-def test_what_is_no_file_is_named(tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "none.jsonl", tmp_path):
         with pytest.raises(UserError, match="cannot read prompts from") as raised:
             read_prompts(path)
@@ -112,7 +112,7 @@ def texts(task: str, count: int) -> list[Prompt]:
     return [Prompt(task, f"{task}{number}") for number in range(count)]
 
 
-def test_prompts_are_spread_and_tasks_come_in_turn() -> None:
+def test_prompts_are_spread_and_tasks_come_alternately() -> None:
     chosen = spread([*texts("a", 9), *texts("b", 2), *texts("c", 3)], 3)
     assert [prompt.text for prompt in chosen] == ["a0", "b0", "c0", "a3", "b1", "c1", "a6", "c2"]
     assert spread(texts("a", 2), 9) == tuple(texts("a", 2))

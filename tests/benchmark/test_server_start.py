@@ -16,7 +16,7 @@ def test_flash_attention_is_as_ours(given: bool | None, said: str | None) -> Non
     assert flags.get("--flash-attn") == said
 
 
-def test_threads_spin_as_ours_unless_somebody_says_otherwise() -> None:
+def test_threads_spin_as_ours_unless_someone_says_otherwise() -> None:
     assert _environment({"PATH": "/bin", "LLAMA_ARG_THREADS": "3"}) == {
         "PATH": "/bin",
         "GOMP_SPINCOUNT": "1000",
@@ -24,6 +24,6 @@ def test_threads_spin_as_ours_unless_somebody_says_otherwise() -> None:
     assert _environment({"GOMP_SPINCOUNT": "7"}) == {"GOMP_SPINCOUNT": "7"}
 
 
-def test_a_home_that_nobody_has_stays_as_written() -> None:
+def test_a_home_that_no_one_has_stays_as_written() -> None:
     flags = dict(target_flags(ModelOptions(Path("~nobody-of-that-name/model.gguf"))))
     assert flags["--model"].endswith("/~nobody-of-that-name/model.gguf")

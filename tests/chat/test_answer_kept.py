@@ -108,7 +108,7 @@ def test_a_full_disk_takes_nothing_from_the_screen(chat: OpenChat, store: FullDi
 
 
 @pytest.mark.usefixtures("hasty")
-def test_trouble_with_the_disk_that_passed_is_no_error(chat: OpenChat, store: FullDisk) -> None:
+def test_trouble_with_the_disk_that_passed_is_not_an_error(chat: OpenChat, store: FullDisk) -> None:
     gate = Gate()
     for event in chat.answer(ScriptedModels(says("a b ", gate, "c")), options()):
         if isinstance(event, Started):
@@ -121,7 +121,7 @@ def test_trouble_with_the_disk_that_passed_is_no_error(chat: OpenChat, store: Fu
 
 
 @pytest.mark.usefixtures("hasty")
-def test_an_answer_that_somebody_took_out_of_the_chat_is_told(chat: OpenChat, store: FullDisk) -> None:
+def test_an_answer_that_someone_took_out_of_the_chat_is_reported(chat: OpenChat, store: FullDisk) -> None:
     answer = chat.answer(ScriptedModels(says("a b c")), options())
     assert store.tried(next(event.text for event in answer if isinstance(event, TextDelta)))
     chat.give_up(chat.path[-1].id)

@@ -55,7 +55,7 @@ def test_an_answer_begins_with_its_place_and_ends_as_it_is_kept(chat: OpenChat, 
     assert kept(chat, store) == (MARKDOWN, "complete")
 
 
-def test_the_record_tells_how_the_answer_came_about(chat: OpenChat, store: Store) -> None:
+def test_the_record_reports_how_the_answer_came_about(chat: OpenChat, store: Store) -> None:
     models = ScriptedModels(says("a b c ", ModeChanged("sd", "ssd lost"), "d e f g"))
     *events, saved = chat.answer(models, replace(options("ssd"), reason="it pays", profile="coding"))
     assert isinstance(saved, AnswerSaved)
@@ -100,13 +100,13 @@ def test_thinking_that_the_prompt_opened_is_kept_with_its_tag(
     assert not any("hm" in message.content for message in chat.prompt())
 
 
-def test_a_tag_alone_is_no_answer(chat: OpenChat) -> None:
+def test_a_tag_alone_is_not_an_answer(chat: OpenChat) -> None:
     events = list(chat.answer(ScriptedModels(says(OPENED, Cancelled())), options()))
     assert streamed(events) == ""
     assert texts(chat.path) == ["one?"]
 
 
-def test_thinking_that_goes_on_keeps_its_one_tag(chat: OpenChat, store: Store) -> None:
+def test_thinking_that_continues_keeps_its_one_tag(chat: OpenChat, store: Store) -> None:
     list(chat.answer(ScriptedModels(says(OPENED, "hm ", reason="length")), options()))
     models = ScriptedModels(says(OPENED, "so</think> ", "Four."))
     list(chat.answer(models, options(), continues=chat.path[-1].id))
@@ -149,7 +149,7 @@ def test_the_models_get_what_was_asked_for(chat: OpenChat) -> None:
     assert (request.steps_down, request.seed) == (True, 7)
 
 
-def test_a_seed_that_nobody_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
+def test_a_seed_that_no_one_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
     models, seeds = ScriptedModels(), []
     for _ in range(3):
         *_, saved = chat.answer(models, options(seed=None))
@@ -170,7 +170,7 @@ def test_a_seed_that_nobody_gave_is_drawn_and_recorded(chat: OpenChat) -> None:
         ("cancelled", "stopped"),
     ],
 )
-def test_the_state_tells_how_an_answer_ended(
+def test_the_state_reports_how_an_answer_ended(
     chat: OpenChat, store: Store, reason: FinishReason, state: State
 ) -> None:
     list(chat.answer(ScriptedModels(says("text", reason=reason)), options()))
@@ -195,7 +195,7 @@ def test_an_error_comes_after_what_was_written_is_kept(
     assert of_record(saved.record).mode == "SSD"
 
 
-def test_a_cancel_is_no_error(chat: OpenChat, store: Store) -> None:
+def test_a_cancel_is_not_an_error(chat: OpenChat, store: Store) -> None:
     *_, saved = chat.answer(ScriptedModels(says("so far ", Cancelled())), options())
     assert isinstance(saved, AnswerSaved)
     assert kept(chat, store) == ("so far ", "stopped")
@@ -237,7 +237,7 @@ def test_an_answer_that_is_empty_on_purpose_stays(chat: OpenChat, store: Store) 
     assert kept(chat, store) == ("", "complete")
 
 
-def test_without_a_question_there_is_no_answer(store: Store) -> None:
+def test_without_a_question_there_is_not_an_answer(store: Store) -> None:
     with pytest.raises(UserError, match="no question"):
         list(OpenChat(store, store.new_chat().id).answer(ScriptedModels(), options()))
 

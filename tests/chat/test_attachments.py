@@ -124,7 +124,7 @@ def test_a_file_that_is_too_large(folder: Path) -> None:
         (b"\xef\xbb\xbf \n", "`file` is empty"),
     ],
 )
-def test_what_is_no_text_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
+def test_files_that_are_not_text_are_rejected(data: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
     assert words in complaint("file", tmp_path)
 
@@ -156,7 +156,7 @@ def test_a_link_to_nowhere_is_not_its_own_correction(folder: Path) -> None:
     assert complaint("todo.txt", folder) == "`todo.txt` links to a file that is gone; name another file"
 
 
-def test_a_slip_outside_of_a_prompt_is_told_without_the_at(folder: Path) -> None:
+def test_a_slip_outside_of_a_prompt_is_reported_without_the_at(folder: Path) -> None:
     assert complaint("note.txt", folder) == "there is no file `note.txt`; did you mean `notes.txt`?"
 
 

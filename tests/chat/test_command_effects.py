@@ -77,7 +77,7 @@ def test_settings_are_kept_with_the_chat(session: ChatSession) -> None:
 
 
 @pytest.mark.parametrize("text", ["/mode sd", "/regen ssd"])
-def test_a_mode_that_needs_a_draft_model_is_refused_without_one(session: ChatSession, text: str) -> None:
+def test_a_mode_that_needs_a_draft_model_is_rejected_without_one(session: ChatSession, text: str) -> None:
     with pytest.raises(UserError, match="needs a draft model"):
         run(session, text, has_draft=False)
     assert session.mode is None

@@ -63,7 +63,7 @@ def test_commands_and_their_arguments_are_understood(text: str, name: str, argum
 @pytest.mark.parametrize(
     "text", ["", "hello", "//help", " /help", "/usr/bin/env is what?", "/* a comment */", "1/2", "/2 is half"]
 )
-def test_what_is_no_command_is_a_message(text: str) -> None:
+def test_text_that_is_not_a_command_is_a_message(text: str) -> None:
     assert parse(text) is None
 
 
@@ -104,13 +104,13 @@ def test_what_kept_a_message_from_being_a_command_is_taken_off(text: str, messag
         "/home/me/scripts can these be deleted?",
     ],
 )
-def test_text_that_is_no_command_anyway_loses_nothing(text: str) -> None:
+def test_text_that_is_not_a_command_anyway_loses_nothing(text: str) -> None:
     assert parse(text) is None
     assert as_message(text) == text
 
 
 @pytest.mark.parametrize("text", ["/", " /", "/ \n"])
-def test_slash_alone_is_told(text: str) -> None:
+def test_slash_alone_is_reported(text: str) -> None:
     if text.startswith("/"):
         with pytest.raises(UserError, match="there is no command `/`"):
             parse(text)

@@ -29,12 +29,12 @@ def test_the_ratio_is_to_the_plain_answer_of_the_same_comparison() -> None:
 
 
 @pytest.mark.parametrize("plain_answer", [answer("sd"), answer("off", complete=False)])
-def test_without_a_whole_plain_answer_there_is_no_ratio(plain_answer: ComparedAnswer) -> None:
+def test_without_a_whole_plain_answer_there_is_not_a_ratio(plain_answer: ComparedAnswer) -> None:
     assert plain_rate([plain_answer]) is None
     assert "× plain" not in "".join(figures(answer("ssd"), None))
 
 
-def test_a_plain_answer_that_changed_its_mode_is_no_measure() -> None:
+def test_a_plain_answer_that_changed_its_mode_is_not_a_measure() -> None:
     changed = answer("off")
     changed = replace(changed, record=replace(changed.record, changes=(ModeChanged("sd", "pays"),)))
     assert plain_rate([changed]) is None

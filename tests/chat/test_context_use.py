@@ -32,7 +32,7 @@ def count(messages: Sequence[Message]) -> int:
     return 10 + sum(1 + len(turn.content.split()) for turn in messages)
 
 
-def test_an_answer_tells_what_the_context_holds_after_it() -> None:
+def test_an_answer_reports_what_the_context_holds_after_it() -> None:
     assert after_answer(record("sd", Summary(prompt_tokens=300, tokens=50))) == 350
     assert after_answer(record("sd", Summary(tokens=50))) is None
 
@@ -53,7 +53,7 @@ def test_an_estimate_is_about_right() -> None:
         (1200, True, "too long by about 201 tokens; use /room to leave out earlier exchanges"),
     ],
 )
-def test_it_is_said_before_it_hurts(used: int, estimated: bool, line: str | None) -> None:
+def test_it_is_reported_before_it_hurts(used: int, estimated: bool, line: str | None) -> None:
     assert warning(used, 1000, estimated=estimated) == line
 
 
@@ -100,7 +100,7 @@ def test_room_counts_what_is_sent_and_what_that_is_without_each_exchange() -> No
     assert [one.ids for one in room.exchanges] == [(1, 2), (3, 4), (5, 6)]
 
 
-def test_an_answer_that_goes_on_stays_and_is_not_offered() -> None:
+def test_an_answer_that_continues_stays_and_is_not_offered() -> None:
     room = context_budget("", LONG_CHAT, 30, count, continues=True)
     assert [one.ids for one in room.exchanges] == [(1, 2), (3, 4)]
     assert room.fixed == 10 + 2 + 2
@@ -129,7 +129,7 @@ def test_the_oldest_are_proposed_until_the_rest_fits(size: int, waits: bool, out
 
 
 @pytest.mark.parametrize(("trained", "hint"), [(50, "attach less, or shorten it"), (4000, "with -c 2048")])
-def test_what_never_fits_is_told_with_what_helps(trained: int, hint: str) -> None:
+def test_what_never_fits_is_reported_with_what_helps(trained: int, hint: str) -> None:
     target = replace(model_info("large", 50), training_context=trained)
     assert check_alone("be brief", "a word", (), target, count) == 16
     with pytest.raises(ContextFullError, match="too long by 12 tokens: it takes 61 of 50") as caught:

@@ -35,7 +35,7 @@ def continued(chat: OpenChat, *steps: Step, message: int | None = None) -> tuple
     return models, saved
 
 
-def test_a_stopped_answer_goes_on_where_it_ended(chat: OpenChat, store: Store) -> None:
+def test_a_stopped_answer_continues_where_it_ended(chat: OpenChat, store: Store) -> None:
     list(chat.answer(ScriptedModels(says("one two", reason="length")), options("ssd")))
     first = chat.record(chat.path[-1].id)
     models, saved = continued(chat, " three four")
@@ -50,7 +50,7 @@ def test_a_stopped_answer_goes_on_where_it_ended(chat: OpenChat, store: Store) -
     assert saved.record.mode == "sd"
 
 
-def test_an_answer_that_a_person_edited_goes_on(chat: OpenChat) -> None:
+def test_an_answer_that_a_user_edited_continues(chat: OpenChat) -> None:
     answer = answer_again(chat, "one two")
     chat.edit(answer.id, "uno ")
     _, saved = continued(chat, "due")
@@ -71,13 +71,13 @@ def test_a_continuation_of_which_nothing_came_changes_nothing(
     assert chat.record(chat.path[-1].id) == before
 
 
-def test_only_answers_go_on(chat: OpenChat) -> None:
+def test_only_answers_continue(chat: OpenChat) -> None:
     ask(chat, "two?", "2")
     with pytest.raises(UserError, match="only an answer"):
         continued(chat, "more", message=chat.path[0].id)
 
 
-def test_an_answer_that_failed_goes_on(chat: OpenChat, store: Store) -> None:
+def test_an_answer_that_failed_continues(chat: OpenChat, store: Store) -> None:
     with pytest.raises(EngineDied):
         list(chat.answer(ScriptedModels(says("one ", EngineDied("gone"))), options()))
     continued(chat, "two")
@@ -91,7 +91,7 @@ def test_a_failed_continuation_keeps_both_parts(chat: OpenChat, store: Store) ->
     assert kept(chat, store) == ("one two ", "failed")
 
 
-def test_an_answer_off_the_shown_branch_goes_on(chat: OpenChat) -> None:
+def test_an_answer_off_the_shown_branch_continues(chat: OpenChat) -> None:
     first = answer_again(chat, "one ")
     answer_again(chat, "other")
     models, saved = continued(chat, "two", message=first.id)
@@ -100,7 +100,7 @@ def test_an_answer_off_the_shown_branch_goes_on(chat: OpenChat) -> None:
     assert chat.path[-1].content == "other"
 
 
-def test_an_answer_that_goes_on_keeps_its_own_thinking(chat: OpenChat) -> None:
+def test_an_answer_that_continues_keeps_its_own_thinking(chat: OpenChat) -> None:
     answer_again(chat, "<think>\nhm\n</think>\n\none ")
     models, _ = continued(chat, "two")
     assert models.requests[0].prompt[-1] == Message("assistant", "<think>\nhm\n</think>\n\none ")

@@ -113,7 +113,7 @@ async def controlled(folder: Path, *scripts: Script) -> AsyncIterator[Rig]:
             await asyncio.gather(*rig.tasks)
 
 
-async def test_question_is_answered_and_its_end_is_told(tmp_path: Path) -> None:
+async def test_question_is_answered_and_its_end_is_reported(tmp_path: Path) -> None:
     async with controlled(tmp_path, says("Fine, thanks.")) as rig:
         await rig.asked("How are you?")
         assert rig.view.told == ["asked How are you?", "began", "rests", "ended"]
@@ -212,7 +212,7 @@ async def test_edited_answer_is_not_answered_and_can_be_continued(tmp_path: Path
         assert rig.texts == ["go", "mine and more"]
 
 
-async def test_death_of_the_engine_is_told_and_what_came_is_kept(tmp_path: Path) -> None:
+async def test_death_of_the_engine_is_reported_and_what_came_is_kept(tmp_path: Path) -> None:
     async with controlled(tmp_path, says("half ", EngineDied("the engine died"))) as rig:
         await rig.asked("go")
         assert [type(error) for error in rig.view.errors] == [EngineDied]

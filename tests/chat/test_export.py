@@ -248,7 +248,7 @@ def test_a_wrong_file_says_where_and_adds_nothing(
 @pytest.mark.parametrize(
     "text", ["", "junk", "[1]", "null", '"x"', "{", "[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "NaN"]
 )
-def test_what_is_no_chat_at_all(store: Store, text: str) -> None:
+def test_what_is_not_a_chat_at_all(store: Store, text: str) -> None:
     with pytest.raises(UserError, match=r"not JSON|not a chat|is empty"):
         import_json(store, text)
 

@@ -56,7 +56,7 @@ def test_labels_say_what_is_known() -> None:
         (Figures("speculative", None, None, 0.0), "0% accepted"),
     ],
 )
-def test_figures_are_said_as_far_as_they_are_known(figures: Figures, words: str) -> None:
+def test_figures_are_reported_as_far_as_they_are_known(figures: Figures, words: str) -> None:
     assert ", ".join(in_words(figures).values()) == words
 
 

@@ -184,7 +184,7 @@ def test_messages_without_metadata_come() -> None:
     "text",
     ["[]", '[{"uuid": "x", "docs": []}]', '{"messages": []}', '[{"full_name": "A", "uuid": "b"}]', "[[]]"],
 )
-def test_other_files_of_an_export_are_refused_with_a_hint(text: str) -> None:
+def test_other_files_of_an_export_are_rejected_with_a_hint(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_all(text, "`users.json`")
     assert caught.value.message.startswith("`users.json`: not a chat that can be imported")
@@ -249,7 +249,7 @@ def test_an_export_that_has_grown_continues_its_chat(tmp_path: Path) -> None:
         assert shown(store, chat) == ["a", "b", "c", "d"]
 
 
-def test_a_chat_that_was_continued_here_goes_on_showing_that(tmp_path: Path) -> None:
+def test_a_chat_that_was_continued_here_continues_showing_that(tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store:
         chat = store.add_missing(*chat_of(5.0, "a", "b")).chat
         store.add(chat.id, chat.leaf, "user", "mine")

@@ -60,7 +60,7 @@ def test_without_tuning_measured_costs_choose_the_mode() -> None:
     assert chooser.choose(CODING).settings.mode == "off"  # measured once
 
 
-def test_repetitions_serve_as_drafts_unless_tuning_or_somebody_says_otherwise() -> None:
+def test_repetitions_serve_as_drafts_unless_tuning_or_someone_says_otherwise() -> None:
     assert Notebook().chooser().choose(CODING).settings.fallback == "ngram"
     assert Notebook().chooser().choose(CODING, Speculation(mode="sd")).settings.fallback == "ngram"
     alone = Speculation(fallback="just-in-time")
@@ -98,7 +98,7 @@ def test_task_that_speculation_does_not_pay_for_stays_off() -> None:
     assert "nothing beats" in choice.reason
 
 
-def test_stale_settings_are_told_once_and_used_only_if_they_may_hold() -> None:
+def test_stale_settings_are_reported_once_and_used_only_if_they_may_hold() -> None:
     notes = Notebook(
         TunedChoice(None, "", "tuned settings for coding are from other files; run `localspec tune`")
     )

@@ -65,7 +65,7 @@ def test_an_update_holds_all_that_came_and_only_once() -> None:
     assert live.drain() == LiveUpdate()
 
 
-def test_a_failure_reaches_the_screen_beside_what_came() -> None:
+def test_a_failure_reaches_the_screen_next_to_what_came() -> None:
     live, error = LiveAnswer(), EngineDied("gone")
     live.take(delta(("a", TARGET)))
     live.take(error)

@@ -102,7 +102,7 @@ def test_a_step_down_is_shown_with_its_reason_and_its_own_speed() -> None:
     assert figures.hit_rate == pytest.approx(1.0)
 
 
-def test_the_first_round_after_a_step_up_is_no_miss() -> None:
+def test_the_first_round_after_a_step_up_is_not_a_miss() -> None:
     live = started("sd")
     live.changed(ModeChanged("ssd", "it may pay again"))
     live.add([mark(3, 4, DraftOrigin.FRESH), mark(3, 4), mark(3, 4, DraftOrigin.FRESH)])

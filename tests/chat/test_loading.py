@@ -75,7 +75,7 @@ def rig() -> Iterator[LoaderRig]:
     rig.loader.close()
 
 
-def test_models_are_opened_once_and_the_way_there_is_told(rig: LoaderRig) -> None:
+def test_models_are_opened_once_and_the_way_there_is_reported(rig: LoaderRig) -> None:
     assert rig.loader.state == Closed()
     rig.loader.start()
     assert rig.loader.ready is None
@@ -110,7 +110,9 @@ def test_a_worker_waits_for_the_models(rig: LoaderRig) -> None:
         (OSError("broken"), "opening the models failed: OSError('broken')"),
     ],
 )
-def test_a_failure_is_told_and_does_not_repeat_itself(rig: LoaderRig, error: Exception, words: str) -> None:
+def test_a_failure_is_reported_and_does_not_repeat_itself(
+    rig: LoaderRig, error: Exception, words: str
+) -> None:
     rig.loader.start()
     rig.opening().end(error)
     assert rig.told() == Loading()
@@ -152,7 +154,7 @@ def test_a_cancelled_load_stops_and_can_be_started_again(rig: LoaderRig) -> None
     assert rig.loader.models() is models
 
 
-def test_a_load_that_stops_itself_is_no_failure(rig: LoaderRig) -> None:
+def test_a_load_that_stops_itself_is_not_a_failure(rig: LoaderRig) -> None:
     rig.loader.start()
     rig.opening().end(Cancelled())
     assert [rig.told(), rig.told()] == [Loading(), Closed()]
@@ -177,7 +179,7 @@ def test_models_that_died_are_replaced_once(rig: LoaderRig) -> None:
     assert not second.closed
 
 
-def test_models_that_keep_dying_are_given_up(rig: LoaderRig) -> None:
+def test_models_that_keep_dying_are_dropped(rig: LoaderRig) -> None:
     rig.loader.start()
     for _ in range(3):
         rig.open()

@@ -71,6 +71,6 @@ def test_text_that_comes_line_by_line_has_the_same_code(text: str) -> None:
 
 
 @given(NESTED_TEXTS)
-def test_what_follows_a_closed_text_is_no_code(text: str) -> None:
+def test_what_follows_a_closed_text_is_not_a_code(text: str) -> None:
     blocks = code_blocks(f"{closed(text)}\n\nwhat follows")
     assert not any("what follows" in block.code for block in blocks)

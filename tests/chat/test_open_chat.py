@@ -38,7 +38,7 @@ def test_a_chat_is_what_was_asked_and_answered(chat: OpenChat, store: Store) -> 
         assert seen.info.title == "one?"
 
 
-def test_an_empty_question_is_refused_unless_it_brings_a_file(chat: OpenChat) -> None:
+def test_an_empty_question_is_rejected_unless_it_brings_a_file(chat: OpenChat) -> None:
     with pytest.raises(UserError):
         chat.ask(" \n")
     chat.ask("", [Attachment("a.txt", "A")])
@@ -47,7 +47,7 @@ def test_an_empty_question_is_refused_unless_it_brings_a_file(chat: OpenChat) ->
     assert chat.path[0].attachments == (Attachment("a.txt", "A"),)
 
 
-def test_a_second_answer_is_a_branch_beside_the_first(chat: OpenChat, store: Store) -> None:
+def test_a_second_answer_is_a_branch_next_to_the_first(chat: OpenChat, store: Store) -> None:
     first = ask(chat, "one?", "1")
     second = answer_again(chat, "uno")
     assert texts(chat.path) == ["one?", "uno"]
@@ -100,7 +100,7 @@ def test_an_edited_question_keeps_its_files(chat: OpenChat) -> None:
     assert chat.edit(question.id, "why?").attachments == question.attachments
 
 
-def test_an_edited_answer_is_a_person_s_own(chat: OpenChat) -> None:
+def test_an_edited_answer_is_a_user_s_own(chat: OpenChat) -> None:
     answer = ask(chat, "one?", "1")
     edited = chat.edit(answer.id, "one!")
     assert texts(chat.path) == ["one?", "one!"]
@@ -153,7 +153,7 @@ def test_a_measured_plain_rate_makes_the_ratio_of_an_answer(chat: OpenChat, stor
 
 
 @pytest.mark.parametrize("act", ["edit", "switch", "back_to", "set_plain"])
-def test_messages_that_are_not_there_are_refused(chat: OpenChat, act: str) -> None:
+def test_messages_that_are_not_there_are_rejected(chat: OpenChat, act: str) -> None:
     arguments = {"edit": "x", "switch": 1, "set_plain": PlainRate(1, 1.0)}
     with pytest.raises(UserError, match="no message 99"):
         getattr(chat, act)(99, *([arguments[act]] if act in arguments else []))
@@ -166,7 +166,7 @@ def test_an_answer_of_which_nothing_came_gives_way_to_the_one_before(chat: OpenC
         assert texts(seen.path) == ["one?", "1"]
 
 
-def test_a_branch_that_ends_in_a_question_goes_on_to_its_answer(chat: OpenChat, store: Store) -> None:
+def test_a_branch_that_ends_in_a_question_continues_to_its_answer(chat: OpenChat, store: Store) -> None:
     first = ask(chat, "one?", "1")
     answer_again(chat, "uno")
     chat.switch(chat.path[-1].id, -1)

@@ -150,7 +150,7 @@ def test_names_of_any_script(folder: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["two words", "a.b", "what?", "a,b", "(x)", "@x", "£5"])
-def test_signs_in_names_are_refused(folder: Path, name: str) -> None:
+def test_signs_in_names_are_rejected(folder: Path, name: str) -> None:
     (folder / f"{name}.md").write_text("x", encoding="utf-8")
     (problem,) = own_commands().problems
     assert "letters, digits, dashes and underscores" in problem
@@ -167,14 +167,14 @@ def test_of_two_files_for_a_name_the_first_counts(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["# Only a heading\n", "---\ndescription: x\n---\n"])
-def test_a_file_without_a_prompt_is_told(folder: Path, text: str) -> None:
+def test_a_file_without_a_prompt_is_reported(folder: Path, text: str) -> None:
     (folder / "tidy.md").write_text(text, encoding="utf-8")
     found = own_commands()
     assert found.problems == ("commands/tidy.md is not used: it has no prompt",)
     assert found.parse("/tidy") is None
 
 
-def test_what_is_none_is_told_in_a_line(folder: Path) -> None:
+def test_malformed_files_are_reported_in_one_line(folder: Path) -> None:
     (folder / "good.md").write_text("Hello", encoding="utf-8")
     (folder / "mode.md").write_text("Hello", encoding="utf-8")
     (folder / "two words.md").write_text("Hello", encoding="utf-8")

@@ -39,7 +39,7 @@ def test_thinking_is_not_sent_back() -> None:
     assert sent(branch("q1", "<think>\nhm, and then", "q2")) == ["q1", "q2"]
 
 
-def test_an_answer_that_goes_on_is_sent_as_it_stands() -> None:
+def test_an_answer_that_continues_is_sent_as_it_stands() -> None:
     thought = "<think>\nhm\n</think>\n\nso "
     assert sent(branch("q1", "<think>x</think>a1", "q2", thought), continues=True) == [
         "q1",

@@ -114,7 +114,7 @@ def test_lines_of_a_file(prompt: str, name: str, text: str, folder: Path) -> Non
 
 
 @pytest.mark.parametrize("lines", [":12", ":0", ":3-2", "#L44-L50"])
-def test_lines_that_are_not_there_are_told_and_all_is_attached(lines: str, folder: Path) -> None:
+def test_lines_that_are_not_there_are_reported_and_all_is_attached(lines: str, folder: Path) -> None:
     prompt = f"@notes.txt{lines}"
     files = attach(prompt, folder)[1]
     assert [file.name for file in files] == ["notes.txt"]
@@ -146,14 +146,14 @@ def test_lines_of_a_file_that_is_too_large_as_a_whole(folder: Path) -> None:
         ("@app.route('/x')", "continues"),
     ],
 )
-def test_what_looks_like_a_file_and_is_not_attached_is_told(prompt: str, why: str, folder: Path) -> None:
+def test_names_that_are_not_attached_are_reported(prompt: str, why: str, folder: Path) -> None:
     assert attach(prompt, folder) == (prompt, ())
     (line,) = unread(prompt, folder, ())
     assert "is not attached: " in line
     assert why in line
 
 
-def test_a_file_that_is_attached_is_not_told_as_missing(folder: Path) -> None:
+def test_a_file_that_is_attached_is_not_reported_as_missing(folder: Path) -> None:
     prompt = "me@notes.txt, and @notes.txt:2"
     assert unread(prompt, folder, attach(prompt, folder)[1]) == ()
 
@@ -185,13 +185,13 @@ def test_a_backslash_before_no_name_stays(prompt: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["@note.txt", "看@note.txt吧", "（@note.txt）", "@note.txt:3"])
-def test_a_slip_is_refused_in_any_script(prompt: str, folder: Path) -> None:
+def test_a_slip_is_rejected_in_any_script(prompt: str, folder: Path) -> None:
     with pytest.raises(Exception, match=r"there is no file `note\.txt`; did you mean `notes\.txt`"):
         attach(prompt, folder)
 
 
 @pytest.mark.parametrize("prompt", ["x = '@note.txt'", '"@" + name + "."', "from '@/parts/a.js'"])
-def test_code_within_a_sentence_is_no_slip(prompt: str, folder: Path) -> None:
+def test_code_within_a_sentence_is_not_a_slip(prompt: str, folder: Path) -> None:
     assert attach(prompt, folder) == (prompt, ())
 
 

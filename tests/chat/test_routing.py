@@ -46,7 +46,7 @@ def test_source_files_that_come_along_decide(files: tuple[str, ...], right: Rout
     assert route("What do you think of this?", files) == right
 
 
-def test_fence_of_prose_is_no_program() -> None:
+def test_fence_of_prose_is_not_a_program() -> None:
     assert route("Improve:\n```text\nDear Anna, I am well.\n```") == "general"
     assert route("Improve:\n```js\nlet\n```") == "coding"
 

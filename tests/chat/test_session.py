@@ -73,7 +73,7 @@ def test_a_mode_that_was_asked_for_waits_for_a_draft_model(store: Store) -> None
     assert (alone.requests[0].settings.mode, at.mode) == ("ngram", "sd")
 
 
-def test_auto_measures_anew_when_the_models_were_opened_again(store: Store) -> None:
+def test_auto_measures_again_when_the_models_were_opened_again(store: Store) -> None:
     at, first, second = session(store), ScriptedModels(), ScriptedModels()
     second.preferred = "sd"
     ask(at, first)
@@ -140,7 +140,7 @@ def test_a_chat_in_a_mode_that_other_models_cannot_do_is_answered_all_the_same(s
     assert models.requests[0].settings.mode in ("off", "ngram")
 
 
-def test_smollm2_is_sampled_as_its_card_says_unless_somebody_settled_it(
+def test_smollm2_is_sampled_as_its_gpu_says_unless_someone_settled_it(
     store: Store, tmp_path: Path, seeming_smollm2: Path
 ) -> None:
     text = 'title = "Poems"\ntask = "writing"\nsampling.temperature = 1.5'
@@ -169,7 +169,7 @@ def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: S
     assert at.chat.system == at.profile.system_prompt
 
 
-def test_unknown_profile_is_refused(store: Store) -> None:
+def test_unknown_profile_is_rejected(store: Store) -> None:
     with pytest.raises(UserError, match="no profile `cooking`"):
         session(store).choose_profile("cooking")
 
@@ -306,7 +306,7 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
     assert "Auto" not in [profile.title for profile in with_auto([*profiles(Path("nowhere")), own])]
 
 
-def test_what_is_stale_is_said_once_also_after_the_models_were_opened_again(store: Store) -> None:
+def test_what_is_stale_is_reported_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = TunedChoice(None, "", "tuned settings are from other files")
     at = session(store, tuned_for=lambda _task: stale)
     assert at.take_notices() == ()

@@ -214,7 +214,7 @@ def test_deleting_can_be_undone(store: Store) -> None:
 
 
 @pytest.mark.slow
-def test_what_was_deleted_long_ago_is_gone(file: Path, clock: Clock) -> None:
+def test_chats_deleted_long_ago_are_gone(file: Path, clock: Clock) -> None:
     with Store(file, clock) as store:
         chat, kept = say(store, "goodbye"), say(store, "welcome")
         parent = None
@@ -237,7 +237,7 @@ def test_what_was_deleted_long_ago_is_gone(file: Path, clock: Clock) -> None:
                 assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,), table
 
 
-def test_empty_chats_leave_nothing_behind(file: Path, clock: Clock) -> None:
+def test_empty_chats_leave_nothing_after(file: Path, clock: Clock) -> None:
     with Store(file, clock) as store:
         empty, used = store.new_chat("empty").id, store.new_chat("used").id
         store.remember_chat(empty)

@@ -171,7 +171,7 @@ def test_a_step_that_fails_changes_nothing(tmp_path: Path) -> None:
         (put_another, "database of another program"),
     ],
 )
-def test_a_file_that_is_no_use_is_named_and_left_alone(file: Path, breaks: Breaks, complaint: str) -> None:
+def test_a_file_that_is_not_a_use_is_named_and_left_alone(file: Path, breaks: Breaks, complaint: str) -> None:
     make(file)
     breaks(file)
     before = file.read_bytes()
@@ -248,7 +248,7 @@ def test_two_programs_see_what_the_other_wrote(file: Path) -> None:
         assert len(one.search("other")) == 1
 
 
-def test_what_was_written_survives_a_kill(file: Path) -> None:
+def test_written_text_survives_a_kill(file: Path) -> None:
     command = [sys.executable, "-c", WRITES_AND_WAITS, str(file)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
         assert program.stdout is not None
@@ -357,13 +357,13 @@ def test_a_file_that_may_only_be_read_is_read(file: Path, look: Callable[[], str
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
-def test_the_log_beside_it_is_read_too(file: Path, look: Callable[[], str]) -> None:
+def test_the_log_next_to_it_is_read_too(file: Path, look: Callable[[], str]) -> None:
     leave_as_a_kill_does(file)
     assert look() == "1 2 False"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
-def test_a_log_that_cannot_be_read_is_told(file: Path, look: Callable[[], str]) -> None:
+def test_a_log_that_cannot_be_read_is_reported(file: Path, look: Callable[[], str]) -> None:
     leave_as_a_kill_does(file)
     file.with_name("chats.db-shm").unlink()
     assert "are in `chats.db-wal`, which cannot be read" in look()
@@ -385,7 +385,7 @@ def test_the_file_of_an_older_version_is_read(file: Path, look: Callable[[], str
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="permissions of POSIX")
-def test_where_no_file_is_and_none_can_be_made_there_are_no_chats(
+def test_where_no_file_is_and_none_can_be_made_there_are_not_chats(
     file: Path, look: Callable[[], str]
 ) -> None:
     file.parent.mkdir()

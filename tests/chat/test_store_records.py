@@ -113,7 +113,7 @@ def test_a_record_that_is_wrong_is_none_and_the_complaint_says_where(
 @pytest.mark.parametrize(
     "data", [b"", b"junk", zlib.compress(b"\xff"), zlib.compress(b"[" * 100_000), squeezed([1])]
 )
-def test_bytes_that_are_no_record(data: bytes) -> None:
+def test_bytes_that_are_not_record(data: bytes) -> None:
     outline, rounds = pack(RECORD)
     assert unpack(data) is None
     assert unpack(data, rounds) is None

@@ -69,7 +69,7 @@ def test_empty_thinking_leaves_no_trace() -> None:
     assert without_thinking("<think>\n\n</think>\n\nHello") == "Hello"
 
 
-def test_thinking_goes_on_until_its_tag_closes() -> None:
+def test_thinking_continues_until_its_tag_closes() -> None:
     assert kinds("<think>hm", streaming=True) == [("thinking", "hm", False)]
     assert kinds("<think>", streaming=True) == [("thinking", "", False)]
     assert kinds("<think>hm") == [("thinking", "hm", False)]
@@ -127,7 +127,7 @@ def test_a_closing_tag_alone_is_text(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", STRAY)
-def test_in_old_answers_a_closing_tag_alone_tells_what_the_prompt_opened(text: str) -> None:
+def test_in_old_answers_a_closing_tag_alone_reports_what_the_prompt_opened(text: str) -> None:
     tagged = with_opening_tag(text)
     assert tagged.endswith(text)
     thought, answer = re.split(r"</think>|\[/THINK\]", text)
@@ -219,13 +219,13 @@ def test_what_the_prompt_opens_reads_as_if_the_model_had(scraps: list[str]) -> N
         ("<|channel|>final<|message|>", ""),
     ],
 )
-def test_what_a_prompt_opens_is_told_by_its_end(prompt: str, opening: str) -> None:
+def test_what_a_prompt_opens_is_reported_by_its_end(prompt: str, opening: str) -> None:
     assert opened_at_end(prompt) == opening
     if opening:
         assert tags_of(opening).opening.lower() == opening.strip().lower()
 
 
-def test_thinking_is_told_at_once_and_tags_never() -> None:
+def test_thinking_is_reported_at_once_and_tags_never() -> None:
     reader = ThinkingReader(tags_of("<think>\n"))
     pieces = ["hm", ", let", " me see", "\n", "</", "think", ">", "\n\nIt", " is 4."]
     assert [[*reader.feed(piece)] for piece in pieces] == [

@@ -74,7 +74,7 @@ def test_every_round_of_the_window_has_its_mark() -> None:
     assert [mark.round for mark in lanes.marks] == list(range(40))
 
 
-def test_a_usual_round_is_wide_enough_to_read() -> None:
+def test_a_default_round_is_wide_enough_to_read() -> None:
     shown = History(ssd(100))
     columns = shown.seconds / len(shown) / shown.fitting_scale()
     assert 2.4 <= columns <= 6

@@ -82,7 +82,7 @@ def test_nobody_is_asked_where_a_title_is_not_wanted(at: ChatSession) -> None:
     assert len(answered(at, says("Light.")).requests) == 1
 
 
-def test_title_that_a_person_gives_meanwhile_stays(at: ChatSession) -> None:
+def test_title_that_a_user_gives_meanwhile_stays(at: ChatSession) -> None:
     at.chat.ask(QUESTION)
     for event in at.answer(ScriptedModels(says("Light."), says("The blue sky"))):
         if isinstance(event, Titling):

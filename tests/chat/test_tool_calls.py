@@ -242,7 +242,7 @@ def test_a_call_that_is_cut_anywhere_says_no_more_than_was_written(name: str) ->
             assert '{"city": "Rome", "days": 2}'.startswith(arguments) or arguments == '{"city": "Rome"}'
 
 
-def test_a_call_is_told_as_it_comes() -> None:
+def test_a_call_is_reported_as_it_comes() -> None:
     reader = AnswerReader(form("hermes"), TOOLS)
     told = [
         [*reader.feed(text)]

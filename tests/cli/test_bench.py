@@ -46,7 +46,7 @@ def rows(out: str, task: str) -> dict[str, list[str]]:
     return {row[0]: row for row in cells[1:]}
 
 
-def test_tables_go_to_the_output_and_all_else_beside_it(models: Models, invoke: Invoke) -> None:
+def test_tables_go_to_the_output_and_all_else_next_to_it(models: Models, invoke: Invoke) -> None:
     outcome = invoke("bench", *QUICK, "--modes", "ssd,sd", "-n", "32")
     assert outcome.code == 0
     found = rows(outcome.out, "all")
@@ -179,7 +179,9 @@ def test_ctrl_c_before_anything_is_measured(models: Models, invoke: Invoke) -> N
     assert "stopped before anything was measured" in outcome.err
 
 
-def test_prompts_that_do_not_fit_are_told_before_anything_is_measured(models: Models, invoke: Invoke) -> None:
+def test_prompts_that_do_not_fit_are_reported_before_anything_is_measured(
+    models: Models, invoke: Invoke
+) -> None:
     models.target = replace(models.target, context=1)
     outcome = invoke("bench", *QUICK)
     assert (outcome.code, outcome.out, models.requests) == (2, "", [])

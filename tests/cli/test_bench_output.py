@@ -69,7 +69,7 @@ def test_every_row_has_as_many_cells_as_the_head() -> None:
     assert len({text.count("|") for text in lines}) == 1
 
 
-def test_what_nobody_knows_is_a_dash() -> None:
+def test_what_no_one_knows_is_a_dash() -> None:
     lines = list(markdown(replace(TABLE, rows=(PLAIN, SERVER)), REQUEST, CONDITIONS))
     assert cells(lines, "llama-server") == [
         "llama-server", "39.0", "0.97", "0.88", "31.20", "-", "-", "-", "-", "-", "-", "-", "-"

@@ -51,7 +51,7 @@ def test_plain_decoding_is_always_the_first() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "off,", "auto", "fast", "SD"])
-def test_what_is_no_mode(text: str) -> None:
+def test_what_is_not_a_mode(text: str) -> None:
     with pytest.raises(
         ArgumentTypeError, match=r"not one of off, ngram, sd, ssd, sd\+ngram, ssd\+ngram, tuned"
     ):
@@ -77,7 +77,7 @@ def test_a_rival_is_found_by_its_path_or_name(tmp_path: Path, monkeypatch: pytes
     assert read_against("llama-server=llama-server") == program
 
 
-def test_what_is_no_rival(tmp_path: Path) -> None:
+def test_what_is_not_a_rival(tmp_path: Path) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("words")
     text.chmod(0o644)
@@ -146,7 +146,7 @@ def test_speculation_without_a_draft_model() -> None:
             requested(*flags, "--draft-length", "4", draft=draft)
 
 
-def test_the_usual_prompts_are_those_of_three_profiles_in_turn() -> None:
+def test_the_default_prompts_are_those_of_three_profiles_alternately() -> None:
     found = prompts("--per-task", "2")
     assert [prompt.task for prompt in found] == ["coding", "writing", "dialogue"] * 2
     assert all(prompt.system for prompt in found[:1])

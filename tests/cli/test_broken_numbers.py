@@ -22,7 +22,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize(("key", "value", "kind"), NUMBERS)
 @pytest.mark.parametrize("verb", ["show", "plan", "pair", "run"])
-def test_a_number_beyond_all_models_is_told_in_a_line(
+def test_a_number_beyond_all_models_is_reported_in_a_line(
     verb: str,
     key: str,
     value: float,
@@ -55,7 +55,7 @@ def test_among_other_models_it_is_listed_with_the_reason(
 @pytest.mark.slow
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("key", [name for name, *_ in NUMBERS])
-def test_what_is_no_number_crashes_nothing(
+def test_what_is_not_a_number_crashes_nothing(
     key: str, value: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = with_value(tmp_path / "a.gguf", f"llama.{key}", value, GGUFValueType.FLOAT64)

@@ -65,7 +65,7 @@ def test_input_of_several_lines(fake: FakeRuntime, invoke: Invoke, typed: str, a
     assert prompts(fake) == [[asked.strip("\n")]]
 
 
-def test_empty_lines_are_no_questions(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_empty_lines_are_not_questions(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("chat", piped=b"\n  \n").code == 0
     assert fake.requests == []
 
@@ -84,7 +84,7 @@ def test_empty_lines_are_no_questions(fake: FakeRuntime, invoke: Invoke) -> None
         ('"""\n /help\n"""', " /help"),
     ],
 )
-def test_what_is_no_command_is_asked_as_on_the_screen(
+def test_what_is_not_a_command_is_asked_as_on_the_screen(
     fake: FakeRuntime, invoke: Invoke, line: str, asked: str
 ) -> None:
     assert invoke("chat", piped=f"{line}\n".encode()).code == 0
@@ -164,7 +164,7 @@ def test_exit_leaves_at_once(fake: FakeRuntime, invoke: Invoke, leave: str) -> N
         ("/", "there is no command `/`"),
     ],
 )
-def test_a_mistake_stops_a_script_but_not_a_person(
+def test_a_mistake_stops_a_script_but_not_a_user(
     fake: FakeRuntime, invoke: Invoke, line: str, complaint: str
 ) -> None:
     fake.draft = None
@@ -184,7 +184,7 @@ def test_bad_bytes_name_their_offset_in_the_whole_input(fake: FakeRuntime, invok
     assert len(fake.requests) == 1
 
 
-def test_a_failing_turn_is_taken_back_and_the_chat_goes_on(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_failing_turn_is_taken_back_and_the_chat_continues(fake: FakeRuntime, invoke: Invoke) -> None:
     def too_long(_request: Request) -> Iterator[GenerationEvent]:
         raise ContextFullError("the conversation is 40 tokens too long", "raise -c")
 
@@ -207,7 +207,7 @@ def test_a_first_question_that_is_too_long_keeps_its_own_hint(fake: FakeRuntime,
     assert "hint: raise -c" in invoke("chat", typed="a\n").err
 
 
-def test_a_full_context_is_told_with_what_to_do(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_full_context_is_reported_with_what_to_do(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("cut", reason="context")]
     outcome = invoke("chat", piped=b"a\n")
     assert "the context of 512 tokens is full: /undo" in outcome.err
@@ -319,7 +319,7 @@ def test_what_is_typed_is_kept_and_listed(fake: FakeRuntime, invoke: Invoke) -> 
 
 
 @pytest.mark.slow
-def test_what_an_answer_has_is_kept_while_the_models_pause(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_text_of_an_answer_is_saved_while_the_models_pause(fake: FakeRuntime, invoke: Invoke) -> None:
     def pauses(_request: Request) -> Iterator[GenerationEvent]:
         yield TextDelta((TextPiece("half an ", Provenance.TARGET),))
         deadline = time.monotonic() + TIMEOUT_S
@@ -364,7 +364,7 @@ def test_a_chat_in_lines_is_not_the_one_to_resume_and_one_without_a_word_leaves_
     assert len(fake.requests) == 1
 
 
-def test_what_was_taken_back_or_written_anew_stays_as_a_branch(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_what_was_taken_back_or_written_again_stays_as_a_branch(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says(word) for word in ("1", "2", "2b", "3")]
     invoke("chat", typed="a\nb\n/regen\n/undo\nc\n")
     assert kept("a") == [("user", "a"), ("assistant", "1"), ("user", "c"), ("assistant", "3")]
@@ -397,7 +397,7 @@ def test_a_stopped_answer_is_kept_as_far_as_it_came(fake: FakeRuntime, invoke: I
     assert kept("a") == [("user", "a"), ("assistant", "half")]
 
 
-def test_a_store_that_does_not_open_is_told_once_and_the_chat_goes_on(
+def test_a_store_that_does_not_open_is_reported_once_and_the_chat_continues(
     fake: FakeRuntime, invoke: Invoke
 ) -> None:
     chats_file().write_bytes(b"no database at all, and long enough to be read as one" * 40)
@@ -449,6 +449,6 @@ def test_commands_of_ones_own_are_known_line_by_line(fake: FakeRuntime, invoke: 
 
 
 @pytest.mark.usefixtures("own_commands")
-def test_a_block_is_no_command_of_ones_own(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_block_is_not_a_command_of_ones_own(fake: FakeRuntime, invoke: Invoke) -> None:
     invoke("chat", piped=b'"""/lines"""\n')
     assert prompts(fake) == [["/lines"]]

@@ -149,7 +149,7 @@ def test_paths_count_from_the_folder_of_config(fake: FakeRuntime, invoke: Invoke
     ],
 )
 @pytest.mark.usefixtures("fake")
-def test_mistakes_in_config_are_told(invoke: Invoke, text: str, words: str) -> None:
+def test_mistakes_in_config_are_reported(invoke: Invoke, text: str, words: str) -> None:
     write_config(f"[templates]\n{text}\n")
     outcome = invoke("run", "Hi", "-m", "big.gguf")
     assert outcome.code == 2
@@ -157,7 +157,7 @@ def test_mistakes_in_config_are_told(invoke: Invoke, text: str, words: str) -> N
 
 
 @pytest.mark.slow
-def test_it_is_told_where_one_asks(invoke: Invoke, own: Path) -> None:
+def test_it_is_reported_where_one_asks(invoke: Invoke, own: Path) -> None:
     told = f"Chats follow the template {own}, not the one in the model's file."
     flags = ("--chat-template-file", str(own))
     assert told in invoke("plan", *flags).out
@@ -228,7 +228,7 @@ def test_on_another_machine_a_flag_holds_for_its_own_model(monkeypatch: pytest.M
     assert (first, same, another) == (Path("t.jinja"), Path("t.jinja"), None)
 
 
-def test_a_template_that_is_gone_when_the_models_open_again_is_told(own: Path) -> None:
+def test_a_template_that_is_gone_when_the_models_open_again_is_reported(own: Path) -> None:
     args = screen.parser().parse_args(["-m", str(TARGET), "--chat-template-file", str(own)])
     pair = unplaced(args)
     own.unlink()

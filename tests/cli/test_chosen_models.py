@@ -90,7 +90,7 @@ def test_the_screen_offers_models_whatever_their_names_and_no_companions(empty_h
 
 
 @pytest.mark.slow
-def test_a_choice_opens_and_the_usual_models_open_again() -> None:
+def test_a_choice_opens_and_the_default_models_open_again() -> None:
     models = LocalOpener(pair_request(screen.parser().parse_args([])))
     log: list[LogLine] = []
     for choice, draft in ((ModelChoice(TARGET, None), None), (None, DRAFT)):
@@ -159,7 +159,7 @@ def test_names_open_where_the_screen_has_the_terminal(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_models_of_the_hub_are_fetched_in_silence_with_progress_and_can_be_stopped(
+def test_models_of_the_hub_are_downloaded_in_silence_with_progress_and_can_be_stopped(
     other: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     models = LocalOpener(pair_request(screen.parser().parse_args(["-hf", "org/tiny-GGUF"])))

@@ -81,7 +81,7 @@ def test_context_of_the_configuration_counts_for_whatever_opens(small: FakeRunti
         (["--profile", "coding", "--repeat-penalty", "1.05"], SAMPLING),
     ],
 )
-def test_smollm2_is_sampled_as_its_card_says_where_no_flag_does(
+def test_smollm2_is_sampled_as_its_gpu_says_where_no_flag_does(
     small: FakeRuntime, invoke: Invoke, flags: list[str], sampling: Sampling
 ) -> None:
     assert invoke("run", "Write a Python function.", *flags).code == 0
@@ -101,7 +101,7 @@ def test_other_models_keep_what_the_profile_says(fake: FakeRuntime, invoke: Invo
     assert fake.requests[0].sampling == WRITING.sampling
 
 
-def test_chat_tells_what_is_in_force(small: FakeRuntime, invoke: Invoke) -> None:
+def test_chat_reports_what_is_in_force(small: FakeRuntime, invoke: Invoke) -> None:
     small.draft = replace(small.target, path=smollm2.draft())
     outcome = invoke("chat", "--profile", "writing", typed="/temp\n/temp 0.6\nHi\n")
     assert outcome.err.startswith("SmolLM2 135M Instruct with draft smollm2-draft; mode ")
@@ -111,7 +111,7 @@ def test_chat_tells_what_is_in_force(small: FakeRuntime, invoke: Invoke) -> None
 
 
 @pytest.mark.usefixtures("seeming_smollm2")
-def test_profiles_show_tells_it_too(invoke: Invoke) -> None:
+def test_profiles_show_reports_it_too(invoke: Invoke) -> None:
     lines = invoke("profiles", "show", "writing").out.splitlines()
     [shown] = [line for line in lines if line.startswith("  with SmolLM2")]
     assert "temperature 0.2, top_k 0, top_p 0.9" in shown

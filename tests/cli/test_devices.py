@@ -106,7 +106,7 @@ def test_measuring_is_asked_for_or_forbidden(
     assert (asked.fresh, asked.may_measure) == (fresh, may_measure)
 
 
-def test_a_card_of_which_little_is_known_is_short() -> None:
+def test_a_gpu_of_which_little_is_known_is_short() -> None:
     unknown = DeviceInfo("Vulkan0", "integrated", "Vulkan", "graphics", 8 * GIB, 8 * GIB)
     assert table(Machine((unknown,))) == [
         "Vulkan0: graphics",

@@ -113,7 +113,7 @@ def test_the_bundled_pair_is_the_one_that_was_tuned() -> None:
         ("plan-cards.json", machine((card(0, 24), 900), (card(1, 8), 300)), ("--mode", "ssd", "-td", "2")),
     ],
 )
-def test_a_plan_is_told_as_ever(
+def test_a_plan_is_reported_as_ever(
     name: str, where: Machine, flags: tuple[str, ...], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: where)
@@ -122,7 +122,7 @@ def test_a_plan_is_told_as_ever(
     assert json.loads(said.out) == recorded(name)
 
 
-def test_a_tuning_is_told_as_ever(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tuning_is_reported_as_ever(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.cli.tune.run", lambda *_: whole())
     said = invoke("tune", "--no-fit", "--json")
     value = json.loads(said.out.replace(str(bundled_pair()[0].parent), "/models"))

@@ -63,7 +63,7 @@ def test_a_head_in_the_targets_file_is_found(
 
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize(("mode", "told"), [("ssd", True), ("sd", False), ("auto", False)])
-def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_told(
+def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_reported(
     invoke: Invoke, made_hybrid: Path, mode: str, told: bool
 ) -> None:
     outcome = invoke("run", "Hi", "-m", str(made_hybrid), "--mode", mode, "--no-fit")
@@ -72,7 +72,7 @@ def test_a_head_that_is_to_draft_ahead_takes_turns_and_that_is_told(
 
 
 @pytest.mark.slow
-def test_a_head_for_another_target_is_refused(
+def test_a_head_for_another_target_is_rejected(
     fake: FakeRuntime, invoke: Invoke, made_hybrid: Path, made_eagle3: Path
 ) -> None:
     outcome = invoke("run", "Hi", "-m", str(made_hybrid), "-md", str(made_eagle3))

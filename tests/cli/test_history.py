@@ -195,7 +195,7 @@ def test_an_export_that_has_grown_continues_its_chat(invoke: Invoke, tmp_path: P
     assert (again["chats"], again["continued"]) == ([], [])
 
 
-def test_chats_of_other_programs_come_and_what_lacks_is_told(invoke: Invoke) -> None:
+def test_chats_of_other_programs_come_and_what_lacks_is_reported(invoke: Invoke) -> None:
     outcome = invoke("history", "import", *(str(EXPORTS / f"{name}.json") for name in ("chatgpt", "claude")))
     assert outcome.code == 0
     assert [line.rpartition("  ")[2] for line in outcome.out.splitlines()] == [
@@ -249,7 +249,7 @@ def test_deleting_and_restoring(invoke: Invoke) -> None:
     assert json.loads(invoke("history", "delete", "1", "--json").out) == {"schema": 1, "deleted": [1]}
 
 
-def test_what_is_done_already_is_told_and_no_mistake(invoke: Invoke) -> None:
+def test_what_is_done_already_is_reported_and_no_mistake(invoke: Invoke) -> None:
     for command, already in (("restore", "not deleted"), ("delete", "deleted already")):
         if command == "delete":
             assert invoke("history", "delete", "1").code == 0
@@ -337,7 +337,7 @@ def test_help(invoke: Invoke) -> None:
     "breaks",
     [lambda file: file.write_bytes(b"junk " * 2000), lambda file: [file.unlink(), file.mkdir()]],
 )
-def test_a_store_that_is_no_use(invoke: Invoke, breaks: Callable[[Path], object]) -> None:
+def test_a_store_that_is_not_a_use(invoke: Invoke, breaks: Callable[[Path], object]) -> None:
     breaks(chats_file())
     outcome = invoke("history")
     assert (outcome.code, outcome.out) == (1, "")
@@ -347,7 +347,7 @@ def test_a_store_that_is_no_use(invoke: Invoke, breaks: Callable[[Path], object]
 
 
 @pytest.mark.slow
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_reader_that_leaves_early_is_not_an_error() -> None:
     with Store(chats_file()) as store:
         for _ in range(300):
             store.add(store.new_chat().id, None, "user", "one more " * 20)

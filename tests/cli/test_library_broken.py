@@ -51,7 +51,7 @@ def ran(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 @pytest.mark.parametrize("code", BROKEN.values(), ids=BROKEN)
-def test_every_verb_tells_the_first_reason(tmp_path: Path, code: str, verb: tuple[str, ...]) -> None:
+def test_every_verb_reports_the_first_reason(tmp_path: Path, code: str, verb: tuple[str, ...]) -> None:
     if code != next(iter(BROKEN.values())) and verb[0] not in ("run", "share"):
         pytest.skip("one way of failing is enough for those")
     (tmp_path / "llama_cpp.py").write_text(code, encoding="utf-8")

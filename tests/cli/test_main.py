@@ -121,7 +121,7 @@ def test_what_is_meant_as_a_question_is_asked(
 
 
 @pytest.mark.usefixtures("fake")
-def test_a_flag_with_a_wrong_value_is_told_as_such(invoke: Invoke) -> None:
+def test_a_flag_with_a_wrong_value_is_reported_as_such(invoke: Invoke) -> None:
     outcome = invoke("Hello", "--temp", "warm")
     assert outcome.code == 2
     assert "`warm` is not a number" in outcome.err
@@ -161,7 +161,7 @@ def test_a_bare_command_without_terminal_and_text_is_a_mistake(fake: FakeRuntime
         (["profiles"], None),
     ],
 )
-def test_who_opens_models_for_an_answer_is_told_before_the_verb(
+def test_who_opens_models_for_an_answer_is_reported_before_the_verb(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], readied: list[str] | None
 ) -> None:
     order: list[object] = []
@@ -193,7 +193,7 @@ def test_attaching_opens_the_screen_on_the_models_of_a_server() -> None:
 
 
 @pytest.mark.usefixtures("empty_home")
-def test_better_models_are_looked_for_where_nobody_named_any(demo_target: Path) -> None:
+def test_better_models_are_looked_for_where_no_one_named_any(demo_target: Path) -> None:
     opened: list[ScreenRequest] = []
 
     def show(request: ScreenRequest) -> int:
@@ -257,7 +257,7 @@ def test_checking_arguments_imports_nothing_heavy() -> None:
     ],
 )
 @pytest.mark.usefixtures("fake")
-def test_screen_opens_where_somebody_sits_before_a_terminal_that_can_draw_it(
+def test_screen_opens_where_someone_sits_before_a_terminal_that_can_draw_it(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, variable: str, arguments: list[str], opens: bool
 ) -> None:
     opened: list[Sequence[str]] = []
@@ -317,7 +317,7 @@ def test_a_question_that_begins_with_a_verb_learns_how_to_ask(invoke: Invoke, qu
 @pytest.mark.parametrize(
     "arguments", [["show", "no-such.gguf"], ["models", "/no/such"], ["plan", "--nonsense"]]
 )
-def test_other_mistakes_are_no_questions(invoke: Invoke, arguments: list[str]) -> None:
+def test_other_mistakes_are_not_questions(invoke: Invoke, arguments: list[str]) -> None:
     outcome = invoke(*arguments)
     assert outcome.code == 2
     assert "ask the model" not in outcome.err

@@ -13,7 +13,7 @@ from tests.cli.fake_runtime import FakeRuntime, says
 LOST = ModeChanged("off", "SD 31 tok/s over the last 64 tokens, plain decoding 38")
 
 
-def test_changes_of_mode_are_told_once(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_changes_of_mode_are_reported_once(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("one", changes=[LOST]), says("two", changes=[LOST]), says("three")]
     outcome = invoke("chat", "--stats", piped=b"a\nb\nc\n")
     assert outcome.out == "one\ntwo\nthree\n"
@@ -33,7 +33,7 @@ def test_every_mode_of_a_chat_rests_where_it_loses(
     assert all(request.steps_down for request in fake.requests)
 
 
-def test_changes_of_mode_are_told_with_the_figures(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_changes_of_mode_are_reported_with_the_figures(fake: FakeRuntime, invoke: Invoke) -> None:
     changes = [ModeChanged("sd", "SSD lost"), ModeChanged("off", "SD lost")]
     fake.scripts = [says("Hi", changes=changes)]
     assert invoke("run", "Hi").err == ""
@@ -54,7 +54,7 @@ def test_a_single_answer_rests_where_its_mode_loses(
     assert fake.requests[0].steps_down
 
 
-def test_a_draft_model_that_failed_is_told_of_without_figures(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_draft_model_that_failed_is_reported_of_without_figures(fake: FakeRuntime, invoke: Invoke) -> None:
     reason = "the draft model small returned logits that are not numbers"
     fake.scripts = [says("Hello", changes=[ModeChanged("off", reason, draft_failed=True)])]
     outcome = invoke("run", "Hi")

@@ -51,7 +51,7 @@ def test_what_cannot_be_used_is_listed_with_the_reason(invoke: Invoke, cache: Pa
     assert last.startswith(f"{REPOSITORY}:Q8_0 (1 kB) cannot be used: ends inside its header")
 
 
-def test_other_names_of_a_file_are_told(invoke: Invoke, cache: Path) -> None:
+def test_other_names_of_a_file_are_reported(invoke: Invoke, cache: Path) -> None:
     for quant in ("Q4_0", "Q8_0"):
         put(cache, f"tiny-{quant}.gguf", DRAFT + b"1")
     assert f"  {REPOSITORY}:Q8_0 is the same file as {REPOSITORY}:Q4_0" in invoke("models").out.splitlines()
@@ -78,7 +78,7 @@ def test_json(invoke: Invoke, cache: Path) -> None:
     assert (broken["parameters"], "not a GGUF file" in broken["problem"]) == (None, True)
 
 
-def test_json_is_strict_for_names_that_are_no_text(invoke: Invoke, tmp_path: Path) -> None:
+def test_json_is_strict_for_names_that_are_not_text(invoke: Invoke, tmp_path: Path) -> None:
     for name in (b"bad\xff\xfename.gguf", b"bad\xff\xfdname.gguf"):
         Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_bytes(DRAFT + name)
     outcome = invoke("models", "--json", str(tmp_path))

@@ -99,7 +99,7 @@ def test_every_verb_that_opens_models_lives_on(tmp_path: Path, verb: str) -> Non
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's")
 @pytest.mark.parametrize("megabytes", [300, 600])
-def test_memory_that_does_not_do_is_told_in_a_line(demo_target: Path, megabytes: int) -> None:
+def test_memory_that_does_not_do_is_reported_in_a_line(demo_target: Path, megabytes: int) -> None:
     limit = f"resource.setrlimit(resource.RLIMIT_AS, ({megabytes << 20}, {megabytes << 20}))"
     done = called("run", "-m", demo_target, "-n", "2", "Hi", first=limit)
     assert done.returncode in (0, 1, 2)
@@ -107,14 +107,14 @@ def test_memory_that_does_not_do_is_told_in_a_line(demo_target: Path, megabytes:
 
 
 @pytest.mark.slow
-def test_v_tells_what_the_engine_logs(demo_target: Path) -> None:
+def test_v_reports_what_the_engine_logs(demo_target: Path) -> None:
     done = called("run", "-v", "-m", demo_target, "--mode", "off", "-n", "1", "Hi")
     assert done.returncode == 0
     assert "INFO localspec.llama.cpp: llama_model_loader: " in done.stderr
 
 
 @pytest.mark.slow
-def test_layers_that_are_not_there_are_told_before_anything_is_opened(tmp_path: Path) -> None:
+def test_layers_that_are_not_there_are_reported_before_anything_is_opened(tmp_path: Path) -> None:
     path = broken(tmp_path / "broken.gguf", "llama.block_count", 1000, GGUFValueType.UINT32)
     for verb in (("show",), ("plan", "-m")):
         done = called(*verb, path)

@@ -47,7 +47,7 @@ def found(*local: object, target: Target = TARGET, verdict: PairingVerdict = FIT
     ("mode", "words"),
     [("off", "plain decoding"), ("sd", "taking turns (SD)"), ("ssd", "drafting ahead (SSD)")],
 )
-def test_the_mode_is_told_in_words(mode: Mode, words: str) -> None:
+def test_the_mode_is_reported_in_words(mode: Mode, words: str) -> None:
     (partner,) = found()
     assert partner.placement is not None
     shown = replace(partner, placement=replace(partner.placement, mode=mode))
@@ -64,7 +64,7 @@ def test_smaller_models_on_disk_are_judged_and_placed() -> None:
     assert [partner.name for partner in rest] == ["user/small-GGUF:Q4_K_M"]
 
 
-def test_what_is_no_smaller_than_the_target_is_no_draft() -> None:
+def test_what_is_not_a_smaller_than_the_target_is_not_a_draft() -> None:
     alike = on_disk("alike", SHAPE)
     assert [partner.name for partner in found(alike)] == ["user/small-GGUF:Q4_K_M"]
     little = replace(TARGET, shape=approximate_shape(entry("little", 0.6)))
@@ -154,7 +154,7 @@ def test_a_gain_is_measured_on_interleaved_answers() -> None:
     assert not any(request.steps_down for request in models.requests)
 
 
-def test_no_gain_is_said_plainly() -> None:
+def test_no_gain_is_reported_plainly() -> None:
     slower = measure(Timed({"off": 1.0, "sd": 2.0}), lambda _: None)
     assert not slower.is_gain
     assert str(slower).startswith("no gain, it slows answers down: 2")
@@ -167,7 +167,7 @@ def test_a_draft_that_is_expected_to_lose_has_to_show_it() -> None:
     assert measure(models, lambda _: None).mode == "sd"
 
 
-def test_answers_too_short_to_measure_are_refused() -> None:
+def test_answers_too_short_to_measure_are_rejected() -> None:
     with pytest.raises(EngineError, match="too short"):
         measure(Timed({"off": 1.0, "sd": 1.0}, tokens=3), lambda _: None)
 

@@ -95,11 +95,11 @@ def test_models_of_the_hub_are_references() -> None:
     assert (request.target.name, request.draft.name) == (Reference("a/b", "Q8_0"), Reference("c/d"))
 
 
-def test_whatever_is_fastest_is_no_mode() -> None:
+def test_whatever_is_fastest_is_not_a_mode() -> None:
     assert asked("--mode", "auto") == asked()
 
 
-def test_a_mistake_in_reserve_is_told_before_anything_is_opened() -> None:
+def test_a_mistake_in_reserve_is_reported_before_anything_is_opened() -> None:
     with pytest.raises(UserError, match="--reserve does not understand"):
         asked("--reserve", "much")
 
@@ -140,6 +140,6 @@ def test_a_choice_without_a_draft_asks_for_nothing_that_takes_one() -> None:
     assert (found.draft, found.mode, found.own_head) == (ModelRequest(), None, False)
 
 
-def test_devices_of_other_machines_are_left_behind() -> None:
+def test_devices_of_other_machines_are_left_after() -> None:
     request = asked("-dev", "RPC0,CUDA0", "-devd", "CUDA1").without_remote_devices()
     assert (request.target.devices, request.draft.devices) == (None, ("CUDA1",))

@@ -62,7 +62,7 @@ def shell(line: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     ],
 )
 @pytest.mark.parametrize("json", [[], ["--json"]])
-def test_what_is_read_below_a_question_is_told(
+def test_what_is_read_below_a_question_is_reported(
     fake: FakeRuntime, invoke: Invoke, piped: bytes, note: str, json: list[str]
 ) -> None:
     outcome = invoke("run", "Name it:", *json, piped=piped)
@@ -144,7 +144,7 @@ def test_an_input_that_cannot_be_read_is_none_to_a_question() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("run",), (), ("run", "-"), ("chat",), ("history", "import", "-")])
-def test_where_there_is_nothing_else_an_unreadable_input_is_told(arguments: tuple[str, ...]) -> None:
+def test_where_there_is_nothing_else_an_unreadable_input_is_reported(arguments: tuple[str, ...]) -> None:
     result = shell(UNREADABLE.format('"$@"'), *arguments, *["--no-fit"] * ("history" not in arguments))
     assert result.returncode == 2
     assert "standard input cannot be read: Bad file descriptor" in result.stderr

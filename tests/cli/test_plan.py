@@ -102,14 +102,14 @@ def test_an_output_layer_that_stays_here_reaches_llama_cpp_as_planned() -> None:
         assert "target on RPC0 (64 layers) and the CPU (the output layer)" in told or at_home
 
 
-def test_a_part_with_the_processor_reaches_llama_cpp_as_planned() -> None:
+def test_a_part_with_the_cpu_reaches_llama_cpp_as_planned() -> None:
     found = place(machine((card(0, 12), 360)), LARGE, None, asking())
     pair = placed_as(found, options())
     assert pair.target.gpu_layers == sum(found.target.layers) + 1
     assert pair.target.gpu_layers < 64
 
 
-def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
+def test_without_gpus_threads_and_modes_stay_with_the_runtime() -> None:
     given = options(draft=True)
     pair = placed_as(place(machine(), SMALL, SMALL, asking()), given)
     assert pair.target == replace(given.target, context=8192, devices=(), gpu_layers=0)
@@ -117,7 +117,7 @@ def test_without_cards_threads_and_modes_stay_with_the_runtime() -> None:
     assert pair.draft.threads == 0
 
 
-def test_a_draft_on_the_processor_gets_the_cores_that_feeding_a_card_leaves() -> None:
+def test_a_draft_on_the_cpu_gets_the_cores_that_feeding_a_gpu_leaves() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
     pair = placed_as(place(where, LARGE, SMALL, asking()), options(draft=True))
     assert pair.draft is not None
@@ -139,7 +139,7 @@ def asked_by(*flags: str) -> PairRequest:
 
 
 @pytest.mark.parametrize("number", ["2", "5"])
-def test_a_main_device_that_is_not_there_is_refused(number: str) -> None:
+def test_a_main_device_that_is_not_there_is_rejected(number: str) -> None:
     asked = asked_by(*PAIR, "-sm", "none", "-mg", number)
     with pytest.raises(UserError, match=f"-mg {number} names no device"):
         on_machine(asked, BIG_AND_SMALL)
@@ -177,7 +177,7 @@ def test_the_main_device_is_the_first_of_those_that_are_left() -> None:
 
 
 @pytest.mark.usefixtures("invented")
-def test_the_verb_tells_who_sits_where(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_reports_who_sits_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan.main(PAIR) == 0
     out = capsys.readouterr().out
     assert out.startswith("plan: drafting ahead (SSD), about ")

@@ -110,7 +110,7 @@ def test_a_profile_that_is_not_there_or_broken(fake: FakeRuntime, invoke: Invoke
     assert fake.opened == []
 
 
-def test_a_profile_that_does_not_exist_is_refused() -> None:
+def test_a_profile_that_does_not_exist_is_rejected() -> None:
     with pytest.raises(UserError, match="no profile `nothing`"):
         profiles_named("nothing")
 

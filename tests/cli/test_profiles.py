@@ -28,7 +28,7 @@ def put(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize("arguments", [[], ["list"]])
-def test_the_list_tells_whose_each_is(invoke: Invoke, own: Path, arguments: list[str]) -> None:
+def test_the_list_reports_whose_each_is(invoke: Invoke, own: Path, arguments: list[str]) -> None:
     put(own, "poems", GOOD)
     put(own, "coding", GOOD)
     outcome = invoke("profiles", *arguments)
@@ -41,7 +41,7 @@ def test_the_list_tells_whose_each_is(invoke: Invoke, own: Path, arguments: list
     assert str(own) in outcome.err
 
 
-def test_the_list_tells_what_cannot_be_used(invoke: Invoke, own: Path) -> None:
+def test_the_list_reports_what_cannot_be_used(invoke: Invoke, own: Path) -> None:
     path = put(own, "math", BROKEN)
     outcome = invoke("profiles")
     assert outcome.code == 0
@@ -68,7 +68,7 @@ def test_the_list_as_json(invoke: Invoke, own: Path) -> None:
     assert "choose from" in value["problems"][0]["hint"]
 
 
-def test_show_tells_everything_with_what_was_left_out(invoke: Invoke, own: Path) -> None:
+def test_show_reports_everything_with_what_was_left_out(invoke: Invoke, own: Path) -> None:
     settled = '[sampling]\ntop_k = 7\n[speculation]\nmode = "sd"\ndraft_length = 3\n'
     path = put(own, "poems", GOOD + 'description = "Rhymes."\nsystem_prompt = "Rhyme.\\nAlways."\n' + settled)
     outcome = invoke("profiles", "show", "poems")
@@ -148,7 +148,7 @@ def test_a_copy_of_an_own_one_is_that_file(invoke: Invoke, own: Path) -> None:
     assert (own / "verses.toml").read_bytes().decode() == text
 
 
-def test_a_copy_in_the_place_of_a_shipped_one_is_said(invoke: Invoke, own: Path) -> None:
+def test_a_copy_in_the_place_of_a_shipped_one_is_reported(invoke: Invoke, own: Path) -> None:
     outcome = invoke("profiles", "copy", "coding", "general")
     assert "overrides the built-in profile `general`" in outcome.err
     assert profiles(own).named("general").task == "coding"
@@ -163,7 +163,7 @@ def test_a_name_that_no_copy_can_have(invoke: Invoke, own: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["poems", "POEMS"])
-def test_a_copy_writes_over_nothing(invoke: Invoke, own: Path, name: str) -> None:
+def test_profile_copy_does_not_overwrite_a_profile(invoke: Invoke, own: Path, name: str) -> None:
     path = put(own, "poems", GOOD)
     outcome = invoke("profiles", "copy", "coding", name)
     assert outcome.code == 2

@@ -99,7 +99,7 @@ def test_an_edit_that_changes_nothing_leaves_nothing(invoke: Invoke, own: Path, 
     assert not [*own.iterdir()]
 
 
-def test_a_mistake_is_told_and_the_next_edit_mends_it(invoke: Invoke, own: Path, editor: Editor) -> None:
+def test_a_mistake_is_reported_and_the_next_edit_mends_it(invoke: Invoke, own: Path, editor: Editor) -> None:
     path = put(own, "poems", GOOD)
     editor(saves(BROKEN))
     outcome = invoke("profiles", "edit", "poems")
@@ -120,7 +120,7 @@ def test_a_mistake_in_the_prompts_is_a_mistake(invoke: Invoke, editor: Editor) -
     assert "line 6: this prompt is already in `prompts`" in outcome.err
 
 
-def test_a_broken_file_can_be_mended(invoke: Invoke, own: Path, editor: Editor) -> None:
+def test_a_broken_file_can_be_fixed(invoke: Invoke, own: Path, editor: Editor) -> None:
     path = put(own, "poems", BROKEN)
     path.write_bytes(BROKEN.encode() + b"# \xff\n")
     editor(saves(GOOD))
@@ -129,7 +129,7 @@ def test_a_broken_file_can_be_mended(invoke: Invoke, own: Path, editor: Editor) 
 
 
 @pytest.mark.parametrize("saved", ["pass", saves(GOOD + "# half\n"), "path.unlink()"])
-def test_an_editor_that_fails_is_told(invoke: Invoke, own: Path, editor: Editor, saved: str) -> None:
+def test_an_editor_that_fails_is_reported(invoke: Invoke, own: Path, editor: Editor, saved: str) -> None:
     path = put(own, "poems", GOOD)
     editor(f"{saved}\nsys.exit(3)")
     outcome = invoke("profiles", "edit", "poems")
@@ -156,7 +156,7 @@ def test_visual_goes_before_editor(
         ("'nano", "EDITOR has a quote that does not end"),
     ],
 )
-def test_without_an_editor_it_is_said(
+def test_without_an_editor_it_is_reported(
     invoke: Invoke, own: Path, monkeypatch: pytest.MonkeyPatch, value: str, words: str
 ) -> None:
     monkeypatch.delenv("VISUAL", raising=False)

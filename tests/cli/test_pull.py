@@ -52,7 +52,7 @@ def test_a_model_is_pulled_and_its_path_printed(invoke: Invoke, empty_home: Path
 
 
 @pytest.mark.slow
-def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: Path) -> None:
+def test_a_program_of_its_own_asks_and_reports_nothing_else(hub: Hub, empty_home: Path) -> None:
     hub.warning = "You are sending unauthenticated requests"
     done = subprocess.run(
         [sys.executable, "-m", "localspec", "pull", REPOSITORY], capture_output=True, text=True, check=True
@@ -70,7 +70,7 @@ def test_a_program_of_its_own_asks_and_tells_nothing_else(hub: Hub, empty_home: 
     assert all(asked.agent.startswith("localspec/") for asked in hub.asked)
 
 
-def test_what_is_here_already_is_said(invoke: Invoke) -> None:
+def test_what_is_here_already_is_reported(invoke: Invoke) -> None:
     first, second = invoke("pull", REPOSITORY), invoke("pull", REPOSITORY)
     assert first.out == second.out
     assert second.err == f"{REPOSITORY} is already downloaded: tiny-Q4_K_M.gguf, 3.02 MB\n"
@@ -99,7 +99,7 @@ def test_a_wrong_quant_is_one_line_and_a_hint(invoke: Invoke) -> None:
     assert hint == "  hint: there are: Q4_K_M, Q8_0"
 
 
-def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_says_how_to_continue(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_arguments: object, **_more: object) -> Path:
         raise KeyboardInterrupt
 
@@ -109,7 +109,7 @@ def test_ctrl_c_says_how_to_go_on(invoke: Invoke, monkeypatch: pytest.MonkeyPatc
     assert f"`localspec pull {REPOSITORY}` resumes it" in outcome.err
 
 
-def test_progress_tells_rate_and_time_left() -> None:
+def test_progress_reports_rate_and_time_left() -> None:
     assert str(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
     told = str(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
     assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
@@ -218,7 +218,7 @@ def newer(request: pytest.FixtureRequest, hub: Hub, tmp_path: Path) -> str:
     return "someone/newer-GGUF"
 
 
-def test_what_cannot_be_opened_is_refused_before_it_comes(
+def test_what_cannot_be_opened_is_rejected_before_it_comes(
     newer: str, invoke: Invoke, empty_home: Path
 ) -> None:
     for words in (("pull", newer), ("run", "Hi", "-hf", newer), ("show", newer)):
@@ -233,7 +233,7 @@ def test_what_cannot_be_opened_is_refused_before_it_comes(
 
 
 @pytest.mark.slow
-def test_one_may_insist_and_is_told_at_every_use(
+def test_one_may_insist_and_is_reported_at_every_use(
     newer: str, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome = invoke("pull", "--force", newer)
@@ -256,7 +256,7 @@ def test_a_header_that_cannot_be_had_is_left_to_the_download(
     assert invoke("pull", REPOSITORY).out.rstrip() == str(landed(empty_home, "Q4_K_M"))
 
 
-def test_a_file_that_is_broken_on_the_hub_is_not_fetched(invoke: Invoke, hub: Hub) -> None:
+def test_a_file_that_is_broken_on_the_hub_is_not_downloaded(invoke: Invoke, hub: Hub) -> None:
     hub.repositories[REPOSITORY].files["tiny-Q5_0.gguf"] = DRAFT[: len(DRAFT) // 2]
     outcome = invoke("pull", f"{REPOSITORY}:Q5_0")
     assert outcome.code == 2
@@ -295,7 +295,7 @@ def test_a_model_that_is_nowhere_is_called_the_mistake_of_the_catalogue(
     assert "spelling" not in outcome.err
 
 
-def test_a_name_that_somebody_spelled_is_not_the_mistake_of_the_catalogue(invoke: Invoke) -> None:
+def test_a_name_that_someone_spelled_is_not_the_mistake_of_the_catalogue(invoke: Invoke) -> None:
     outcome = invoke("pull", "someone/else")
     assert outcome.code == 2
     assert "check the spelling" in outcome.err
@@ -309,7 +309,7 @@ def test_what_one_source_refuses_the_next_one_gives(
     assert (outcome.code, outcome.out) == (0, f"{landed(empty_home, 'Q8_0')}\n")
 
 
-def test_without_a_network_nobody_calls_the_catalogue_wrong(
+def test_without_a_network_no_one_calls_the_catalogue_wrong(
     invoke: Invoke, hub: Hub, catalogued: CatalogueModel
 ) -> None:
     hub.html = True

@@ -73,7 +73,7 @@ def test_what_is_slow_is_never_first_where_something_else_would_do() -> None:
     assert names(best((toy, great), on=slow, local=(here,))) == ["great", "toy"]
 
 
-def test_open_models_would_make_room_on_their_card() -> None:
+def test_open_models_would_make_room_on_their_gpu() -> None:
     info = replace(model_info("open"), file_bytes=6 * 2**30, devices=("A graphics card (CUDA0)",))
     full = machine((card(0, 12, used=8), 400), processor=cpu(4))
     roomy = recommendation.without(full, (info,))
@@ -81,7 +81,7 @@ def test_open_models_would_make_room_on_their_card() -> None:
     assert roomy.devices[1] == full.devices[1]
 
 
-def test_a_short_context_costs_rank_and_is_told() -> None:
+def test_a_short_context_costs_rank_and_is_reported() -> None:
     wide = entry("wide", 3, kv_heads=16)
     roomy, tight = (machine(processor=cpu(free), rate=100) for free in (20, 3))
     before, after = best((pair(wide),), on=roomy)[0], best((pair(wide),), on=tight)[0]
@@ -170,7 +170,7 @@ def test_a_package_that_is_not_installed_is_named() -> None:
 
 
 @pytest.mark.parametrize("option", [p for p in shipped().pairs if p.memory_gb], ids=lambda pair: pair.name)
-def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: CataloguePair) -> None:
+def test_pairs_of_the_catalogue_fit_the_gpu_they_were_picked_for(option: CataloguePair) -> None:
     graphics = machine((card(0, option.memory_gb), 500), processor=cpu(30))
     (found,) = recommend(graphics, (option,), ())
     assert found.placement is not None
@@ -180,7 +180,7 @@ def test_pairs_of_the_catalogue_fit_the_card_they_were_picked_for(option: Catalo
 
 
 @pytest.mark.parametrize("memory", [4, 8, 12, 16, 24, 32, 48])
-def test_every_size_of_card_has_a_pair_that_gains_from_its_draft(memory: int) -> None:
+def test_every_size_of_gpu_has_a_pair_that_gains_from_its_draft(memory: int) -> None:
     graphics = machine((card(0, memory), 500), processor=cpu(30))
     own = [pair for pair in shipped().pairs if pair.memory_gb == memory]
     modes = {found.placement.mode for found in recommend(graphics, own, ()) if found.placement}

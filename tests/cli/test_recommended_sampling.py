@@ -109,7 +109,7 @@ def test_show_lists_what_counts_and_what_does_not(invoke: Invoke, demo_target: P
 
 
 @pytest.mark.slow
-def test_a_value_without_sense_is_told_once_when_the_model_opens(
+def test_a_value_without_sense_is_reported_once_when_the_model_opens(
     invoke: Invoke, demo_target: Path, tmp_path: Path
 ) -> None:
     file = recommending(demo_target, tmp_path / "a.gguf", {"temp": float("nan"), "min_p": 3.0, "top_p": "x"})

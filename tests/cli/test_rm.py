@@ -46,7 +46,7 @@ def test_yes_needs_no_question(invoke: Invoke, cache: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_nobody_to_ask(invoke: Invoke, cache: Path, flags: list[str]) -> None:
+def test_no_one_to_ask(invoke: Invoke, cache: Path, flags: list[str]) -> None:
     before = files_below(cache)
     outcome = invoke("rm", NAME, *flags)
     assert outcome.code == 2
@@ -62,14 +62,14 @@ def test_json(invoke: Invoke) -> None:
     assert outcome.err == ""
 
 
-def test_a_name_that_nobody_has_is_told_before_anybody_is_asked(invoke: Invoke) -> None:
+def test_a_name_that_no_one_has_is_reported_before_anybody_is_asked(invoke: Invoke) -> None:
     outcome = invoke("rm", "no-such-model")
     assert outcome.code == 2
     assert "no-such-model" in outcome.err
     assert "--yes" not in outcome.err
 
 
-def test_a_name_that_nobody_has(invoke: Invoke) -> None:
+def test_a_name_that_no_one_has(invoke: Invoke) -> None:
     outcome = invoke("rm", "--yes", f"{REPOSITORY}:Q9_0")
     assert outcome.code == 2
     assert f"did you mean {NAME}?" in outcome.err
@@ -128,7 +128,7 @@ def test_it_says_that_the_configuration_opens_the_model(invoke: Invoke, cache: P
     assert "config.toml" not in invoke("rm", NAME, typed="n\n").err
 
 
-def test_a_mistake_in_the_configuration_is_told_before_anything_goes(invoke: Invoke, cache: Path) -> None:
+def test_a_mistake_in_the_configuration_is_reported_before_anything_goes(invoke: Invoke, cache: Path) -> None:
     (config_dir() / "config.toml").write_text("theem = 'x'\n", encoding="utf-8")
     refused = invoke("rm", NAME, "--yes", "--json")
     assert refused.code == 2

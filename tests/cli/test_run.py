@@ -266,7 +266,7 @@ def test_progress_shows_for_long_prompts_on_a_terminal(
 
 
 @pytest.mark.parametrize("phase", ["choosing", "writing"])
-def test_a_card_that_makes_its_programs_is_told_until_the_answer_comes(
+def test_a_gpu_that_makes_its_programs_is_reported_until_the_answer_comes(
     fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     told = threading.Event()
@@ -323,7 +323,7 @@ def test_color_marks_the_origin(fake: FakeRuntime, invoke: Invoke) -> None:
     assert invoke("run", "Hi", "--no-color").out == "tap\n"
 
 
-def test_a_full_context_is_told(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_full_context_is_reported(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("cut", reason="context")]
     outcome = invoke("run", "Hi")
     assert (outcome.code, outcome.out) == (0, "cut\n")
@@ -355,7 +355,7 @@ def test_what_the_answer_looks_like_comes_from_a_file(
         (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
     ],
 )
-def test_a_bad_schema_is_told_before_models_open(
+def test_a_bad_schema_is_reported_before_models_open(
     fake: FakeRuntime, invoke: Invoke, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     file = tmp_path / "a.json"
@@ -414,7 +414,7 @@ def test_what_is_piped_below_a_question_names_no_files(fake: FakeRuntime, invoke
     ],
 )
 @pytest.mark.usefixtures("folder")
-def test_a_file_that_is_named_and_not_attached_is_told(
+def test_a_file_that_is_named_and_not_attached_is_reported(
     fake: FakeRuntime, invoke: Invoke, arguments: tuple[str, ...], piped: bytes, why: str
 ) -> None:
     outcome = invoke(*arguments, piped=piped)
@@ -424,7 +424,9 @@ def test_a_file_that_is_named_and_not_attached_is_told(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_file_that_is_missing_is_told_before_anything_is_opened(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_a_file_that_is_missing_is_reported_before_anything_is_opened(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
     outcome = invoke("run", "What does @mian.py do?")
     assert outcome.code == 2
     assert "there is no file `mian.py`\n  hint: did you mean `main.py`?" in outcome.err

@@ -85,7 +85,7 @@ def config_file() -> Path:
     return config_dir() / "config.toml"
 
 
-def test_yes_on_a_pipe_fetches_places_and_writes(invoke: Invoke, world: World) -> None:
+def test_yes_on_a_pipe_downloads_places_and_writes(invoke: Invoke, world: World) -> None:
     outcome = invoke("setup", "--yes", "--json")
     assert outcome.code == 0
     assert world.fetched == ["user/big-GGUF:Q4_K_M", "user/small-GGUF:Q4_K_M"]
@@ -112,7 +112,7 @@ def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(invoke: Invok
     assert read_config(config_file()).target == world.folder / "big-GGUF-Q4_K_M.gguf"
 
 
-def test_a_pair_that_cannot_be_fetched_makes_room_for_the_next_where_nobody_is_asked(
+def test_a_pair_that_cannot_be_downloaded_makes_room_for_the_next_where_nobody_is_asked(
     invoke: Invoke, world: World
 ) -> None:
     world.pairs = [pair(entry("best", 4), SMALL, score=90), pair(BIG, SMALL)]
@@ -170,7 +170,7 @@ def test_a_damaged_model_on_disk_is_not_configured(invoke: Invoke, world: World)
     assert not config_file().exists()
 
 
-def test_a_person_is_asked_and_may_leave(invoke: Invoke, world: World) -> None:
+def test_a_user_is_asked_and_may_leave(invoke: Invoke, world: World) -> None:
     outcome = invoke("setup", typed="s\n1\ny\ny\nq\n")
     assert outcome.code == 0
     assert "Nothing was written." in outcome.err
@@ -277,7 +277,7 @@ def test_ctrl_c_leaves_everything_as_it_was(
 
 
 @pytest.mark.usefixtures("world")
-def test_a_broken_configuration_is_told_first(invoke: Invoke) -> None:
+def test_a_broken_configuration_is_reported_first(invoke: Invoke) -> None:
     config_file().write_text("[models\n", encoding="utf-8")
     outcome = invoke("setup", "--yes")
     assert outcome.code == 2
@@ -322,7 +322,7 @@ def test_the_path_of_a_package_that_moved_still_opens() -> None:
 
 
 @pytest.mark.parametrize(("written", "kept"), [(512, 512), (100, 100), (10**6, 0)])
-def test_a_context_that_a_person_wrote_is_kept_where_the_models_have_it(
+def test_a_context_that_a_user_wrote_is_kept_where_the_models_have_it(
     invoke: Invoke, world: World, written: int, kept: int
 ) -> None:
     world.pairs = [pair(BIG, SMALL)]

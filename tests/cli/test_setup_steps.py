@@ -101,7 +101,7 @@ def test_leaving_at_any_step_writes_nothing(at: int) -> None:
     assert not talk(Told(), *[""] * at).writes
 
 
-def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reply_that_no_one_understands_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
     work = Told()
     assert talk(work, "perhaps", "", "9", "f", "y", 'f "x', "2", "", "y").writes
     error = capsys.readouterr().err
@@ -118,7 +118,7 @@ def test_a_reply_that_nobody_understands_is_asked_again(capsys: pytest.CaptureFi
     assert work.shown == ["measure", "choose", "place", "write"]
 
 
-def test_what_fails_is_told_and_other_models_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_is_reported_and_other_models_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     work = Told(["download", "place", "choose"])
     talk(work, "", "2", "1", "", "2", "3", "", "")
     assert work.last("choose") == 3

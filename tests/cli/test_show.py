@@ -26,7 +26,7 @@ def test_the_bundled_target_in_words(invoke: Invoke, demo_target: Path) -> None:
     assert "without a draft model" in outcome.err
 
 
-def test_what_a_chat_template_does_is_told(invoke: Invoke, tmp_path: Path) -> None:
+def test_what_a_chat_template_does_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     folder = Path(__file__).parent.parent / "llama/templates"
     strict = tiny.llama(tmp_path / "s.gguf", template=(folder / "strict.jinja").read_text(encoding="utf-8"))
     said = invoke("show", str(strict)).out

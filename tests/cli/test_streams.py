@@ -147,7 +147,7 @@ def test_who_does_not_read_the_notes_may_want_the_answer(tmp_path: Path) -> None
     assert json.loads(answer.read_text())["text"] == "Hello"
 
 
-def test_standard_input_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_without_end_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", FakeInput(b"x" * (2**20 + 1), terminal=False))
     with pytest.raises(UserError, match="larger than 1 MiB"):
         StandardInput(2**20).wait()

@@ -108,7 +108,7 @@ def test_colours_by_origin_are_those_of_the_answer(fake: FakeRuntime, invoke: In
     ("pieces", "is_told"),
     [(("<think>hm</think>", "\n\n"), True), (("<think>hm</think>", "Four."), False), ((" ",), False)],
 )
-def test_thinking_without_an_answer_is_told(
+def test_thinking_without_an_answer_is_reported(
     fake: FakeRuntime, invoke: Invoke, pieces: tuple[str, ...], is_told: bool
 ) -> None:
     fake.scripts = [says(*pieces)]
@@ -147,7 +147,7 @@ def test_what_was_held_back_is_written_when_the_engine_dies(fake: FakeRuntime, i
     assert "it is gone" in outcome.err
 
 
-def test_both_flags_at_once_are_refused(fake: FakeRuntime, invoke: Invoke) -> None:
+def test_both_flags_at_once_are_rejected(fake: FakeRuntime, invoke: Invoke) -> None:
     outcome = invoke("run", "Hi", "--show-thinking", "--hide-thinking")
     assert (outcome.code, fake.requests) == (2, [])
     assert "not allowed with" in outcome.err

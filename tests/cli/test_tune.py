@@ -58,12 +58,12 @@ def test_lengths_of_time(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "3x", "m", "-3m", "1.5h", "0s", "9s", "25h", "m3"])
-def test_what_is_no_length_of_time(text: str) -> None:
+def test_what_is_not_a_length_of_time(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match=f"`{text}` is not"):
         budget(text)
 
 
-def test_results_go_to_the_output_and_progress_beside_it(tuner: Tuner, invoke: Invoke) -> None:
+def test_results_go_to_the_output_and_progress_next_to_it(tuner: Tuner, invoke: Invoke) -> None:
     outcome = invoke("tune", "--no-fit")
     assert outcome.code == 0
     assert [line.split()[:2] for line in outcome.out.splitlines()[1:3]] == [
@@ -110,7 +110,7 @@ def test_json_is_one_object_on_the_output(invoke: Invoke) -> None:
     assert "simulating settings" in outcome.err
 
 
-def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke: Invoke) -> None:
+def test_ctrl_c_keeps_what_was_found_and_says_how_to_continue(tuner: Tuner, invoke: Invoke) -> None:
     def script(stop: StopSignal) -> Iterator[TuneEvent]:
         yield from task("coding")
         os.kill(os.getpid(), signal.SIGINT)
@@ -128,7 +128,7 @@ def test_ctrl_c_keeps_what_was_found_and_says_how_to_go_on(tuner: Tuner, invoke:
 
 
 @pytest.mark.slow
-def test_what_goes_on_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
+def test_what_continues_is_what_was_stopped(tuner: Tuner, invoke: Invoke) -> None:
     folder = RunFolder(identity_of(unplaced(verb.parser().parse_args(["--no-fit"]))).pair)
     tasks = (
         TaskState("math", profile="math", result=result("math")),
@@ -191,14 +191,14 @@ def test_mistakes_are_one_line(tuner: Tuner, invoke: Invoke, arguments: list[str
     assert tuner.plans == []
 
 
-def test_help_names_tasks_and_the_usual_ones(invoke: Invoke) -> None:
+def test_help_names_tasks_and_the_default_ones(invoke: Invoke) -> None:
     text = " ".join(invoke("tune", "--help").out.split())
     assert "translate" in text
     assert "(coding, writing, dialogue)" in text
     assert "--resume" in text
 
 
-def test_two_profiles_of_a_task_are_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_two_profiles_of_a_task_are_rejected(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("profiles")
     (folder / "mine.toml").write_text('title = "Mine"\ntask = "coding"\n', encoding="utf-8")
     found = profiles(folder)

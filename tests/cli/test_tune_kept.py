@@ -73,7 +73,7 @@ def test_what_is_kept_is_listed_by_pair(invoke: Invoke, identity: Identity) -> N
     assert not any("out of date" in row for row in rows[:4])
 
 
-def test_what_has_changed_is_said(
+def test_what_has_changed_is_reported(
     invoke: Invoke, identity: Identity, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned_settings.keep(identity, found())
@@ -163,7 +163,7 @@ def test_one_task_is_forgotten_without_a_question_if_that_is_answered(invoke: In
 
 
 @pytest.mark.usefixtures("two")
-def test_nobody_to_ask_is_a_mistake(invoke: Invoke) -> None:
+def test_no_one_to_ask_is_a_mistake(invoke: Invoke) -> None:
     outcome = invoke("tune", "--reset", "--no-fit", piped=b"y\n")
     assert outcome.code == 2
     assert "add --yes to skip the question" in outcome.err
@@ -257,7 +257,9 @@ def test_what_was_not_tuned_is_not_drawn(invoke: Invoke, tmp_path: Path) -> None
     assert "cannot" in nowhere.err
 
 
-def test_without_plotly_it_is_told_what_brings_it(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_plotly_it_is_reported_what_brings_it(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"] + ["plotly"]:
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "localspec.tuning.report", raising=False)

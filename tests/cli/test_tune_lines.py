@@ -141,7 +141,7 @@ class TestResults:
         assert value["of_llama_cpp"] == pytest.approx(1.2)
 
     @pytest.mark.parametrize("width", [60, 110])
-    def test_what_could_not_be_measured_is_said_with_the_reason(self, width: int) -> None:
+    def test_what_could_not_be_measured_is_reported_with_the_reason(self, width: int) -> None:
         dropped = (
             FailedContender("ssd", "the engine crashed (SIGSEGV)"),
             FailedContender("second", "there is no memory"),
@@ -171,7 +171,7 @@ class TestLines:
         assert lines[-1].endswith(f"writing: plain decoding; {REASON}")
         assert "\x1b" not in "".join(lines)
 
-    def test_on_a_terminal_a_line_of_its_own_tells_where_it_is(
+    def test_on_a_terminal_a_line_of_its_own_reports_where_it_is(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(console, "is_terminal", lambda _stream: True)

@@ -61,7 +61,7 @@ def asks_when(moment: threading.Event, stop: StopSignal) -> threading.Thread:
     return asker
 
 
-def test_a_stop_closes_the_models_and_that_is_no_failure_of_theirs() -> None:
+def test_a_stop_closes_the_models_and_that_is_not_a_failure_of_theirs() -> None:
     models, stop = Slow(), StopSignal()
     asker = asks_when(models.begun, stop)
     with pytest.raises(Cancelled), stop.at(openers(models))(LoadOptions()) as opened:
@@ -81,7 +81,7 @@ def test_what_was_closed_to_stop_is_not_opened_again_whatever_becomes_of_the_err
     asker.join()
 
 
-def test_an_error_that_nobody_asked_for_passes() -> None:
+def test_an_error_that_no_one_asked_for_passes() -> None:
     models, stop = Slow(), StopSignal()
     models.ended.set()
     with stop.at(openers(models))(LoadOptions()) as opened, pytest.raises(EngineError, match="closed"):
@@ -96,7 +96,7 @@ def test_nothing_is_opened_after_a_stop() -> None:
     assert not models.closed
 
 
-def test_models_that_nobody_stops_answer_as_ever() -> None:
+def test_models_that_no_one_stops_answer_as_ever() -> None:
     models = ScriptedModels(says("hello ", "world"))
     with StopSignal().at(openers(models))(LoadOptions()) as stopping:
         assert [type(event) for event in stopping.generate(Request("Hi"))] == [

@@ -136,7 +136,7 @@ def test_profile_of_ones_own_goes_before_the_tuner(
     assert fake.requests[0].settings == replace(CODING.settings, draft_length=2)
 
 
-def test_settings_of_another_driver_are_used_and_told(
+def test_settings_of_another_driver_are_used_and_reported(
     fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
     now = identity(files)
@@ -148,7 +148,7 @@ def test_settings_of_another_driver_are_used_and_told(
     assert line.endswith("run `localspec tune --task coding`")
 
 
-def test_settings_of_other_files_or_places_are_told_and_not_used(
+def test_settings_of_other_files_or_places_are_reported_and_not_used(
     fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
     keep(identity(files), CODING)
@@ -158,7 +158,7 @@ def test_settings_of_other_files_or_places_are_told_and_not_used(
     assert [request.settings for request in fake.requests] == [UNTUNED] * 2
 
 
-def test_damaged_file_is_told_and_nothing_is_used(
+def test_damaged_file_is_reported_and_nothing_is_used(
     fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
 ) -> None:
     (data_dir() / "tuned.json").write_text("{", encoding="utf-8")
@@ -202,7 +202,7 @@ def test_draft_model_gets_the_place_that_it_was_tuned_on(
     assert modes == [None, "sd"]
 
 
-def test_draft_model_for_which_there_is_no_room_is_left_out(
+def test_draft_model_for_which_there_is_not_a_room_is_left_out(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def place(files: PairFiles, request: PairRequest, **_here: object) -> OpenPlan:
@@ -231,7 +231,7 @@ def test_what_calls_cost_is_kept_for_answers(
     assert fake.opened[0].remembers_costs
 
 
-def test_reason_tells_when_and_how_much() -> None:
+def test_reason_reports_when_and_how_much() -> None:
     now = datetime.fromisoformat(CODING.measured_at) + timedelta(minutes=5)
     assert reason(CODING, now) == "tuned 5 minutes ago: 1.8x plain (1.7-1.9)"
     assert reason(DIALOGUE, now) == "tuned 5 minutes ago: nothing beats plain decoding"

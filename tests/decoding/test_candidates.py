@@ -84,7 +84,7 @@ def test_top_candidates_of_equal_logits_are_distinct() -> None:
 
 @pytest.mark.parametrize("size", [10, 300, 8192, 40_005, 152_064])
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_one_entry_that_is_no_number_is_noticed_wherever_it_stands(size: int, broken: float) -> None:
+def test_one_entry_that_is_not_a_number_is_noticed_wherever_it_stands(size: int, broken: float) -> None:
     for place in (0, size // 3, size - 1):
         row = random_row(size).copy()
         row[place] = broken

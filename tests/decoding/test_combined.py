@@ -141,7 +141,7 @@ def into_repetition(**how: object) -> tuple[Bench, list[int]]:
     return bench, [*written, *following]
 
 
-def test_a_repetition_goes_on_behind_the_models_draft() -> None:
+def test_a_repetition_continues_after_the_models_draft() -> None:
     bench, expected = into_repetition()
     bench.teach(0.9, 0.9)
     draft = bench.drafter.draft(10)
@@ -155,7 +155,7 @@ def test_a_repetition_goes_on_behind_the_models_draft() -> None:
     assert bench.model.calls[4] == 1 + 3 + 1  # the model's last token, three repeated ones and the target's
 
 
-def test_a_repetition_behind_a_draft_takes_no_more_room_than_there_is() -> None:
+def test_a_repetition_after_a_draft_takes_no_more_room_than_there_is() -> None:
     bench, expected = into_repetition()
     bench.teach(0.9, 0.9)
     assert bench.drafter.draft(6).tokens == tuple(expected[:6])
@@ -164,7 +164,7 @@ def test_a_repetition_behind_a_draft_takes_no_more_room_than_there_is() -> None:
 
 
 @pytest.mark.slow
-def test_a_repetition_behind_drawn_tokens_is_certain_of_itself() -> None:
+def test_a_repetition_after_drawn_tokens_is_certain_of_itself() -> None:
     for seed in range(40):
         bench, expected = into_repetition(
             sampling=PLAIN, settings=replace(SETTINGS, min_confidence=0.0), seed=seed
@@ -182,7 +182,7 @@ def test_a_repetition_behind_drawn_tokens_is_certain_of_itself() -> None:
     raise AssertionError("the model never wrote what it is most sure of")
 
 
-def test_there_is_no_repetition_behind_a_draft_that_was_cut_for_being_unsure() -> None:
+def test_there_is_not_a_repetition_after_a_draft_that_was_cut_for_being_unsure() -> None:
     for min_confidence, length in ((0.0, 10), (0.9999, 0)):
         settings = replace(SETTINGS, mode="ssd", min_confidence=min_confidence)  # with real confidences
         bench, _ = into_repetition(settings=settings)
@@ -273,7 +273,7 @@ def test_a_repetition_that_was_not_sent_is_learned_from_too() -> None:
         assert judged(bench.lookup_stats.chosen) == 1  # the model beside it
 
 
-def test_a_model_that_fails_beside_repetitions_leaves_them_the_place() -> None:
+def test_a_model_that_fails_next_to_repetitions_leaves_them_the_place() -> None:
     bench = Bench([*BLOCK, *BLOCK[:6]])
     bench.teach(0.7, 0.9)
     guess = bench.lookup.first(4)
@@ -293,7 +293,7 @@ def test_a_delay_is_lost_to_the_model() -> None:
     assert not bench.lookup.model_draft_wins(guess, 4, delay_s=2.0)
 
 
-def test_a_refinement_begins_with_the_usual_chance_and_learns() -> None:
+def test_a_refinement_begins_with_the_default_chance_and_learns() -> None:
     found = AcceptanceBins(refines=True)
     assert found.chance(0.5, 0.3) == pytest.approx(0.3)
     for _ in range(50):

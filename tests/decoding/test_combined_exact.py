@@ -85,7 +85,7 @@ def only_behind(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("only_behind")
 @pytest.mark.parametrize(("settings", "origin"), [(SD, DraftOrigin.FRESH), (SSD, DraftOrigin.AHEAD)])
-def test_a_repetition_behind_a_drawn_token(settings: EngineSettings, origin: DraftOrigin) -> None:
+def test_a_repetition_after_a_drawn_token(settings: EngineSettings, origin: DraftOrigin) -> None:
     assert p_value(settings, origin) > SIGNIFICANT
 
 
@@ -106,7 +106,7 @@ def test_a_repetition_that_is_judged_as_if_it_had_been_drawn_is_noticed(
 
 
 @pytest.mark.usefixtures("only_behind")
-def test_a_drawn_token_that_is_only_sent_with_a_repetition_behind_it_is_noticed(
+def test_a_drawn_token_that_is_only_sent_with_a_repetition_after_it_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whether there is one depends on that token."""

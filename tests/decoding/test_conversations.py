@@ -86,7 +86,7 @@ A, B, C, D = map(text, range(4))
 
 
 @pytest.mark.parametrize("settings", [OFF, SD], ids=["off", "sd"])
-def test_conversations_in_turn_are_read_once(settings: EngineSettings) -> None:
+def test_conversations_alternately_are_read_once(settings: EngineSettings) -> None:
     talks = Talks(tokens=10_000, settings=settings)
     assert [talks.ask(prompt, 9) for prompt in (A, B, C)] == [400] * 3
     for prompt in (A, B, C, B, A):
@@ -147,7 +147,7 @@ def test_short_ones_and_small_edits_are_not_worth_it() -> None:
     assert talks.kept == 0
 
 
-def test_two_that_go_on_from_one_beginning_are_both_kept() -> None:
+def test_two_that_continue_from_one_beginning_are_both_kept() -> None:
     talks, beginning = Talks(tokens=10_000), text(5, 1000)
     one, other = [*beginning, *A], [*beginning, *B]
     assert [talks.ask(prompt) for prompt in (one, other, one, other)] == [1400, 400, 1, 1]

@@ -71,7 +71,7 @@ def iter_rounds(rounds: Iterator[Round]) -> DecodeEvents:
     yield from rounds
 
 
-def test_tokens_behind_a_circle_are_not_counted() -> None:
+def test_tokens_after_a_circle_are_not_counted() -> None:
     tokens = (1, 2, 3, 4) * 100
     stats = RoundStats(len(tokens) - 1, len(tokens) - 1, DraftOrigin.FRESH, 1.0, 0.0, 0.0, 0.0)
     whole = Round(tokens, (Provenance.ACCEPTED,) * len(tokens), stats)
@@ -88,7 +88,7 @@ def test_tokens_behind_a_circle_are_not_counted() -> None:
     assert counted([whole]) == counted(single) < len(tokens)
 
 
-def test_tokens_behind_an_end_token_are_not_judged() -> None:
+def test_tokens_after_an_end_token_are_not_judged() -> None:
     text = Toy().answer([3, 1], OFF, GREEDY, 60)
     settings = EngineSettings(mode="sd", draft_length=8, min_confidence=0.0)
     seen = 0

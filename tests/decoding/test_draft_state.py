@@ -83,7 +83,7 @@ def test_an_empty_text_empties_the_cache() -> None:
     assert model.length() == 0
 
 
-def test_proposals_behind_a_bonus_token_that_was_proposed_stay() -> None:
+def test_proposals_after_a_bonus_token_that_was_proposed_stay() -> None:
     draft_state, model = drafted([1, 2, 3], 5)
     tokens = draft_state.whole()[3:]
     draft_state.apply_result(VerifyOutcome(2, tokens[2]))

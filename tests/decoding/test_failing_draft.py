@@ -88,7 +88,7 @@ def answer(
 @pytest.mark.parametrize("after", [0, 1, 9])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("settings", WAYS, ids=range(len(WAYS)))
-def test_the_answer_goes_on_plainly_and_the_draft_is_named(
+def test_the_answer_continues_plainly_and_the_draft_is_named(
     settings: EngineSettings, failure: str, after: int
 ) -> None:
     change, reason = FAILURES[failure]
@@ -141,7 +141,7 @@ def test_no_trial_of_a_higher_mode_asks_it_again() -> None:
     assert changes[-1] == ModeChanged("off", NO_NUMBERS)
 
 
-def test_a_mistake_in_the_program_is_no_failure_of_the_draft() -> None:
+def test_a_mistake_in_the_program_is_not_a_failure_of_the_draft() -> None:
     toy = Toy()
     spoil(toy, partial(failing, ZeroDivisionError("a mistake")), 3)
     with pytest.raises(ZeroDivisionError):

@@ -91,7 +91,7 @@ def test_a_fast_model_may_lose_a_tenth_of_a_second_which_others_may_have_taken()
     assert first == pytest.approx(0.1 / (1 / 2000 - 1 / 4000 / 0.97), abs=10)
 
 
-def test_one_disturbed_round_of_a_large_model_is_no_reason_to_leave() -> None:
+def test_one_disturbed_round_of_a_large_model_is_not_a_reason_to_leave() -> None:
     mode_fallback = ModeFallback("sd", plain_at(10))
     run(mode_fallback, {"sd": 15}, 100)
     assert mode_fallback.observe(round_of(1, 0.1), 1, DEPTH) is None
@@ -189,7 +189,7 @@ def test_a_trial_must_beat_the_rung_that_it_interrupts() -> None:
     assert changes[1][1].reason == "SSD was slower than speculative, 50 against 60 tokens/s; now speculative"
 
 
-def test_waiting_goes_on_over_answers() -> None:
+def test_waiting_continues_over_answers() -> None:
     mode_fallback = ModeFallback("sd", plain_at(40))
     speeds: Speeds = {"sd": 30, "off": 40}
     run(mode_fallback, speeds, 80)

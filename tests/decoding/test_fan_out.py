@@ -35,13 +35,13 @@ def test_a_rejected_token_cannot_be_the_bonus_token() -> None:
     assert [found.chance for found in ranked] == pytest.approx([0.24, 0.16])
 
 
-def test_without_a_rejection_every_guess_may_follow() -> None:
+def test_without_a_rejection_every_draft_may_follow() -> None:
     ranked = forecasts_after(0, GUESSES, 1.0, excluded=None)
     assert [found.outcome.bonus for found in ranked] == [7, 3, 9]
     assert sum(found.chance for found in ranked) == pytest.approx(1.0)
 
 
-def test_a_certain_guess_that_was_rejected_leaves_nothing_to_expect() -> None:
+def test_a_certain_draft_that_was_rejected_leaves_nothing_to_expect() -> None:
     assert forecasts_after(0, Proposal(7, 1.0, ((7, 1.0), (3, 0.0)), None), 0.5, excluded=7) == []
 
 

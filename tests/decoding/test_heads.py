@@ -137,7 +137,7 @@ def test_a_head_is_let_go_with_its_answer() -> None:
     assert [*seen, head.following] == [True, False, False]
 
 
-def test_what_was_drafted_behind_the_bonus_token_is_drafted_again() -> None:
+def test_what_was_drafted_after_the_bonus_token_is_drafted_again() -> None:
     head = HeadToy().draft
     state = DraftState(head)
     drafter = HeadDrafter(state, policy_of(), proposer_of(), 4)

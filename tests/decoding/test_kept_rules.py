@@ -50,7 +50,7 @@ def test_no_draft_is_longer_than_the_draft_model_can_take_back(settings: EngineS
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 @pytest.mark.parametrize("is_ruled", [False, True])
-def test_the_q_that_is_told_is_what_was_drawn_from_under_penalties(mode: str, is_ruled: bool) -> None:
+def test_the_q_that_is_reported_is_what_was_drawn_from_under_penalties(mode: str, is_ruled: bool) -> None:
     settings = EngineSettings(mode, draft_temperature=1.3, saguaro_c=0.5)  # type: ignore[arg-type]
     constraint = MadeConstraint(40)
     rules = TokenRules(((3, 1.0),), constraint) if is_ruled else None
@@ -95,7 +95,7 @@ def test_what_is_learned_of_copies_of_best_tokens_of_drawn_ones_and_under_rules_
 
 
 @pytest.mark.parametrize("is_ruled", [False, True])
-def test_the_engine_tells_ruled_answers_from_free_ones(is_ruled: bool) -> None:
+def test_the_engine_reports_ruled_answers_from_free_ones(is_ruled: bool) -> None:
     toy = Toy(rules=TokenRules((), MadeConstraint(16)) if is_ruled else None)
     toy.answer([1, 2, 3], SD, PLAIN, 80)
     learned = toy.engine.drafters.policy(latency_model(), SD, deterministic=False, ruled=is_ruled)
@@ -104,7 +104,7 @@ def test_the_engine_tells_ruled_answers_from_free_ones(is_ruled: bool) -> None:
 
 
 @pytest.mark.parametrize("settings", [OFF, SD, SSD, EngineSettings(mode="ngram")])
-def test_penalties_see_the_answer_alone_and_go_on_after_a_pause(settings: EngineSettings) -> None:
+def test_penalties_see_the_answer_alone_and_continue_after_a_pause(settings: EngineSettings) -> None:
     """The text is what a plain loop over whole rows gives; the answer pauses after every second round."""
     greedy, prompt = replace(PENALISED, temperature=0.0, penalty_window=9), [5, 6, 7, 8, 9, 10, 11, 12]
     model, expected = Toy().target, list(prompt)
@@ -163,7 +163,7 @@ def test_rules_end_with_their_answer(settings: EngineSettings) -> None:
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_what_drafts_are_worth_beside_copies_is_learned_apart_for_best_and_for_drawn_tokens(
+def test_what_drafts_are_worth_next_to_copies_is_learned_apart_for_best_and_for_drawn_tokens(
     deterministic: bool,
 ) -> None:
     stats, text = PromptLookupStats(), [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4]

@@ -74,7 +74,7 @@ def tokens_of(events: Sequence[PromptProgress | Round]) -> list[int]:
     return [token for round_ in rounds_of(events) for token in round_.tokens]
 
 
-def test_the_first_token_waits_for_nobody_and_then_drafts_are_accepted() -> None:
+def test_the_first_token_waits_for_no_one_and_then_drafts_are_accepted() -> None:
     model = FakeModel()
     drafter = Oracle(model)
     rounds = rounds_of(decode(model, drafter))
@@ -245,7 +245,7 @@ def test_a_cancel_while_a_prompt_is_read_keeps_what_was_read() -> None:
     )
 
 
-def test_a_cancel_while_a_running_state_reads_again_keeps_what_it_held_then() -> None:
+def test_a_cancel_while_a_recurrent_state_reads_again_keeps_what_it_held_then() -> None:
     class Rereading(FakeModel):
         is_left = False
 
@@ -278,7 +278,7 @@ def test_penalties_reach_into_the_draft() -> None:
 
 
 @pytest.mark.parametrize(("ahead_s", "told_s"), [(4e-4, 4e-4), (1.0, 1e-3)])
-def test_a_round_tells_what_the_drafter_did_meanwhile_but_no_more_than_fits(
+def test_a_round_reports_what_the_drafter_did_meanwhile_but_no_more_than_fits(
     ahead_s: float, told_s: float
 ) -> None:
     class Busy(Oracle):

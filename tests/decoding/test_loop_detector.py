@@ -75,7 +75,7 @@ def test_a_circle_that_begins_in_the_midst_of_another_is_noticed() -> None:
     ],
     ids=["new", "quoted", "twice", "short", "table", "random"],
 )
-def test_what_changes_or_ends_is_no_circle(text: Iterable[int]) -> None:
+def test_what_changes_or_ends_is_not_a_circle(text: Iterable[int]) -> None:
     assert noticed_at(text) is None
 
 
@@ -103,12 +103,12 @@ def test_an_answer_without_a_limit_ends_in_circles() -> None:
     assert (shown, end.reason) == (TOKENS, "circles")
 
 
-def test_an_answer_that_ignores_circles_goes_on() -> None:
+def test_an_answer_that_ignores_circles_continues() -> None:
     shown, end = answered(None, ignores=True)
     assert shown >= 2 * TOKENS
     assert end.reason == "context"
 
 
-def test_an_answer_with_a_limit_goes_on_to_it() -> None:
+def test_an_answer_with_a_limit_continues_to_it() -> None:
     shown, end = answered(1000)
     assert (shown, end.reason) == (1000, "length")

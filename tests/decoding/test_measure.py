@@ -162,7 +162,7 @@ def assert_paced(found: LatencyModel | CallCosts, target: PacedFake, draft: Pace
 
 @pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False])
-def test_what_a_card_compiles_is_no_cost(together: bool) -> None:
+def test_what_a_gpu_compiles_is_not_a_cost(together: bool) -> None:
     target, draft = CardFake(0.03, 0.02), CardFake(0.004, 0.01, sequences=25)
     found = measure(target, draft, 0.0, together=together, on_card=True)
     assert_paced(found, target, draft)
@@ -180,7 +180,7 @@ def test_what_a_card_compiles_is_no_cost(together: bool) -> None:
         (50.0, [1, 2, 5], [1, 2, 4]),  # an answer does not wait for more
     ],
 )
-def test_a_card_compiles_outside_of_the_budget(
+def test_a_gpu_compiles_outside_of_the_budget(
     compile_s: float, sizes: list[int], widths: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CardFake, "compile_s", compile_s)
@@ -196,7 +196,7 @@ def test_a_card_compiles_outside_of_the_budget(
     assert_paced(found, target, draft)
 
 
-def test_a_processor_is_spared_the_calls_that_are_not_timed() -> None:
+def test_a_cpu_is_spared_the_calls_that_are_not_timed() -> None:
     target, draft = FakeModel(), FakeModel(sequences=17)
     measure(target, draft, 0.0, together=False)
     text, first, lap = [32], [1], [1, 1, 2, 5]
@@ -204,7 +204,7 @@ def test_a_processor_is_spared_the_calls_that_are_not_timed() -> None:
 
 
 @pytest.mark.parametrize("number", range(2, 11))
-def test_a_single_disturbance_is_no_cost(number: int) -> None:
+def test_a_single_disturbance_is_not_a_cost(number: int) -> None:
     target, draft = DisturbedFake(0.03, 0.02), DisturbedFake(0.004, 0.01, sequences=17)
     target.disturbed = draft.disturbed = (number,)
     assert_paced(measure(target, draft, 0.0, together=False), target, draft)
@@ -218,7 +218,7 @@ def test_a_curve_that_makes_no_sense_is_measured_again() -> None:
     assert found.verify.points() == pytest.approx({size: target._pacing(size) for size in (1, 2, 5)})
 
 
-def test_curves_that_never_make_sense_are_given_up() -> None:
+def test_curves_that_never_make_sense_are_dropped() -> None:
     class Nonsense(FakeModel):
         @property
         def busy_s(self) -> float:

@@ -146,7 +146,7 @@ def test_odds_learn_how_often_it_is_true() -> None:
     assert [calibrator(own) for own in truth] == pytest.approx(list(truth.values()), abs=0.04)
 
 
-def test_odds_go_on_without_a_step_between_what_was_learned() -> None:
+def test_odds_continue_without_a_step_between_what_was_learned() -> None:
     calibrator = Calibrator()
     for _ in range(300):
         calibrator.observe(0.2, is_true=True)

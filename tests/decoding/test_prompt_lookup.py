@@ -41,7 +41,7 @@ def test_prefers_the_latest_of_equal_matches() -> None:
     assert index_of([7, 1, 2, 3, 50, 8, 1, 2, 3, 60, 9, 1, 2, 3]).propose(1) == ((60,), 3)
 
 
-def test_a_text_that_repeats_itself_goes_on() -> None:
+def test_a_text_that_repeats_itself_continues() -> None:
     assert index_of([5, 6, 5, 6, 5, 6], minimum=2).propose(5) == ((5, 6, 5, 6, 5), 4)
     assert index_of([1, 1, 1, 1]).propose(4) == ((1, 1, 1, 1), 3)
 
@@ -53,7 +53,7 @@ def test_nothing_to_propose() -> None:
     assert index_of([1, 2, 3, 1, 2, 3]).propose(0) == ((), 0)
 
 
-def test_what_would_follow_a_longer_text_is_told_without_keeping_it() -> None:
+def test_what_would_follow_a_longer_text_is_reported_without_keeping_it() -> None:
     rng = random.Random(3)
     for _ in range(60):
         tokens, more = [rng.randrange(3) for _ in range(40)], [rng.randrange(3) for _ in range(5)]
@@ -76,7 +76,7 @@ def test_agrees_with_the_naive_search() -> None:
             assert index_of(tokens, minimum).propose(7) == naive(tokens, minimum, 7)
 
 
-def test_growing_and_rewinding_equal_starting_anew() -> None:
+def test_growing_and_rewinding_equal_starting_again() -> None:
     rng = random.Random(2)
     index = SuffixIndex(2)
     text: list[int] = []

@@ -63,7 +63,7 @@ def test_rejection_draws_from_the_very_q_that_it_hands_over() -> None:
 
 
 @pytest.mark.parametrize("sampling", [PLAIN, replace(PLAIN, presence_penalty=0.5)])
-def test_confidence_and_guesses_are_the_same_whatever_is_drawn(sampling: Sampling) -> None:
+def test_confidence_and_drafts_are_the_same_whatever_is_drawn(sampling: Sampling) -> None:
     proposals = [proposer_of(sampling, seed=seed).propose(ROWS[:1], [[1, 3]])[0] for seed in range(50)]
     assert len({proposal.token for proposal in proposals}) > 2
     assert len({(proposal.confidence, proposal.guesses) for proposal in proposals}) == 1
@@ -95,7 +95,7 @@ def test_a_draft_temperature_flattens_and_saguaro_lowers_the_best() -> None:
 @pytest.mark.parametrize(
     "settings", [EngineSettings(), EngineSettings(draft_temperature=3.0, saguaro_c=0.2), MATCH]
 )
-def test_guesses_are_what_the_draft_model_thinks_whatever_is_drawn_from(settings: EngineSettings) -> None:
+def test_drafts_are_what_the_draft_model_thinks_whatever_is_drawn_from(settings: EngineSettings) -> None:
     """What replaces a rejected token is often one that q leaves out."""
     proposal = proposer_of(replace(PLAIN, top_k=2, min_p=0.3), settings).propose(ROWS[:1])[0]
     softmax = np.exp(ROWS[0]) / np.exp(ROWS[0]).sum()
@@ -104,7 +104,7 @@ def test_guesses_are_what_the_draft_model_thinks_whatever_is_drawn_from(settings
     assert proposal.weight == pytest.approx(softmax[proposal.token], abs=1e-5)
 
 
-def test_a_token_that_is_no_guess_has_no_weight() -> None:
+def test_a_token_that_is_not_a_draft_has_no_weight() -> None:
     assert Proposal(7, 0.5, ((1, 0.5), (2, 0.2)), None).weight == 0.0
 
 

@@ -47,7 +47,7 @@ def test_branches_follow_the_verdicts_that_were_seen() -> None:
     assert opened_after(["accepted"] * 20 + ["rejected"] * 100)[0] > 2
 
 
-def test_where_guesses_are_wrong_there_are_fewer_branches() -> None:
+def test_where_drafts_are_wrong_there_are_fewer_branches() -> None:
     usual = opened_after(["rejected", "accepted"] * 30)
     assert opened_after(["surprise", "accepted"] * 30)[0] < usual[0]
 

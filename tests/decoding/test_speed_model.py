@@ -26,7 +26,7 @@ def test_where_verification_is_dear_nothing_beats_plain_decoding() -> None:
     assert predict(alone, together)[0].mode == "off"
 
 
-def test_a_draft_known_to_guess_badly_is_left_out() -> None:
+def test_a_draft_known_to_draft_badly_is_left_out() -> None:
     alone = costs({1: 0.010, 9: 0.018}, {1: 0.001, 16: 0.004})
     together = costs({1: 0.012, 9: 0.022}, {1: 0.002, 16: 0.008})
     assert predict(alone, together)[0].mode == "sd"
@@ -75,14 +75,14 @@ def test_without_branches_drafting_ahead_is_not_considered() -> None:
     assert {found.mode for found in predict(FLAT, None)} == {"off", "sd"}
 
 
-def test_a_gain_too_small_to_notice_is_no_reason_to_speculate() -> None:
+def test_a_gain_too_small_to_notice_is_not_a_reason_to_speculate() -> None:
     verify = {1: 1.0, 2: 1.66}  # one draft token brings 1.7 tokens in 1.66 + 0.02
     found = predict(costs(verify, {1: 0.02}), None)
     assert found[0].mode == "off"
     assert found[1].tokens_per_s > found[0].tokens_per_s
 
 
-def test_a_gain_that_rests_on_an_unknown_draft_model_is_no_reason_to_speculate() -> None:
+def test_a_gain_that_rests_on_an_unknown_draft_model_is_not_a_reason_to_speculate() -> None:
     dear = costs({1: 0.020, 9: 0.036}, {1: 0.008, 16: 0.016})  # it pays from 0.6 of accepted tokens on
     found = predict(dear, None)
     assert found[0].mode == "off"

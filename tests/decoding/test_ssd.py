@@ -151,7 +151,7 @@ def test_an_outcome_that_was_not_prepared_is_drafted_while_the_target_waits() ->
     drafter.end()
 
 
-def test_after_a_draft_that_was_asked_for_its_verification_begins_anew() -> None:
+def test_after_a_draft_that_was_asked_for_its_verification_begins_again() -> None:
     """By the clock of the verdict before it there would be no time left to prepare anything."""
     model = FakeModel(sequences=5)
     costs = LatencyModel(CostCurve({1: 1.0}), CostCurve({1: 0.5}))
@@ -321,7 +321,7 @@ def test_what_is_prepared_next_follows_as_many_tokens_as_were_sent(least: float,
     assert VerifyOutcome(len(draft.tokens), first_token(model, text)) in branches
 
 
-def test_a_draft_that_a_repetition_follows_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_a_repetition_follows_is_reported_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """Alone, what the draft model is unsure of would be cut off."""
     model = FakeModel(sequences=5)
     state = DraftState(model, clock=lambda: 1e-6 * len(model.calls))

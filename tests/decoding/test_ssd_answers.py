@@ -70,7 +70,7 @@ def test_a_cancel_of_the_draft_model_ends_the_answer() -> None:
     assert tokens == greedy_text(target, PROMPT, 60)
 
 
-def test_the_target_goes_on_alone_while_the_draft_model_still_reads() -> None:
+def test_the_target_continues_alone_while_the_draft_model_still_reads() -> None:
     with Gate(free_calls=0) as gate:
         target, draft = FakeModel(), FakeModel(sequences=5, delay=gate)
         rounds = decode(Engine(target, draft), params=LONG)

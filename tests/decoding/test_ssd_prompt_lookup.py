@@ -102,7 +102,7 @@ def written_before(model: FakeModel, begin: Sequence[int]) -> tuple[list[int], l
     return [0, *expected, 15, *begin[:-1]], expected
 
 
-def test_a_repetition_goes_on_behind_a_prepared_draft() -> None:
+def test_a_repetition_continues_after_a_prepared_draft() -> None:
     with Gate(free_calls=4) as gate:
         model = FakeModel(sequences=5, delay=gate)
         bonus = first_token(model, [7, 2])
@@ -128,7 +128,7 @@ def assert_goes_on(drafter: SSDDrafter, model: FakeModel, text: list[int], outco
     drafter.end()
 
 
-def test_a_repetition_goes_on_behind_a_draft_that_was_asked_for() -> None:
+def test_a_repetition_continues_after_a_draft_that_was_asked_for() -> None:
     model = FakeModel(sequences=5)
     bonus = (first_token(model, [7, 2]) + 1) % 16
     prompt, expected = written_before(model, [7, 2, bonus])

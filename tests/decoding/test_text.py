@@ -137,7 +137,7 @@ def test_a_stop_string_outside_ascii() -> None:
     assert text_of(text.take()) == "ab"
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_an_empty_stop_string_is_rejected() -> None:
     with pytest.raises(UserError, match="stop string is empty"):
         answer([], stop=("a", ""))
 
@@ -230,7 +230,7 @@ def test_spaces_that_stand_before_the_answer_are_not_repeated(
         ("hm</think>\n\n", None),
     ],
 )
-def test_stop_strings_count_behind_the_thinking(written: str, said: str | None, opened: bool) -> None:
+def test_stop_strings_count_after_the_thinking(written: str, said: str | None, opened: bool) -> None:
     stop, whole = (". So", "\n\n", "think>"), written if opened else f"\n<think>{written}"
     rng = random.Random(whole)
     for _ in range(40):

@@ -81,7 +81,7 @@ def expected(demo_target: Path) -> str:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_greedy_text_is_that_of_the_processor(
+def test_greedy_text_is_that_of_the_cpu(
     models: Worker, placed: Placed, expected: str, mode: Mode, table: list[Row]
 ) -> None:
     settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.0)
@@ -99,7 +99,7 @@ def test_greedy_text_is_that_of_the_processor(
     table.append(Row(mode, placed.name, figures))
 
 
-def test_a_long_prompt_stops_at_once_and_goes_on(models: Worker, placed: Placed, table: list[Row]) -> None:
+def test_a_long_prompt_stops_at_once_and_continues(models: Worker, placed: Placed, table: list[Row]) -> None:
     request = replace(greedy(EngineSettings(mode="off"), LONG_STORY, 8), reuses_cache=True)
     whole = text_of(list(models.generate(replace(request, reuses_cache=False))))
     took = []

@@ -56,7 +56,7 @@ def pair(demo_target: Path, demo_draft: Path, cards: tuple[str, ...]) -> tuple[s
     return ("-m", demo_target, "-md", demo_draft, "-dev", cards[0], "-devd", cards[-1], "-c", "2048")
 
 
-def test_devices_measures_every_card(localspec: Localspec, cards: tuple[str, ...]) -> None:
+def test_devices_measures_every_gpu(localspec: Localspec, cards: tuple[str, ...]) -> None:
     told = json.loads(localspec("devices", "--json"))
     assert set(cards) <= {device["id"] for device in told["devices"]}
 
@@ -85,7 +85,7 @@ def test_tune_keeps_settings(localspec: Localspec, pair: tuple[str | Path, ...])
 
 
 @pytest.mark.usefixtures("second")
-def test_the_status_line_shows_both_cards(
+def test_the_status_line_shows_both_gpus(
     tmp_path: Path,
     pair: tuple[str | Path, ...],
     cards: tuple[str, ...],

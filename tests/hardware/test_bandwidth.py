@@ -22,14 +22,14 @@ def test_every_device_is_measured() -> None:
     assert jobs(()) == ()
 
 
-def test_blocks_leave_room_on_a_full_card() -> None:
+def test_blocks_leave_room_on_a_full_gpu() -> None:
     full = replace(CARD, memory_free=100 * 2**20)
     for job in jobs((full, CPU)):
         if job.device == "CUDA0":
             assert 2 * job.size <= full.memory_free
 
 
-def test_the_processor_is_really_measured() -> None:
+def test_the_cpu_is_really_measured() -> None:
     (rate,) = measure((BandwidthJob("CPU", SIZE),), 0.01)
     assert isinstance(rate, MemoryRate)
     assert rate.device == "CPU"
@@ -137,7 +137,7 @@ def test_another_machine_is_measured_without_the_way_to_it(monkeypatch: pytest.M
     assert found.further == pytest.approx(0.5, rel=0.01)
 
 
-def test_what_could_not_be_measured_is_taken_for_no_faster_than_the_processor() -> None:
+def test_what_could_not_be_measured_is_taken_for_no_faster_than_the_cpu() -> None:
     plain = replace(CARD, theoretical_rate=None)
     failed = (RateFailure("CUDA0", "it took longer than 84 s"),)
     seen = Machine((plain, CPU), (MemoryRate("CPU", 30e9),))
@@ -169,13 +169,13 @@ def test_a_healthy_machine_has_no_notes() -> None:
     assert judge(Machine((CARD, CPU))) == ()
 
 
-def test_a_card_far_below_its_rate_is_told_with_numbers() -> None:
+def test_a_gpu_far_below_its_rate_is_reported_with_numbers() -> None:
     (note,) = judge(machine(CARD, read=300e9))
     assert "CUDA0 reads its memory at 300 GB/s, 32% of the 936 GB/s that a RTX 3090 can reach" in note
 
 
 @pytest.mark.parametrize("lanes", [1, 8])
-def test_a_link_with_fewer_lanes_is_told(lanes: int) -> None:
+def test_a_link_with_fewer_lanes_is_reported(lanes: int) -> None:
     (note,) = judge(machine(replace(CARD, pcie_width=lanes, pcie_width_max=16)))
     assert f"{lanes} of its 16 PCIe lanes" in note
 

@@ -62,7 +62,7 @@ def test_tight_fit_that_holds_is_let_through(check: Check) -> None:
     assert llama.asked == 1
 
 
-def test_tight_fit_that_does_not_hold_is_refused_with_numbers_and_ways_out(check: Check) -> None:
+def test_tight_fit_that_does_not_hold_is_rejected_with_numbers_and_ways_out(check: Check) -> None:
     with pytest.raises(UserError, match=r"CUDA0 has .* GiB free") as refused:
         check(9, 12, Llama(13))
     assert "GiB are needed" in refused.value.message

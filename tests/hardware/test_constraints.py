@@ -23,14 +23,14 @@ def test_layers_are_as_many_as_the_flag_says() -> None:
     assert sum(found.target.layers) == 19  # the weights after the last layer count as one
 
 
-def test_no_layers_are_the_processor_alone() -> None:
+def test_no_layers_are_the_cpu_alone() -> None:
     found = place(TWO, MIDDLE, SMALL, asking(gpu_layers=0, draft_gpu_layers=0))
     assert (found.target.devices, found.target.layers) == ((), ())
     assert found.draft is not None
     assert found.draft.devices == ()
 
 
-def test_layers_that_do_not_fit_are_refused_not_lowered() -> None:
+def test_layers_that_do_not_fit_are_rejected_not_lowered() -> None:
     with pytest.raises(UserError, match=r"CUDA0 has 11\.2 GiB to give") as refused:
         place(machine((card(0, 12), 360)), LARGE, None, asking(gpu_layers=99))
     assert "-ngl" in refused.value.hint
@@ -51,7 +51,7 @@ def test_layers_of_the_draft_are_as_many_as_the_flag_says() -> None:
     assert (found.draft.devices, found.draft.layers) == (("CUDA1",), (9,))
 
 
-def test_layers_of_the_draft_on_a_card_are_on_a_card_even_if_the_processor_would_do_better() -> None:
+def test_layers_of_the_draft_on_a_gpu_are_on_a_gpu_even_if_the_cpu_would_do_better() -> None:
     where = machine((card(0, 24), 300), processor=cpu(60, 32), rate=120)
     assignments = [place(where, LARGE, SMALL, asking(draft_gpu_layers=count)).draft for count in (None, 99)]
     assert [assignment and assignment.devices for assignment in assignments] == [(), ("CUDA0",)]
@@ -66,7 +66,7 @@ def test_a_draft_on_two_named_devices_is_split() -> None:
     assert sum(found.draft.layers) == 40
 
 
-def test_cards_slower_than_the_processor_stay_empty() -> None:
+def test_gpus_slower_than_the_cpu_stay_empty() -> None:
     found = place(machine((card(0, 24), 15), (card(1, 24), 15), rate=200), MIDDLE, None, asking())
     assert found.target.devices == ()
 
@@ -105,7 +105,7 @@ def test_the_mode_may_be_asked_for() -> None:
     assert (sd.tokens_per_s or 0) < (place(TWO, LARGE, SMALL, asking()).tokens_per_s or 0)
 
 
-def test_a_device_named_twice_is_refused() -> None:
+def test_a_device_named_twice_is_rejected() -> None:
     with pytest.raises(UserError, match="a device is named twice: CUDA0, CUDA0"):
         place(TWO, MIDDLE, SMALL, asking(devices=("CUDA0", "CUDA0")))
 
@@ -124,7 +124,7 @@ def test_a_reserve_is_kept_free(name: str) -> None:
     assert on_card <= 23.7 * GIB - 12 * GIB
 
 
-def test_a_reserve_for_a_device_that_is_not_there_is_refused() -> None:
+def test_a_reserve_for_a_device_that_is_not_there_is_rejected() -> None:
     with pytest.raises(UserError, match="there is no device 5"):
         place(TWO, LARGE, SMALL, asking(reserve=(("5", GIB),)))
 
@@ -136,6 +136,6 @@ def test_a_smaller_cache_leaves_room_for_layers() -> None:
     assert sum(narrow.target.layers) > sum(wide.target.layers)
 
 
-def test_an_output_alone_on_a_card_is_possible() -> None:
+def test_an_output_alone_on_a_gpu_is_possible() -> None:
     found = place(TWO, MIDDLE, None, asking(gpu_layers=1, devices=("CUDA0",)))
     assert sum(found.target.layers) == 0

@@ -51,7 +51,7 @@ def test_a_pass_takes_as_long_as_reading_the_weights() -> None:
     assert read_s < seconds < 1.2 * read_s
 
 
-def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> None:
+def test_verifying_more_is_nearly_free_on_a_gpu_and_not_on_the_cpu() -> None:
     def growth(split: LayerSplit) -> float:
         return passes().take(split, 5, 8).seconds / passes().take(split, 1, 8).seconds
 
@@ -59,7 +59,7 @@ def test_verifying_more_is_nearly_free_on_a_card_and_not_on_the_processor() -> N
     assert growth(LayerSplit()) > 2
 
 
-def test_floats_verify_more_cheaply_than_quants_on_the_processor() -> None:
+def test_floats_verify_more_cheaply_than_quants_on_the_cpu() -> None:
     quant, floats = (
         passes(model(4, 32, quant=name)).take(LayerSplit(), 5, 8).seconds for name in ("Q4_K_M", "BF16")
     )
@@ -81,7 +81,7 @@ def test_every_boundary_between_devices_costs() -> None:
     assert 0 < split - whole < 1e-3
 
 
-def test_two_on_one_card_or_memory_take_turns() -> None:
+def test_two_on_one_gpu_or_memory_take_turns() -> None:
     def both(
         split: LayerSplit, draft: LayerSplit, where: Machine = TWO
     ) -> tuple[PredictedSpeed, PredictedSpeed]:
@@ -162,7 +162,7 @@ def test_what_stays_in_the_cores_own_caches_keeps_no_memory_busy() -> None:
     assert (set(few.busy), set(many.busy)) == ({"CPU"}, set())
 
 
-def test_the_logits_have_to_come_back_from_a_card() -> None:
+def test_the_logits_have_to_come_back_from_a_gpu() -> None:
     def seconds(width: int) -> float:
         where = in_slots(generation=4, width=width)
         return passes(where=where).take(LayerSplit(("CUDA0",), (32,)), 2, 1).seconds

@@ -19,7 +19,7 @@ from tests.hardware.cards import CPU, GIB, GTX_1060, PROCESSOR, RTX_3090, FakeLi
 TWO = look_through(FakeLibrary(GTX_1060, RTX_3090))
 
 
-def test_this_machine_has_a_processor() -> None:
+def test_this_machine_has_a_cpu() -> None:
     sight = look()
     (cpu,) = [device for device in sight.machine.devices if device.kind == "cpu"]
     assert cpu.id == "CPU"
@@ -31,7 +31,7 @@ def test_this_machine_has_a_processor() -> None:
     assert cpu.features
 
 
-def test_cards_are_matched_by_their_place_whatever_their_order() -> None:
+def test_gpus_are_matched_by_their_place_whatever_their_order() -> None:
     machine = describe(found(cuda(0, "0000:c1:00.0"), cuda(1, "0000:01:00.0"), CPU), TWO, PROCESSOR, {})
     first, second, cpu = machine.devices
     assert (first.id, first.name, first.drives_display) == ("CUDA0", "NVIDIA GeForce RTX 3090", True)
@@ -41,12 +41,12 @@ def test_cards_are_matched_by_their_place_whatever_their_order() -> None:
     assert (cpu.id, cpu.cores, cpu.memory_free) == ("CPU", 8, 48 * GIB)
 
 
-def test_a_card_without_a_place_on_the_bus_is_known_by_its_own_name() -> None:
+def test_a_gpu_without_a_place_on_the_bus_is_known_by_its_own_name() -> None:
     machine = describe(found(cuda(0), cuda(1), CPU), TWO, PROCESSOR, {})
     assert [device.name for device in machine.devices[:2]] == ["a card", "a card"]
 
 
-def test_another_numbering_than_that_of_nvidia_smi_is_told() -> None:
+def test_another_numbering_than_that_of_nvidia_smi_is_reported() -> None:
     environment = {"CUDA_VISIBLE_DEVICES": "1"}
     machine = describe(found(cuda(0, "0000:c1:00.0"), CPU), TWO, PROCESSOR, environment)
     assert machine.notes == ("CUDA0 is number 1 of nvidia-smi, because CUDA_VISIBLE_DEVICES is 1",)
@@ -54,7 +54,7 @@ def test_another_numbering_than_that_of_nvidia_smi_is_told() -> None:
     assert plain.notes == ()
 
 
-def test_without_the_driver_a_card_is_what_llama_cpp_says() -> None:
+def test_without_the_driver_a_gpu_is_what_llama_cpp_says() -> None:
     broken = Cards(trouble="NVIDIA's driver does not answer (mismatch)")
     machine = describe(found(cuda(0, "0000:01:00.0"), CPU), broken, PROCESSOR, {})
     card, _ = machine.devices
@@ -63,13 +63,13 @@ def test_without_the_driver_a_card_is_what_llama_cpp_says() -> None:
     assert "mismatch" in note
 
 
-def test_a_card_of_another_maker_needs_no_driver_of_nvidia() -> None:
+def test_a_gpu_of_another_maker_needs_no_driver_of_nvidia() -> None:
     radeon = BackendDevice("Vulkan0", "Radeon", "gpu", 8 * GIB, 8 * GIB, "0000:03:00.0", "Vulkan")
     machine = describe(found(radeon, CPU), Cards(trouble="no driver"), PROCESSOR, {})
     assert (machine.devices[0].name, machine.notes) == ("Radeon", ())
 
 
-def test_one_card_by_two_names_counts_once_and_an_accelerator_not_at_all() -> None:
+def test_one_gpu_by_two_names_counts_once_and_an_accelerator_not_at_all() -> None:
     same = replace(cuda(0, "0000:c1:00.0"), name="Vulkan0", backend="Vulkan")
     blas = replace(CPU, name="BLAS", kind="accel")
     machine = describe(found(cuda(0, "0000:c1:00.0"), same, blas, CPU), Cards(), PROCESSOR, {})
@@ -82,7 +82,7 @@ def test_apple_graphics_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     assert describe(found(metal, CPU), Cards(), PROCESSOR, {}).devices[0].kind == "integrated"
 
 
-def test_a_card_that_the_build_cannot_use_is_a_note() -> None:
+def test_a_gpu_that_the_build_cannot_use_is_a_note() -> None:
     (note,) = describe(found(CPU), TWO, PROCESSOR, {}).notes
     assert note.startswith("this build of llama.cpp does not use the NVIDIA GeForce GTX 1060")
 
@@ -96,7 +96,7 @@ def answers(*values: object, dies: bool) -> object:
     return values_of
 
 
-def test_a_driver_that_dies_leaves_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_dies_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "values_of", answers(dies=True))
     machine = look().machine
     assert [device.id for device in machine.devices] == ["CPU"]
@@ -255,5 +255,5 @@ def test_without_limits_everything_may_be_used(tmp_path: Path) -> None:
     assert seen.devices[0].memory_total == psutil.virtual_memory().total
 
 
-def test_nothing_found_is_a_processor_still() -> None:
+def test_nothing_found_is_a_cpu_still() -> None:
     assert [device.id for device in describe(BackendReport(), Cards(), PROCESSOR, {}).devices] == ["CPU"]

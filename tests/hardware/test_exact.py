@@ -164,7 +164,7 @@ def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: P
 
 
 @pytest.mark.slow
-def test_what_cannot_be_opened_is_said_in_one_line(tmp_path: Path) -> None:
+def test_what_cannot_be_opened_is_reported_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file") as refused:
         exact(ModelOptions(path=tmp_path / "none.gguf"))
     assert refused.value.hint

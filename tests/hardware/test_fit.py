@@ -70,7 +70,7 @@ def test_what_fits_is_let_through() -> None:
     check_fit([DeviceNeed("CUDA0", 7 * GIB, GIB // 4, 0), DeviceNeed("CPU", GIB, 0, 0)], machine(8))
 
 
-def test_the_usual_reserve_counts() -> None:
+def test_the_default_reserve_counts() -> None:
     with pytest.raises(UserError, match=r"CUDA0 has 8\.0 GiB free, 0\.5 GiB of it in reserve, and 7\.8 GiB"):
         check_fit([DeviceNeed("CUDA0", 7 * GIB, 3 * GIB // 4, 0)], machine(8))
     with pytest.raises(UserError, match=r"CPU has 8\.0 GiB free, 0\.8 GiB of it in reserve"):
@@ -111,11 +111,11 @@ def test_ways_that_lead_nowhere_are_not_named() -> None:
     assert "take a context" not in refusal(on_card(8192), machine(4)).hint
 
 
-def test_a_card_without_room_for_a_single_layer_is_left_out() -> None:
+def test_a_gpu_without_room_for_a_single_layer_is_left_out() -> None:
     assert "(-ngl 0)" in refusal(on_card(8192), machine(0.6)).hint
 
 
-def test_the_quant_that_a_model_has_is_no_way_out() -> None:
+def test_the_quant_that_a_model_has_is_not_a_way_out() -> None:
     [(first, request)] = on_card(8192)
     wider = replace(first, parameters=int(first.parameters * 8.5 / 8.6))
     [need] = [need for need in estimate(wider, request) if need.device == "CUDA0"]
@@ -133,7 +133,7 @@ def test_all_short_devices_are_named() -> None:
     assert 0 < count < 33
 
 
-def test_memory_that_card_and_processor_share_is_counted_once() -> None:
+def test_memory_that_gpu_and_cpu_share_is_counted_once() -> None:
     both = machine(16, memory=16)
     shared = Machine((replace(both.devices[0], kind="integrated"), both.devices[1]))
     needs = [DeviceNeed("CUDA0", 9 * GIB, 0, 0), DeviceNeed("CPU", 6 * GIB, 0, 0)]
@@ -167,7 +167,7 @@ def test_reserves(text: str, wanted: tuple[tuple[str, int], ...]) -> None:
     "text",
     ["", "1GiB", "0=", "0=much", "=1GiB", "0=1GiB,0=2GiB", "0=1XB", "0=-1", "0=1e400", f"0={10**400}"],
 )
-def test_what_is_no_reserve(text: str) -> None:
+def test_what_is_not_a_reserve(text: str) -> None:
     with pytest.raises(UserError) as refused:
         parse_reserve(text)
     assert refused.value.hint

@@ -163,7 +163,7 @@ def test_a_driver_that_dies_costs_one_figure_and_is_a_note(bench: Bench) -> None
     assert note == "the memory of CUDA0 could not be measured: the probing process ended: SIGABRT"
 
 
-def test_measuring_that_cannot_even_begin_is_told_for_everything(bench: Bench) -> None:
+def test_measuring_that_cannot_even_begin_is_reported_for_everything(bench: Bench) -> None:
     def failing(work: Sequence[BandwidthJob]) -> Iterator[Measured]:
         yield from bench.answers(work[:0])
         raise EngineError("llama-cpp-python cannot be loaded")
@@ -181,7 +181,7 @@ def test_measuring_can_be_stopped() -> None:
         measure_rates(SEEN, on_progress=lambda fraction: fraction < 0.4)
 
 
-def test_a_slow_card_is_judged(bench: Bench) -> None:
+def test_a_slow_gpu_is_judged(bench: Bench) -> None:
     bench.child = lambda work: iter([MemoryRate("CUDA0", 100e9)])
     assert "11% of the 936 GB/s" in measure_rates(SEEN).notes[0]
 
@@ -216,7 +216,7 @@ def test_free_memory_is_never_that_of_an_earlier_day(bench: Bench, monkeypatch: 
     ],
     ids=["driver", "llama-cpp-python", "a card less", "another slot"],
 )
-def test_a_changed_machine_is_measured_anew(
+def test_a_changed_machine_is_measured_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: DetectedMachine
 ) -> None:
     known_machine()
@@ -239,7 +239,7 @@ def test_a_changed_machine_is_measured_anew(
         lambda text: text.replace('"read"', '"reed"'),
     ],
 )
-def test_a_damaged_file_is_measured_anew(bench: Bench, damage: Callable[[str], str]) -> None:
+def test_a_damaged_file_is_measured_again(bench: Bench, damage: Callable[[str], str]) -> None:
     known_machine()
     path = machine.kept_file()
     whole = path.read_text()

@@ -37,7 +37,7 @@ def by_device(shape: ModelShape, request: MemoryRequest) -> dict[str, DeviceNeed
     return {need.device: need for need in estimate(shape, request)}
 
 
-def test_a_card_that_holds_everything_leaves_the_table_to_the_processor(dense: ModelShape) -> None:
+def test_a_gpu_that_holds_everything_leaves_the_table_to_the_cpu(dense: ModelShape) -> None:
     needs = by_device(dense, MemoryRequest(LayerSplit(("CUDA0",), (6,)), 2048))
     assert needs["CPU"].weights == dense.input_bytes
     assert needs["CPU"].cache == 0
@@ -45,7 +45,7 @@ def test_a_card_that_holds_everything_leaves_the_table_to_the_processor(dense: M
     assert needs["CUDA0"].weights == dense.weight_bytes - dense.input_bytes
 
 
-def test_the_first_layers_stay_with_the_processor(dense: ModelShape) -> None:
+def test_the_first_layers_stay_with_the_cpu(dense: ModelShape) -> None:
     alone = by_device(dense, MemoryRequest(LayerSplit(), 2048))["CPU"]
     needs = by_device(dense, MemoryRequest(LayerSplit(("CUDA0", "CUDA1"), (1, 2)), 2048))
     layer = dense.layers[0].weight_bytes
@@ -56,13 +56,13 @@ def test_the_first_layers_stay_with_the_processor(dense: ModelShape) -> None:
     assert sum(need.weights for need in needs.values()) == alone.weights
 
 
-def test_a_table_that_is_also_the_output_is_on_the_card_once_more(tied: ModelShape) -> None:
+def test_a_table_that_is_also_the_output_is_on_the_gpu_once_more(tied: ModelShape) -> None:
     alone = by_device(tied, MemoryRequest(LayerSplit(), 2048))["CPU"]
     needs = by_device(tied, MemoryRequest(LayerSplit(("CUDA0",), (6,)), 2048))
     assert sum(need.weights for need in needs.values()) == alone.weights + tied.input_bytes
 
 
-def test_the_output_alone_with_the_processor(dense: ModelShape, tied: ModelShape) -> None:
+def test_the_output_alone_with_the_cpu(dense: ModelShape, tied: ModelShape) -> None:
     for shape in (dense, tied):
         there = by_device(shape, MemoryRequest(LayerSplit(("RPC0",), (6,)), 2048))
         needs = by_device(shape, MemoryRequest(LayerSplit(("RPC0",), (6,), output_at_home=True), 2048))
@@ -73,7 +73,7 @@ def test_the_output_alone_with_the_processor(dense: ModelShape, tied: ModelShape
         assert needs["CPU"].compute > there["CPU"].compute
 
 
-def test_the_output_alone_on_a_card(dense: ModelShape) -> None:
+def test_the_output_alone_on_a_gpu(dense: ModelShape) -> None:
     needs = by_device(dense, MemoryRequest(LayerSplit(("CUDA0",), (0,)), 2048))
     assert needs["CUDA0"].weights == dense.output_bytes
     assert needs["CUDA0"].cache == 0
@@ -130,7 +130,7 @@ ON_TWO_CARDS = [
 
 
 @pytest.mark.parametrize(("name", "layers", "context", "micro_batch", "taken"), ON_TWO_CARDS)
-def test_a_model_split_over_cards_takes_what_llama_cpp_took(
+def test_a_model_split_over_gpus_takes_what_llama_cpp_took(
     name: str,
     layers: tuple[int, ...],
     context: int,

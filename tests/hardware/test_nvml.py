@@ -13,7 +13,7 @@ from localspec.hardware.nvml import look_through
 from tests.hardware.cards import GTX_1060, RTX_3090, FakeLibrary
 
 
-def test_a_card_is_described() -> None:
+def test_a_gpu_is_described() -> None:
     library = FakeLibrary(RTX_3090)
     cards = look_through(library)
     (card,) = cards.cards
@@ -33,7 +33,7 @@ def test_the_possible_rate_is_that_of_the_data_sheet() -> None:
     assert card.device.theoretical_rate == pytest.approx(936e9, rel=0.001)
 
 
-def test_programs_on_the_card_are_named_and_the_hungriest_comes_first() -> None:
+def test_programs_on_the_gpu_are_named_and_the_hungriest_comes_first() -> None:
     (card,) = look_through(FakeLibrary(RTX_3090)).cards
     assert card.device.users == (
         DeviceUser(4_000_001, "ollama", 300 * 2**20),
@@ -41,7 +41,7 @@ def test_programs_on_the_card_are_named_and_the_hungriest_comes_first() -> None:
     )
 
 
-def test_the_probe_itself_is_no_user() -> None:
+def test_the_probe_itself_is_not_a_user() -> None:
     me = [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1)]
     (card,) = look_through(FakeLibrary(GTX_1060 | {"ComputeRunningProcesses": me})).cards
     assert card.device.users == ()
@@ -63,7 +63,7 @@ def test_the_probe_itself_is_no_user() -> None:
         *(({"MaxClockInfo": told}, "theoretical_rate") for told in (0, -1, 2**32 - 1)),
     ],
 )
-def test_a_number_that_no_card_has_is_unknown(answers: dict[str, object], field: str) -> None:
+def test_a_number_that_no_gpu_has_is_unknown(answers: dict[str, object], field: str) -> None:
     (card,) = look_through(FakeLibrary(RTX_3090 | answers)).cards
     (whole,) = look_through(FakeLibrary(RTX_3090)).cards
     assert getattr(card.device, field) is None
@@ -72,7 +72,7 @@ def test_a_number_that_no_card_has_is_unknown(answers: dict[str, object], field:
 
 
 @pytest.mark.parametrize("told", [(255, 255), (0, 0), (-1, 2), (2**31, 0), (8,), "86", None, ("8", "6")])
-def test_a_capability_that_no_card_has_is_unknown(told: object) -> None:
+def test_a_capability_that_no_gpu_has_is_unknown(told: object) -> None:
     (card,) = look_through(FakeLibrary(RTX_3090 | {"CudaComputeCapability": told})).cards
     assert card.capability == 0
 
@@ -101,13 +101,13 @@ def test_a_driver_that_answers_nothing_leaves_nothing_known() -> None:
     assert (card.device.name, card.device.users, card.device.theoretical_rate) == ("", (), None)
 
 
-def test_a_lost_card_does_not_hide_the_others() -> None:
+def test_a_lost_gpu_does_not_hide_the_others() -> None:
     lost, fine = look_through(FakeLibrary(GTX_1060, RTX_3090, broken=("card 0",))).cards
     assert lost.device == nvml.UNKNOWN
     assert fine.device.name == "NVIDIA GeForce RTX 3090"
 
 
-def test_a_broken_driver_is_told_in_its_own_words() -> None:
+def test_a_broken_driver_is_reported_in_its_own_words() -> None:
     cards = look_through(FakeLibrary(RTX_3090, broken=("nvmlInit",)))
     assert cards.cards == ()
     assert cards.trouble == "NVIDIA's driver does not answer (Driver/library version mismatch)"
@@ -121,7 +121,7 @@ def test_a_driver_that_cannot_count_is_broken() -> None:
     assert look_through(Uncountable()).trouble == "NVIDIA's driver does not answer (no)"
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvml, "_is_installed", lambda: True)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     assert "nvidia-ml-py cannot be used" in nvml.look().trouble

@@ -45,7 +45,7 @@ def told(placement: Placement, *words: str) -> bool:
     return any(all(word in reason for word in words) for reason in placement.reasons)
 
 
-def test_one_big_card_holds_both_and_they_take_turns() -> None:
+def test_one_big_gpu_holds_both_and_they_take_turns() -> None:
     found = assignments(machine((card(0, 24), 900)), LARGE, SMALL)
     assert (found.target.devices, found.target.layers) == (("CUDA0",), (64,))
     assert found.draft is not None
@@ -55,7 +55,7 @@ def test_one_big_card_holds_both_and_they_take_turns() -> None:
     assert told(found, "with the target", "work alternately")
 
 
-def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
+def test_what_a_small_gpu_cannot_hold_stays_with_the_cpu() -> None:
     found = assignments(machine((card(0, 12), 360)), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert 25 < sum(found.target.layers) < 45
@@ -64,7 +64,7 @@ def test_what_a_small_card_cannot_hold_stays_with_the_processor() -> None:
     assert told(found, f"{sum(found.target.layers)} of 64 layers", "on the CPU")
 
 
-def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
+def test_the_draft_sits_on_the_smaller_gpu_and_works_ahead() -> None:
     found = assignments(machine((card(0, 24), 900), (card(1, 8), 300)), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert found.draft is not None
@@ -81,14 +81,14 @@ def test_the_draft_sits_on_the_smaller_card_and_works_ahead() -> None:
     assert shared.reason == "slower"
 
 
-def test_the_order_of_the_cards_does_not_matter() -> None:
+def test_the_order_of_the_gpus_does_not_matter() -> None:
     found = assignments(machine((card(0, 8), 300), (card(1, 24), 900)), LARGE, SMALL)
     assert found.target.devices == ("CUDA1",)
     assert found.draft is not None
     assert found.draft.devices == ("CUDA0",)
 
 
-def test_two_equal_cards_share_a_target_that_neither_holds() -> None:
+def test_two_equal_gpus_share_a_target_that_neither_holds() -> None:
     found = assignments(machine((card(0, 24), 900), (card(1, 24), 900)), HUGE, SMALL)
     assert sorted(found.target.devices) == ["CUDA0", "CUDA1"]
     assert sum(found.target.layers) == 80
@@ -96,7 +96,7 @@ def test_two_equal_cards_share_a_target_that_neither_holds() -> None:
     assert told(found, "the target needs", "is split")
 
 
-def test_three_unequal_cards_fill_from_the_fastest() -> None:
+def test_three_unequal_gpus_fill_from_the_fastest() -> None:
     where = machine((card(0, 8), 250), (card(1, 24), 900), (card(2, 16), 500))
     found = assignments(where, HUGE, SMALL)
     layers = dict(zip(found.target.devices, found.target.layers, strict=True))
@@ -107,7 +107,7 @@ def test_three_unequal_cards_fill_from_the_fastest() -> None:
     assert (without_last.tokens_per_s or 0) < (found.tokens_per_s or 0)
 
 
-def test_a_slow_card_and_many_cores_draft_on_the_processor() -> None:
+def test_a_slow_gpu_and_many_cores_draft_on_the_cpu() -> None:
     found = assignments(machine((card(0, 24), 300), processor=cpu(60, 32), rate=120), LARGE, SMALL)
     assert found.target.devices == ("CUDA0",)
     assert found.draft is not None
@@ -116,7 +116,7 @@ def test_a_slow_card_and_many_cores_draft_on_the_processor() -> None:
     assert (found.target.threads, found.draft.threads) == (1, 31)
 
 
-def test_without_cards_a_bulky_draft_takes_turns() -> None:
+def test_without_gpus_a_bulky_draft_takes_turns() -> None:
     found = assignments(machine(), MIDDLE, SMALL)
     assert found.target.devices == ()
     assert found.draft is not None
@@ -126,7 +126,7 @@ def test_without_cards_a_bulky_draft_takes_turns() -> None:
     assert told(found, "they work alternately")
 
 
-def test_without_cards_cores_are_split_where_the_draft_stays_in_the_caches() -> None:
+def test_without_gpus_cores_are_split_where_the_draft_stays_in_the_caches() -> None:
     target = model(0.2, 8, width=512, vocabulary=4096, quant="BF16")
     # many thin layers: cores mostly wait for each other, which more of them do not shorten
     draft = replace(TINY, layers=(replace(TINY.layers[0], weight_bytes=2**18, read_bytes=2**18),) * 48)
@@ -144,7 +144,7 @@ def test_apple_memory_is_counted_once_and_gives_nothing_for_working_at_once() ->
         assignments(apple(16), LARGE, SMALL)
 
 
-def test_a_card_that_drives_a_display_keeps_more_free() -> None:
+def test_a_gpu_that_drives_a_display_keeps_more_free() -> None:
     target = model(5.8, 32)
     silent = assignments(machine((card(0, 8), 360)), target, None)
     busy = assignments(machine((card(0, 8, display=True), 360)), target, None)
@@ -154,7 +154,7 @@ def test_a_card_that_drives_a_display_keeps_more_free() -> None:
     assert told(busy, "1.0 GiB of it reserved")
 
 
-def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
+def test_a_smaller_context_worth_its_speed_is_taken_and_reported() -> None:
     where = machine((card(0, 8), 360))
     target = model(6.2, 32)
     found = assignments(where, target, None)
@@ -165,7 +165,7 @@ def test_a_smaller_context_worth_its_speed_is_taken_and_told() -> None:
     assert sum(asked.target.layers) < 32
 
 
-def test_what_fits_nowhere_is_refused_with_numbers_and_three_ways_out() -> None:
+def test_what_fits_nowhere_is_rejected_with_numbers_and_three_ways_out() -> None:
     with pytest.raises(UserError) as refused:
         assignments(machine((card(0, 8), 360), processor=cpu(8)), HUGE, SMALL)
     assert "does not fit" in refused.value.message
@@ -194,7 +194,7 @@ def test_a_draft_that_does_not_pay_sits_ready() -> None:
     assert told(found, "ready if measured costs favour it")
 
 
-def test_what_the_draft_s_file_tells_of_its_acceptance_counts() -> None:
+def test_what_the_draft_s_file_reports_of_its_acceptance_counts() -> None:
     here = machine((card(0, 24), 900), (card(1, 12), 360))
     unknown, poor, good = (
         place(here, LARGE, replace(SMALL, acceptance=share), asking()) for share in (None, 0.1, 0.95)
@@ -212,7 +212,7 @@ def test_without_a_draft_decoding_is_plain() -> None:
 
 
 @pytest.mark.parametrize(("target", "draft"), [(recurrent(4, 32), SMALL), (MIDDLE, recurrent(0.4, 28))])
-def test_models_with_a_running_state_speculate(target: ModelShape, draft: ModelShape) -> None:
+def test_models_with_a_recurrent_state_speculate(target: ModelShape, draft: ModelShape) -> None:
     found = assignments(machine((card(0, 24), 900)), target, draft)
     assert found.draft is not None
     assert found.mode != "off"
@@ -226,7 +226,7 @@ def test_a_draft_without_room_stays_closed() -> None:
     assert any("does not fit: CPU has" in other.reason for other in found.rejected)
 
 
-def test_a_rate_that_nobody_measured_is_told() -> None:
+def test_a_rate_that_no_one_measured_is_reported() -> None:
     where = machine((card(0, 24), 900))
     bare = replace(where, rates=(), devices=(replace(where.devices[0], theoretical_rate=1e12), cpu()))
     found = assignments(bare, LARGE, SMALL)
@@ -246,14 +246,14 @@ def test_a_device_that_could_not_be_measured_is_neither_believed_in_nor_to_be_me
     assert found.tokens_per_s < 1.2 * 50e9 / SMALL.weight_bytes  # at 250 GB/s it would be 430
 
 
-def test_a_slow_card_that_is_named_holds_the_model_all_the_same() -> None:
+def test_a_slow_gpu_that_is_named_holds_the_model_all_the_same() -> None:
     where = machine((card(0, 24), 1), (card(1, 24), 1))
     for names in (("CUDA0",), ("CUDA0", "CUDA1")):
         assert assignments(where, SMALL, None, asking(devices=names)).target.devices
     assert not assignments(where, SMALL, None).target.devices
 
 
-def test_a_slow_rate_is_told_with_its_decimal() -> None:
+def test_a_slow_rate_is_reported_with_its_decimal() -> None:
     where = machine((card(0, 24), 900))
     slow = replace(where, rates=where.rates[1:], devices=(replace(card(0, 24), theoretical_rate=1e9), cpu()))
     constraints = asking(devices=("CUDA0",), gpu_layers=99)

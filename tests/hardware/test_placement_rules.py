@@ -184,7 +184,7 @@ def check_flags(
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_usual_context_shrinks_only_for_room_or_speed(seed: int) -> None:
+def test_the_default_context_shrinks_only_for_room_or_speed(seed: int) -> None:
     where, target, draft = invented(Random(seed))
     found = placed(where, target, draft, 0)
     if found is None:
@@ -214,7 +214,7 @@ USUAL = asking(context=4096)
 
 
 @pytest.mark.parametrize("draft", [None, model(0.5, 24, width=1024)])
-def test_behind_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None) -> None:
+def test_after_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None) -> None:
     slow, fast = (place(beside(link, 3e-3), WIDE, draft, USUAL) for link in (12e6, 12e9))
     assert slow.target.output_at_home
     assert not fast.target.output_at_home
@@ -227,14 +227,14 @@ def test_behind_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None
     assert not any("output" in reason for reason in fast.reasons)
 
 
-def test_beside_the_output_alone_a_draft_gets_half_of_the_cores() -> None:
+def test_next_to_the_output_alone_a_draft_gets_half_of_the_cores() -> None:
     search = PlacementSearch(beside(12e6, 3e-3), (WIDE, model(0.5, 24, width=1024)), USUAL)
     for at_home, together in ((False, (1, 7)), (True, (4, 4))):
         split = LayerSplit(("RPC0",), (48,), at_home)
         assert search.threads(split, LayerSplit()).together == together
 
 
-def test_the_output_goes_to_a_card_that_is_here() -> None:
+def test_the_output_goes_to_a_gpu_that_is_here() -> None:
     found = place(beside(12e6, 3e-3, (card(0, 6), 400)), WIDE, None, USUAL).target
     assert found.devices == ("RPC0", "CUDA0")
     assert not found.output_at_home
@@ -254,7 +254,7 @@ def test_without_the_output_more_layers_fit_there() -> None:
     assert place(where, shape, None, USUAL).target.layers == (most[True],)
 
 
-def test_a_processor_that_is_there_is_not_taken_for_a_card() -> None:
+def test_a_cpu_that_is_there_is_not_taken_for_a_gpu() -> None:
     def gain(further: float) -> float:
         there = replace(beside(1e9, 3e-4).rates[0], further=further)
         where = beside(1e9, 3e-4)

@@ -21,7 +21,7 @@ def test_the_draft_has_room_for_its_branches() -> None:
     assert found.memory_request(MIDDLE, HERE, 4096).sequences == 1
 
 
-def test_a_draft_on_the_processor_does_without_flash_attention_where_it_can() -> None:
+def test_a_draft_on_the_cpu_does_without_flash_attention_where_it_can() -> None:
     assert search().memory_request(SMALL, HERE, 4096).flash_attention is False
     assert search().memory_request(SMALL, ON_CARD, 4096).flash_attention is None
     assert search().memory_request(MIDDLE, HERE, 4096).flash_attention is None

@@ -105,7 +105,7 @@ def test_both_models_at_once_are_measured_where_drafting_ahead_may_be_fastest(
 
 
 @pytest.mark.parametrize("limit_s", [0.0, WAIT_S])
-def test_what_takes_too_long_before_leaving_is_given_up(
+def test_what_takes_too_long_before_leaving_is_dropped(
     demo_target_q8: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float
 ) -> None:
     options = ModelOptions(demo_target_q8, context=256, threads=1)
@@ -153,7 +153,7 @@ def test_a_question_ends_the_measurement(fresh: Runtime, monkeypatch: pytest.Mon
     assert answer(fresh, request)[0] == expected
 
 
-def test_the_draft_model_does_not_read_the_prompt_beside_the_target_on_one_processor(
+def test_the_draft_model_does_not_read_the_prompt_next_to_the_target_on_one_cpu(
     fresh: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft, seen = fresh._contexts.draft, list[str]()

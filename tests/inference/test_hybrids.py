@@ -62,7 +62,7 @@ def test_every_answer_is_that_of_plain_decoding(pair: Pair, mode: str) -> None:
 @pytest.mark.parametrize(
     ("pair", "mode"), [(pair, modes[-1]) for pair, modes in MODES_OF.items()], indirect=["pair"]
 )
-def test_conversations_in_turn_are_not_read_again(
+def test_conversations_alternately_are_not_read_again(
     pair: Pair, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, plain = pair

@@ -69,7 +69,7 @@ class OpenModelsContract:
         assert events[-1].reason == "cancelled"
         assert text_of(list(models.generate(asking(max_tokens=3))))
 
-    def test_a_prompt_beyond_the_context_is_refused_before_the_first_event(self, models: OpenModels) -> None:
+    def test_a_prompt_beyond_the_context_is_rejected_before_the_first_event(self, models: OpenModels) -> None:
         long = Request("word " * models.target.context, GREEDY, EngineSettings(mode="off"), 5)
         with pytest.raises(ContextFullError):
             next(models.generate(long))
@@ -91,7 +91,7 @@ class OpenModelsContract:
 class SharedModelsContract(OpenModelsContract):
     """What `SharedModels` promises besides."""
 
-    def test_a_paused_answer_goes_on_where_it_stopped(self, models: SharedModels) -> None:
+    def test_a_paused_answer_continues_where_it_stopped(self, models: SharedModels) -> None:
         whole = text_of(list(models.generate(asking())))
         first: list[GenerationEvent] = []
         for event in models.generate(asking()):

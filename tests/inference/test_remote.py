@@ -170,14 +170,14 @@ def test_every_shell_passes_on_what_comes_as_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("shell")
-def test_a_program_that_is_not_there_is_told_whatever_the_shell() -> None:
+def test_a_program_that_is_not_there_is_reported_whatever_the_shell() -> None:
     with pytest.raises(UserError, match="`nowhere-there` cannot be run on tower"):
         RemoteModels("tower", [], "nowhere-there")
     with pytest.raises(UserError, match="`nowhere-there` cannot be run on tower"):
         run_there("tower", [], "nowhere-there", has_terminal=False)
 
 
-def test_all_that_a_failing_program_said_is_told(tmp_path: Path) -> None:
+def test_all_that_a_failing_program_said_is_reported(tmp_path: Path) -> None:
     program = tmp_path / "fails"
     program.write_text("#!/bin/sh\necho 'no disk is there' >&2\necho ' ^' >&2\nexit 3\n")
     program.chmod(0o700)
@@ -241,7 +241,7 @@ def test_a_port_that_others_have_is_left_for_another(demo_target: Path) -> None:
         (" ", [], PROGRAM, r"is not a machine"),
     ],
 )
-def test_what_keeps_models_from_opening_there_is_told_in_one_line(
+def test_models_that_fail_to_open_there_are_reported_in_one_line(
     host: str, words: list[str], program: str, told: str
 ) -> None:
     with pytest.raises(UserError, match=told) as caught:

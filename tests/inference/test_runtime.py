@@ -153,7 +153,7 @@ def test_a_prompt_that_is_too_long_says_by_how_much(alone: Runtime) -> None:
 @pytest.mark.parametrize(
     "prompt", ["the sea " * 10**6, (Message("user", "the sea " * 10**6),)], ids=["text", "conversation"]
 )
-def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
+def test_a_prompt_that_cannot_fit_is_rejected_before_its_tokens_are_counted(
     alone: Runtime, prompt: str | tuple[Message, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[int] = []
@@ -169,7 +169,7 @@ def test_a_prompt_that_cannot_fit_is_refused_before_its_tokens_are_counted(
     assert sum(counted) < 1000
 
 
-def test_an_empty_prompt_is_refused(alone: Runtime) -> None:
+def test_an_empty_prompt_is_rejected(alone: Runtime) -> None:
     with pytest.raises(UserError, match="empty"):
         list(alone.generate(greedy(prompt="")))
 
@@ -211,7 +211,7 @@ def test_penalties_look_at_the_answer_alone(alone: Runtime) -> None:
     ],
     ids=lambda value: value.split("`")[1] if isinstance(value, str) else "",
 )
-def test_what_cannot_be_is_refused_by_name(alone: Runtime, change: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_is_rejected_by_name(alone: Runtime, change: dict[str, Any], words: str) -> None:
     request = replace(greedy(prompt="Hello"), **change)
     for generate in (alone.generate, alone.generate_tokens):
         with pytest.raises(UserError) as caught:
@@ -248,7 +248,7 @@ def test_a_draft_may_be_longer_than_one_call_can_judge(runtime: Runtime, mode: M
     assert answer(runtime, greedy(settings, max_tokens=400))[0] == expected
 
 
-def test_the_stop_string_that_ends_an_answer_is_told(runtime: Runtime) -> None:
+def test_the_stop_string_that_ends_an_answer_is_reported(runtime: Runtime) -> None:
     request = replace(greedy(), stop=("never", " "))
     assert end_of(list(runtime.generate(request))).stop_string == " "
     assert end_of(list(runtime.generate(greedy(max_tokens=2)))).stop_string is None
@@ -312,7 +312,7 @@ def test_settings_are_chosen_with_a_reason(runtime: Runtime, alone: Runtime) -> 
 
 
 @pytest.mark.parametrize("extra", [0, 40])
-def test_a_draft_model_of_another_family_is_refused(demo_target: Path, tmp_path: Path, extra: int) -> None:
+def test_a_draft_model_of_another_family_is_rejected(demo_target: Path, tmp_path: Path, extra: int) -> None:
     other = tiny.llama(tmp_path / "other.gguf", extra=extra)
     with pytest.raises(PairingError) as caught:
         Runtime.open(OpenPlan(ModelOptions(demo_target), ModelOptions(other)))
@@ -320,7 +320,7 @@ def test_a_draft_model_of_another_family_is_refused(demo_target: Path, tmp_path:
     assert "family" in caught.value.hint
 
 
-def test_vocabularies_that_differ_in_one_token_are_refused(tmp_path: Path) -> None:
+def test_vocabularies_that_differ_in_one_token_are_rejected(tmp_path: Path) -> None:
     one, other = tiny.llama(tmp_path / "one.gguf"), tiny.llama(tmp_path / "other.gguf", change=100)
     with pytest.raises(PairingError, match="token 100"):
         Runtime.open(OpenPlan(ModelOptions(one), ModelOptions(other)))
@@ -341,7 +341,7 @@ def test_loading_reports_progress_and_can_be_cancelled(demo_target: Path, demo_d
     assert 0.0 <= heard[0] < 0.5 < heard[-1] <= 1.0
 
 
-def test_a_missing_file_and_a_tiny_context_are_refused(demo_target: Path, tmp_path: Path) -> None:
+def test_a_missing_file_and_a_tiny_context_are_rejected(demo_target: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError):
         Runtime.open(OpenPlan(ModelOptions(demo_target), ModelOptions(tmp_path / "none.gguf")))
     with pytest.raises(UserError, match="too small"):

@@ -75,7 +75,7 @@ def test_costs_are_measured_by_the_first_program_alone(open_pair: Open, measured
 
 
 @pytest.mark.slow
-def test_another_way_of_opening_the_pair_is_measured_anew(
+def test_another_way_of_opening_the_pair_is_measured_again(
     open_pair: Open, measured: list[bool], demo_target: Path, demo_draft: Path
 ) -> None:
     one = ModelOptions(demo_target, context=256, threads=1)
@@ -189,7 +189,7 @@ def kept_costs() -> list[tuple[Points, Points]]:
 
 
 @pytest.mark.slow
-def test_a_card_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does_not(
+def test_a_gpu_that_compiles_at_every_first_call_is_chosen_for_as_one_that_does_not(
     open_cards: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_cards() as runtime:
@@ -249,7 +249,7 @@ def test_curves_that_make_no_sense_are_used_but_not_kept(
     assert kept_files() == []
 
 
-def test_both_measurements_are_told_of_cards(open_cards: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_measurements_are_reported_of_gpus(open_cards: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[bool] = []
 
     def noting(works: Callable[..., object]) -> Callable[..., object]:

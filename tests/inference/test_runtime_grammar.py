@@ -113,7 +113,7 @@ def test_scores_end_where_the_text_does(runtime: Runtime) -> None:
         (Request("a", grammar=Grammar("gbnf", "root ::= (")), "cannot be used"),
     ],
 )
-def test_what_cannot_be_is_refused_before_the_first_event(
+def test_what_cannot_be_is_rejected_before_the_first_event(
     runtime: Runtime, wrong: Request, said: str
 ) -> None:
     with pytest.raises(UserError, match=said):

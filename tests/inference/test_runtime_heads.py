@@ -103,7 +103,7 @@ def test_drafts_are_drawn_at_any_temperature(runtime: Runtime) -> None:
     assert 0 < end.summary.accepted < end.summary.drafted
 
 
-def test_a_trace_tells_what_a_head_thinks_that_knows_its_targets_states(runtime: Runtime) -> None:
+def test_a_trace_reports_what_a_head_thinks_that_knows_its_targets_states(runtime: Runtime) -> None:
     traced = trace(runtime, greedy(OFF, max_tokens=80))
     assert (traced.draft_ids[:, 0] == traced.tokens).mean() > 0.2
     assert answer(runtime, greedy(FORCED))[0] == answer(runtime, greedy(OFF))[0]

@@ -30,7 +30,7 @@ def test_a_pair_can_do_all_unless_the_draft_cannot_branch(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_models_with_a_running_state_are_a_pair(tmp_path: Path, mode: Mode) -> None:
+def test_models_with_a_recurrent_state_are_a_pair(tmp_path: Path, mode: Mode) -> None:
     target, draft = tiny.recurrent(tmp_path / "target.gguf"), tiny.recurrent(tmp_path / "draft.gguf")
     options = ModelOptions(target, threads=1, flash_attention=False)
     with Runtime.open(OpenPlan(options, replace(options, path=draft))) as runtime:
@@ -67,7 +67,7 @@ def test_a_cancel_reaches_both_models_at_work(demo_target: Path, demo_draft: Pat
     ("devices", "layers", "is_there"),
     [((), None, True), (None, None, False), (None, 4, True), (None, 5, False), (("CUDA0",), 0, True)],
 )
-def test_the_processor_computes_what_is_not_offloaded(
+def test_the_cpu_computes_what_is_not_offloaded(
     devices: tuple[str, ...] | None, layers: int | None, is_there: bool
 ) -> None:
     cards = () if devices == () or layers == 0 else ("CUDA0",)
@@ -82,7 +82,7 @@ def test_a_target_alone_does_without_drafts(demo_target: Path) -> None:
 
 
 @pytest.mark.slow
-def test_small_batches_are_no_hindrance(demo_target_q8: Path, demo_draft: Path) -> None:
+def test_small_batches_are_not_hindrance(demo_target_q8: Path, demo_draft: Path) -> None:
     options = ModelOptions(demo_target_q8, context=256, batch=4, micro_batch=4, threads=1)
     with Runtime.open(OpenPlan(options, replace(options, path=demo_draft))) as runtime:
         assert runtime.choose_settings()[0].mode in MODES

@@ -125,13 +125,13 @@ def test_measuring_plain_decoding_can_be_cancelled(runtime: Runtime, monkeypatch
     assert runtime.measure_plain() is not None
 
 
-def test_memory_is_told_of_the_processor(runtime: Runtime) -> None:
+def test_memory_is_reported_of_the_cpu(runtime: Runtime) -> None:
     (processor,) = runtime.memory()
     assert processor.device == "CPU"
     assert runtime.target.file_bytes < processor.used < processor.total
 
 
-def test_what_the_draft_model_does_meanwhile_is_told(runtime: Runtime) -> None:
+def test_what_the_draft_model_does_meanwhile_is_reported(runtime: Runtime) -> None:
     def rounds(settings: EngineSettings) -> list[RoundDone]:
         events = list(runtime.generate(greedy(settings, max_tokens=100)))
         return [event for event in events if isinstance(event, RoundDone)]

@@ -71,7 +71,7 @@ def anew(runtime: Runtime, request: Request) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, FORCED, SSD], ids=lambda settings: settings.mode)
-def test_conversations_in_turn_say_what_each_would_say_alone(
+def test_conversations_alternately_say_what_each_would_say_alone(
     runtime: Runtime, settings: EngineSettings
 ) -> None:
     talks, asked = list(HALVES), list[tuple[Request, str]]()
@@ -122,7 +122,7 @@ def in_pieces(runtime: Runtime, request: Request, between: Request | None) -> li
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [OFF, FORCED, SSD], ids=lambda settings: settings.mode)
-def test_a_paused_answer_goes_on_as_if_nothing_had_happened(
+def test_a_paused_answer_continues_as_if_nothing_had_happened(
     runtime: Runtime, settings: EngineSettings
 ) -> None:
     whole = anew(runtime, greedy(OFF, HALVES[0], 60))
@@ -149,7 +149,7 @@ def test_limits_hold_over_pauses(pair: Runtime, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_penalties_and_the_seed_go_on_over_pauses(pair: Runtime, temperature: float) -> None:
+def test_penalties_and_the_seed_continue_over_pauses(pair: Runtime, temperature: float) -> None:
     penalised = Sampling(temperature, repetition_penalty=1.3, frequency_penalty=0.5, penalty_window=400)
     request = replace(greedy(OFF, HALVES[0], 60), sampling=penalised)
     whole = anew(pair, request)
@@ -203,7 +203,7 @@ def test_a_pause_of_nothing_does_nothing(pair: Runtime) -> None:
     assert end_of(events).reason == "length"
 
 
-def test_a_paused_answer_can_be_given_up_but_not_resumed_twice(pair: Runtime) -> None:
+def test_a_paused_answer_can_be_dropped_but_not_resumed_twice(pair: Runtime) -> None:
     numbers = [paused(pair, greedy()) for _ in range(3)]
     assert len(set(numbers)) == 3
     pair.drop(numbers[0])

@@ -90,7 +90,7 @@ def test_a_limit_counts_the_tokens_of_all_modes(runtime: Runtime) -> None:
 
 
 @pytest.mark.usefixtures("losing")
-def test_sampled_answers_with_changes_of_mode_go_on_to_their_limit(runtime: Runtime) -> None:
+def test_sampled_answers_with_changes_of_mode_continue_to_their_limit(runtime: Runtime) -> None:
     request = Request(QUESTION, Sampling(temperature=1.3), AHEAD, 60, seed=5, steps_down=True)
     events = list(runtime.generate(request))
     assert changes_of(events)

@@ -76,7 +76,7 @@ def scored(events: list[GenerationEvent]) -> list[bytes]:
     return [score.data for event in events if isinstance(event, TokensScored) for score in event.scores]
 
 
-def test_a_prompt_that_opens_thinking_is_told_before_the_text(closes: Runtime, spells: Runtime) -> None:
+def test_a_prompt_that_opens_thinking_is_reported_before_the_text(closes: Runtime, spells: Runtime) -> None:
     for runtime, opening in ((closes, "<think>\n"), (spells, "[THINK]")):
         events = list(runtime.generate(request()))
         kinds = [type(event) for event in events]
@@ -98,7 +98,7 @@ def test_a_prompt_that_opens_thinking_is_told_before_the_text(closes: Runtime, s
         ("", "<think>\n"),
     ],
 )
-def test_an_answer_that_goes_on_may_be_inside_its_thinking(
+def test_an_answer_that_continues_may_be_inside_its_thinking(
     closes: Runtime, content: str, opening: str | None
 ) -> None:
     asked = replace(request(max_tokens=2), prompt=(*ASKED, Message("assistant", content)))
@@ -107,7 +107,7 @@ def test_an_answer_that_goes_on_may_be_inside_its_thinking(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_stop_strings_count_behind_the_thinking(closes: Runtime, mode: Mode) -> None:
+def test_stop_strings_count_after_the_thinking(closes: Runtime, mode: Mode) -> None:
     whole = text_of(list(closes.generate(request(mode))))
     thought, tag, answer = whole.partition("</think>")
     stop = next(letter for letter in answer.strip()[3:] if letter in thought)
@@ -124,7 +124,7 @@ def test_stop_strings_count_behind_the_thinking(closes: Runtime, mode: Mode) -> 
     ("question", "bias", "has_thought"),
     [("Hi", 10.0, True), ("Who are you?", 10.0, True), ("Who are you?", 11.0, True), ("Hi", 13.0, False)],
 )
-def test_a_grammar_begins_behind_the_thinking_in_every_mode(
+def test_a_grammar_begins_after_the_thinking_in_every_mode(
     closes: Runtime, question: str, bias: float, has_thought: bool
 ) -> None:
     def asked(mode: Mode) -> Request:

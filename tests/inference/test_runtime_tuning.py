@@ -162,14 +162,14 @@ def test_a_depth_beyond_the_context_is_cut(demo_target: Path) -> None:
         assert segment.draft_ids.shape == (len(segment.tokens), 0)
 
 
-def test_a_model_with_a_running_state_is_traced_and_measured(tmp_path: Path) -> None:
+def test_a_model_with_a_recurrent_state_is_traced_and_measured(tmp_path: Path) -> None:
     with Runtime.open(OpenPlan(ModelOptions(tiny.recurrent(tmp_path / "recurrent.gguf")))) as opened:
         assert len(trace(opened, greedy(prompt="abc", max_tokens=5)).tokens)
         assert {1, 2, 16} <= dict(call_costs(opened, WISH).verify).keys()
 
 
 @pytest.mark.parametrize("call", ["trace", "measure", "measure together"])
-def test_a_cancel_ends_it_and_leaves_nothing_behind(
+def test_a_cancel_ends_it_and_leaves_nothing_after(
     runtime: Runtime, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, _ = answer(runtime, greedy())

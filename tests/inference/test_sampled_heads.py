@@ -71,7 +71,7 @@ def test_sampled_tokens_follow_the_target(
     assert min(p_values(found)) > SIGNIFICANCE
 
 
-def test_drafts_that_are_believed_are_found_out(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_detects_unverified_drafts(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
         draft: Draft, target: Callable[[int], Distribution], acceptance: Acceptance, random: Uniforms
     ) -> VerifyOutcome:

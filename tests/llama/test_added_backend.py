@@ -39,7 +39,7 @@ def toy(folder: Path, api: int) -> Path:
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_backend_is_loaded_beside_those_of_the_build(
+def test_a_backend_is_loaded_next_to_those_of_the_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = toy(tmp_path, 2)
@@ -63,7 +63,7 @@ def test_the_configuration_names_a_backend_too_and_an_empty_variable_takes_it_ba
 
 
 @needs_compiler
-def test_a_backend_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_of_another_version_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GGML_BACKEND_PATH", str(toy(tmp_path, 1)))
     with pytest.raises(UserError, match=r"libtoy\.so: incompatible API version \(backend: 1, current: 2\)"):
         devices.look()
@@ -82,7 +82,7 @@ def test_a_path_that_is_none_is_one_line_in_every_verb(
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_library_is_told_with_the_setting_that_names_it() -> None:
+def test_a_file_that_is_not_a_library_is_reported_with_the_setting_that_names_it() -> None:
     (config_dir() / "config.toml").write_text("backend = 'notes.txt'")
     (config_dir() / "notes.txt").write_text("not a library")
     with pytest.raises(UserError, match=r"`backend` in .*config\.toml names cannot be loaded: .*notes\.txt"):

@@ -25,7 +25,7 @@ def device(name: str, kind: DeviceKind) -> BackendDevice:
         (("accel", "cpu"), []),
     ],
 )
-def test_cards_go_before_integrated_graphics(
+def test_gpus_go_before_integrated_graphics(
     monkeypatch: pytest.MonkeyPatch, there: tuple[DeviceKind, ...], used: list[str]
 ) -> None:
     found = tuple(device(str(number), kind) for number, kind in enumerate(there))
@@ -33,13 +33,13 @@ def test_cards_go_before_integrated_graphics(
     assert [each.name for each in backends.graphics()] == used
 
 
-def test_a_device_named_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_named_twice_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "devices", lambda: (device("CUDA0", "gpu"), device("CPU", "cpu")))
     with pytest.raises(UserError, match="named twice: CUDA0, CUDA0"):
         backends.device_array(("CUDA0", "CUDA0"))
 
 
-def test_free_memory_of_the_processor_is_what_programs_may_still_take(
+def test_free_memory_of_the_cpu_is_what_programs_may_still_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=123))

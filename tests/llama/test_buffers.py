@@ -21,12 +21,12 @@ def test_sizes_are_whole_rows() -> None:
         assert 0 < block.bytes <= 100_000
 
 
-def test_an_unknown_device_is_told() -> None:
+def test_an_unknown_device_is_reported() -> None:
     with pytest.raises(UserError, match="no device is called 'CUDA7'"):
         Buffers("CUDA7", SIZE)
 
 
-def test_memory_that_is_not_there_is_refused() -> None:
+def test_memory_that_is_not_there_is_rejected() -> None:
     with pytest.raises(EngineError, match="CPU has no space"):
         Buffers("CPU", 2**50)
 
@@ -43,7 +43,7 @@ def test_the_build_is_described() -> None:
     assert backends.version() == "0.3.36"
 
 
-def test_features_are_told_by_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_build_features_are_grouped_by_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     class Api:
         @staticmethod
         def llama_print_system_info() -> bytes:

@@ -134,7 +134,7 @@ def test_cancelling_one_context_leaves_the_other_alone(llama_model: Model, open_
         one.evaluate([1])
 
 
-def test_a_cancelled_recurrent_model_starts_anew(
+def test_a_cancelled_recurrent_model_starts_again(
     tiny_recurrent: object, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Model.open(ModelOptions(path=tiny_recurrent))  # type: ignore[arg-type]

@@ -50,7 +50,7 @@ def opened(card: Card, model: Model, open_context: OpenContext) -> Context:
     return card.computes(open_context(model, batch=512, micro_batch=512))
 
 
-def test_a_fast_card_soon_reads_whole_micro_batches(
+def test_a_fast_gpu_soon_reads_whole_micro_batches(
     card: Card, target_model: Model, open_context: OpenContext
 ) -> None:
     context = opened(card, target_model, open_context)
@@ -63,7 +63,7 @@ def test_a_fast_card_soon_reads_whole_micro_batches(
 
 
 @pytest.mark.slow
-def test_a_slow_card_reads_pieces_that_end_within_the_time_of_a_cancel(
+def test_a_slow_gpu_reads_pieces_that_end_within_the_time_of_a_cancel(
     card: Card, target_model: Model, open_context: OpenContext
 ) -> None:
     context = opened(card, target_model, open_context)
@@ -85,7 +85,7 @@ def test_a_slow_first_call_is_made_up_for(card: Card, target_model: Model, open_
     assert card.sizes == [64, 32, 64, 128, 256, 356]
 
 
-def test_what_the_processor_computes_too_is_read_as_asked(
+def test_what_the_cpu_computes_too_is_read_as_asked(
     card: Card, target_model: Model, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target_model, "_devices", ("a toy (Toy0)", "CPU"))
@@ -95,7 +95,7 @@ def test_what_the_processor_computes_too_is_read_as_asked(
     assert card.sizes == [512, 388]
 
 
-def test_a_call_unlike_any_before_that_takes_long_is_told_while_it_lasts(
+def test_a_call_unlike_any_before_that_takes_long_is_reported_while_it_lasts(
     card: Card, target_model: Model, open_context: OpenContext
 ) -> None:
     context = opened(card, target_model, open_context)
@@ -111,7 +111,7 @@ def test_a_call_unlike_any_before_that_takes_long_is_told_while_it_lasts(
     assert context.first_call_s() is None
 
 
-def test_the_very_first_call_is_told_and_the_processor_compiles_nothing(
+def test_the_very_first_call_is_reported_and_the_cpu_compiles_nothing(
     card: Card, target_model: Model, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = opened(card, target_model, open_context)

@@ -159,7 +159,7 @@ def test_truncate_and_evaluate_again(
     model.close()
 
 
-def test_a_full_context_is_refused_before_anything_is_read(
+def test_a_full_context_is_rejected_before_anything_is_read(
     llama_model: Model, open_context: OpenContext
 ) -> None:
     context = open_context(llama_model, context=50, sequences=2)

@@ -54,7 +54,7 @@ def test_types_of_the_kv_cache(target_model: Model, open_context: OpenContext, k
     assert np.corrcoef(found[0], plain[0])[0, 1] > 0.9
 
 
-def test_a_kv_cache_that_does_not_fit_is_refused_with_numbers(
+def test_a_kv_cache_that_does_not_fit_is_rejected_with_numbers(
     llama_model: Model, open_context: OpenContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     needed = kv_bytes(llama_model.header, 512)

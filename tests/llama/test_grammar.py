@@ -133,7 +133,7 @@ def test_a_closing_tag_that_is_taken_back_in_its_middle_leaves_nothing(
         assert told(here, text) == fresh[tuple(text)], text
 
 
-def test_behind_the_end_only_an_end_may_follow(model: Model, grammars: Grammars) -> None:
+def test_after_the_end_only_an_end_may_follow(model: Model, grammars: Grammars) -> None:
     constraint = grammars.constraint(Grammar("regex", "yes|no"), [7])
     yes = model.vocabulary.tokenize("yes")
     ends = sorted(model.end_tokens)
@@ -181,7 +181,7 @@ def test_a_grammar_begins_where_the_thinking_ends_however_that_is_spelled(
         assert allowed(constraint.copy(), [1, 2, *closing]) == begun
 
 
-def test_no_token_ends_the_thinking_with_more_than_blanks_behind_it() -> None:
+def test_no_token_ends_the_thinking_with_more_than_blanks_after_it() -> None:
     """The grammar would not see the rest; `pieces` are texts that real vocabularies hold."""
     pieces = [b"</", b"think", b">", b">{", b">\n\n", b"> <", b"k>x", b"hm", b"</think>", b"</think>{", b""]
     closing = ClosingTag("</think>", pieces)
@@ -198,7 +198,7 @@ def test_no_token_ends_the_thinking_with_more_than_blanks_behind_it() -> None:
     assert ClosingTag("</think>", pieces[:3]).mask(b"</think") is None
 
 
-def test_such_a_token_is_refused_where_it_would_end_the_thinking(model: Model, grammars: Grammars) -> None:
+def test_such_a_token_is_rejected_where_it_would_end_the_thinking(model: Model, grammars: Grammars) -> None:
     pieces = model.vocabulary.all_pieces()
     longer = {token for token, piece in enumerate(pieces) if piece[:1] == b">" and piece[1:].strip()}
     assert longer
@@ -209,7 +209,7 @@ def test_such_a_token_is_refused_where_it_would_end_the_thinking(model: Model, g
     assert constraint.mask(model.vocabulary.tokenize("hm</thin")) is None
 
 
-def test_masks_in_and_behind_thinking_depend_on_the_text_alone(model: Model, grammars: Grammars) -> None:
+def test_masks_in_and_after_thinking_depend_on_the_text_alone(model: Model, grammars: Grammars) -> None:
     tags, draw = tags_of("<think>"), random.Random(3)
     vocabulary = model.vocabulary
     whole = vocabulary.tokenize("hm, </th and </think>yes")
@@ -240,7 +240,7 @@ def test_masks_in_and_behind_thinking_depend_on_the_text_alone(model: Model, gra
     ],
     ids=range(10),
 )
-def test_a_wrong_grammar_is_told_in_one_line(
+def test_a_wrong_grammar_is_reported_in_one_line(
     kind: GrammarKind, text: str, said: str, grammars: Grammars
 ) -> None:
     for use in (check, lambda grammar: grammars.constraint(grammar, [])):

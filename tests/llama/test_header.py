@@ -97,7 +97,7 @@ def test_per_layer_values(tmp_path: Path) -> None:
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 1) + b"k" + struct.pack("<I", 99), "broken GGUF header"),
     ],
 )
-def test_files_that_are_no_gguf(tmp_path: Path, content: bytes, words: str) -> None:
+def test_files_that_are_not_gguf(tmp_path: Path, content: bytes, words: str) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(content)
     assert words in refusal(path)

@@ -93,7 +93,7 @@ def test_a_head_that_has_drafted_says_what_a_new_one_says(models: tuple[Model, M
         text += [*draft, int(rows[-1].argmax())]  # as if all were accepted: a hybrid need not go back
 
 
-def test_what_was_drafted_is_gone_once_the_target_has_read_on(opened: Pair) -> None:
+def test_drafted_states_are_dropped_once_the_target_continues(opened: Pair) -> None:
     target, head = opened
     text = [*TEXT, int(target.evaluate(TEXT)[-1].argmax())]
     draft, _ = drafted(head, text, 4)
@@ -142,7 +142,7 @@ def test_long_prompts_are_read_along_in_pieces(models: tuple[Model, Model], open
     assert np.abs(fresh_row(models, [*text, 500]) - row).max() < 0.02 * np.ptp(row)
 
 
-def test_states_behind_a_cut_are_not_used(eagle3_models: tuple[Model, Model]) -> None:
+def test_states_after_a_cut_are_not_used(eagle3_models: tuple[Model, Model]) -> None:
     for target, head in open_pair(eagle3_models):
         target.evaluate([*TEXT, 1, 2, 3])
         target.truncate(len(TEXT))
@@ -179,7 +179,7 @@ def test_of_its_own_tokens_that_were_taken_back_no_state_is_left(opened: Pair) -
     assert np.allclose(rows[0], rows[1], atol=1e-3)
 
 
-def test_tokens_that_are_read_without_logits_leave_no_state_behind(
+def test_tokens_that_are_read_without_logits_leave_no_state_after(
     models: tuple[Model, Model], opened: Pair
 ) -> None:
     target, head = opened
@@ -195,7 +195,7 @@ def test_tokens_that_are_read_without_logits_leave_no_state_behind(
         assert np.allclose(alone.evaluate([503])[-1], row, atol=1e-3)
 
 
-def test_a_head_that_missed_a_part_starts_anew(opened: Pair) -> None:
+def test_a_head_that_missed_a_part_starts_again(opened: Pair) -> None:
     target, head = opened
     target.evaluate(TEXT)
     head.follow(on=False)

@@ -67,7 +67,7 @@ def test_a_process_that_forgets_to_close_ends_quietly(tiny_llama: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_library_of_another_shape_is_refused() -> None:
+def test_a_library_of_another_shape_is_rejected() -> None:
     foreign = SimpleNamespace(
         llama_model_params=SimpleNamespace(_fields_=[("use_mmap", bool)]),
         llama_context_params=SimpleNamespace(_fields_=[]),
@@ -100,7 +100,7 @@ def test_continued_lines_are_put_together(heard: pytest.LogCaptureFixture) -> No
     ]
 
 
-def test_bytes_that_are_no_text_do_no_harm(heard: pytest.LogCaptureFixture) -> None:
+def test_bytes_that_are_not_text_do_no_harm(heard: pytest.LogCaptureFixture) -> None:
     library.receive(4, b"bad \xff\n")
     library.receive(4, None)
     assert [record.getMessage() for record in heard.records] == ["bad \ufffd"]
@@ -116,7 +116,7 @@ def test_bytes_that_are_no_text_do_no_harm(heard: pytest.LogCaptureFixture) -> N
         ("llama_decode: failed to decode, ret = -3", logging.ERROR),
     ],
 )
-def test_a_call_that_was_stopped_is_no_problem(
+def test_a_call_that_was_stopped_is_not_a_problem(
     line: str, level: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "localspec.llama.cpp")

@@ -31,13 +31,13 @@ def test_a_container_leaves_what_its_programs_do_not_hold(tmp_path: Path, used: 
     assert memory.free_memory(tmp_path) == free * MIB
 
 
-def test_without_a_container_the_system_tells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_container_the_system_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = psutil.virtual_memory()._replace(available=123)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: seen)
     assert memory.free_memory(tmp_path) == 123
 
 
-def test_weights_that_do_not_fit_the_container_are_refused(
+def test_weights_that_do_not_fit_the_container_are_rejected(
     tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_a_container(tmp_path, 512 * MIB, 512 * MIB - 1000)

@@ -71,7 +71,7 @@ def is_right(context: RecurrentContext, model: Model, text: list[int], sequence:
 
 
 @pytest.mark.parametrize("accepted", range(6))
-def test_what_a_verification_rejects_is_taken_back(
+def test_rejected_tokens_are_removed_from_the_cache(
     context: RecurrentContext, model: Model, accepted: int
 ) -> None:
     context.evaluate(TEXT[:30])

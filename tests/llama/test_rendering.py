@@ -108,9 +108,7 @@ def test_a_template_that_writes_too_much_is_not_even_read(renderer: Renderer) ->
     ],
     ids=range(10),
 )
-def test_what_a_template_does_wrong_is_told_as_its_fault(
-    renderer: Renderer, template: str, words: str
-) -> None:
+def test_template_errors_name_the_template(renderer: Renderer, template: str, words: str) -> None:
     assert words in complaint(renderer, template)
 
 
@@ -133,7 +131,7 @@ def test_a_process_that_has_ended_is_started_again(renderer: Renderer) -> None:
     assert psutil.Process().num_fds() == descriptors
 
 
-def test_a_process_that_ends_meanwhile_is_told(renderer: Renderer) -> None:
+def test_a_process_that_ends_meanwhile_is_reported(renderer: Renderer) -> None:
     kill = threading.Timer(0.1, os.kill, (renderer._started().pid, signal.SIGKILL))
     kill.start()
     assert "ends its process (SIGKILL)" in complaint(renderer, LOOPS)

@@ -89,12 +89,12 @@ def free_port() -> int:
         return port
 
 
-def test_servers_are_read_with_the_usual_port() -> None:
+def test_servers_are_read_with_the_default_port() -> None:
     assert endpoints("tower, 10.0.0.5:7,tower") == (Endpoint("tower", rpc.PORT), Endpoint("10.0.0.5", 7))
 
 
 @pytest.mark.parametrize("text", ["tower:", ":5", "tower:0x5", "tower:70000", "[::1]:5", "a,,b"])
-def test_what_is_no_server_is_told(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_programs_at_the_port_are_reported(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["devices", "--rpc", text]) == 2
     assert "is not a server address; use --rpc HOST:PORT" in capsys.readouterr().err.replace("\n  hint:", ";")
 
@@ -102,13 +102,15 @@ def test_what_is_no_server_is_told(text: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     "text", ["[::1]:50052", "::1:50052", "::1", "[::1]", "fe80::1%eth0:50052", "tower,[2001:db8::5]:50052"]
 )
-def test_an_address_that_llama_cpp_cannot_reach_is_told(text: str) -> None:
+def test_an_address_that_llama_cpp_cannot_reach_is_reported(text: str) -> None:
     with pytest.raises(UserError, match="is not a server") as caught:
         endpoints(text)
     assert "llama.cpp takes no IPv6" in caught.value.hint
 
 
-def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def look_up(host: str, _port: int, family: int = 0, *_more: int, **_named: int) -> list[object]:
         if host != "six" or family == socket.AF_INET:
             raise socket.gaierror(socket.EAI_NONAME, "not known")
@@ -134,7 +136,9 @@ def test_a_name_with_addresses_that_llama_cpp_cannot_reach_is_told(monkeypatch: 
         ((HELLO,), "no answer from"),
     ],
 )
-def test_a_server_that_cannot_serve_is_told_within_the_limit(replies: tuple[bytes, ...], told: str) -> None:
+def test_a_server_that_cannot_serve_is_reported_within_the_limit(
+    replies: tuple[bytes, ...], told: str
+) -> None:
     with answering(*replies) as endpoint, pytest.raises(UserError, match=told) as caught:
         probe_server(endpoint, 0.3)
     assert caught.value.hint
@@ -153,7 +157,7 @@ def test_none_does_without_the_servers_of_the_configuration(monkeypatch: pytest.
     assert rpc.named() == ()
 
 
-def test_nobody_there_is_told() -> None:
+def test_an_unreachable_server_is_reported() -> None:
     with pytest.raises(UserError, match="nothing is listening at"):
         probe_server(Endpoint("127.0.0.1", free_port()))
     with pytest.raises(UserError, match=r"cannot resolve host `nowhere\.invalid`"):
@@ -168,7 +172,7 @@ def test_nobody_there_is_told() -> None:
         (["--device", "CUDA9"], "no device is called 'CUDA9'|lacks the RPC backend"),
     ],
 )
-def test_what_cannot_be_shared_is_told(
+def test_devices_that_cannot_be_shared_are_reported(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command_line.main(["share", *arguments]) == 2
@@ -298,7 +302,7 @@ def asleep(address: str) -> Iterator[None]:
 
 
 @pytest.mark.slow
-def test_an_answer_is_given_up_soon_where_its_server_sleeps_and_the_next_one_comes(
+def test_an_answer_is_dropped_soon_where_its_server_sleeps_and_the_next_one_comes(
     servers: str, demo_target: Path
 ) -> None:
     options = ModelOptions(demo_target, context=16384, threads=1, devices=("RPC0",))
@@ -341,7 +345,7 @@ def slow(servers: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_server_that_falls_asleep_while_models_open_there_is_given_up(
+def test_a_server_that_falls_asleep_while_models_open_there_is_dropped(
     servers: str, slow: str, demo_target: Path
 ) -> None:
     options = ModelOptions(demo_target, context=512, threads=1, devices=("RPC0",))
@@ -408,7 +412,7 @@ def wait_for(address: str) -> None:
         return
 
 
-def test_what_is_there_is_seen_with_the_way_to_it(servers: str) -> None:
+def test_a_probe_reports_devices_and_the_connection(servers: str) -> None:
     found = devices.look().machine.devices
     (remote,) = (device for device in found if device.kind == "remote")
     assert (remote.id, remote.name, remote.backend) == ("RPC0", servers, "RPC")
@@ -426,7 +430,7 @@ def test_one_program_at_a_time(servers: str, demo_target: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_else_could_be_opened_is_told_while_this_program_uses_the_server(
+def test_what_else_could_be_opened_is_reported_while_this_program_uses_the_server(
     servers: str, demo_target: Path
 ) -> None:
     known_machine(may_measure=False)  # as opening does

@@ -81,7 +81,7 @@ def anything(_size: int) -> bool:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 90], ids=lambda cut: f"{cut} tokens shorter")
-def test_a_restored_text_goes_on_as_if_nothing_had_happened(opener: Opener, cut: int) -> None:
+def test_a_restored_text_continues_as_if_nothing_had_happened(opener: Opener, cut: int) -> None:
     context, fresh = opener(), opener()
     for each in (context, fresh):
         read(each, TEXT[:150])
@@ -103,7 +103,7 @@ def test_a_restored_text_goes_on_as_if_nothing_had_happened(opener: Opener, cut:
     assert context.length() == 155
 
 
-def test_what_a_window_has_left_behind_is_read_again(tiny_window: Path) -> None:
+def test_tokens_outside_a_window_are_processed_again(tiny_window: Path) -> None:
     options = ModelOptions(tiny_window, 1024, threads=1, **EXACT)
     with closing(Model.open(options)) as model:
         context = open_context(model, options)
@@ -123,7 +123,7 @@ def test_what_a_window_has_left_behind_is_read_again(tiny_window: Path) -> None:
         assert context.rewindable(5) == 5
 
 
-def test_what_a_verification_took_back_is_not_saved(opener: Opener) -> None:
+def test_rejected_tokens_are_not_saved(opener: Opener) -> None:
     context, fresh = opener(), opener()
     for each in (context, fresh):
         read(each, TEXT[:200])
@@ -159,7 +159,7 @@ def test_a_state_after_an_abort_is_right(opener: Opener, monkeypatch: pytest.Mon
     is_right(context, fresh)
 
 
-def test_branches_end_and_begin_anew(opener: Opener) -> None:
+def test_branches_end_and_begin_again(opener: Opener) -> None:
     context, fresh = opener(3), opener(3)
     for each in (context, fresh):
         read(each, TEXT[:100])

@@ -78,7 +78,7 @@ def test_a_short_text_is_read_in_one_go(target_model: Model, monkeypatch: pytest
     assert len(texts) == 1
 
 
-def test_tokens_that_take_spaces_along_are_no_place_to_cut(
+def test_tokens_that_take_spaces_along_are_not_place_to_cut(
     llama_model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabulary = llama_model.vocabulary

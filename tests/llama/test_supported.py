@@ -172,7 +172,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("make", "words", "hint"), KINDS.values(), ids=KINDS)
-def test_what_llama_cpp_does_not_know_is_told_before_it_is_asked(
+def test_unknown_names_are_reported_before_llama_cpp_loads(
     make: Callable[[Path], Path], words: str, hint: str, tmp_path: Path
 ) -> None:
     path = make(tmp_path / "a.gguf")
@@ -195,7 +195,7 @@ def test_what_llama_cpp_does_not_know_is_told_before_it_is_asked(
     [each for name, each in KINDS.items() if name != "a type that is gone"],  # which it takes for odd rows
     ids=[name for name in KINDS if name != "a type that is gone"],
 )
-def test_another_llama_cpp_is_asked_itself_and_told_of_in_the_same_words(
+def test_another_llama_cpp_is_asked_itself_and_reported_of_in_the_same_words(
     make: Callable[[Path], Path], words: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _name: "0.4.0")
@@ -219,7 +219,7 @@ def test_a_build_of_the_pinned_version_is_the_pinned_version(
 @pytest.mark.parametrize(
     ("key", "text"), [("pre", "default"), ("pre", ""), ("pre", "lfm2"), ("pre", "minicpm5")]
 )
-def test_what_it_knows_is_let_through(key: str, text: str, tmp_path: Path) -> None:
+def test_known_names_pass(key: str, text: str, tmp_path: Path) -> None:
     assert check_model_file(with_text(tmp_path / "a.gguf", key, text)).tensors
 
 
@@ -279,7 +279,7 @@ def read_by_llama_cpp(path: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_headers_are_refused_that_llama_cpp_refuses_and_no_others(tmp_path: Path) -> None:
+def test_headers_are_rejected_that_llama_cpp_refuses_and_no_others(tmp_path: Path) -> None:
     base, path = Base("made", tiny.llama(tmp_path / "base.gguf")), tmp_path / "a.gguf"
     verdicts = Counter[bool]()
     for number in range(400):
@@ -331,5 +331,5 @@ def test_headers_are_refused_that_llama_cpp_refuses_and_no_others(tmp_path: Path
         ),
     ],
 )
-def test_the_line_that_has_the_reason_is_told(lines: list[str], told: str) -> None:
+def test_the_line_that_has_the_reason_is_reported(lines: list[str], told: str) -> None:
     assert library.load_problem(lines) == told

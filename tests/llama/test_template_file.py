@@ -41,7 +41,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("content", "words"), BROKEN.values(), ids=BROKEN)
-def test_what_cannot_be_used_is_one_line_before_the_model_is_loaded(
+def test_unusable_templates_are_reported_before_the_model_loads(
     content: bytes, words: str, tmp_path: Path, tiny_llama: Path
 ) -> None:
     path = tmp_path / "own.jinja"
@@ -62,7 +62,7 @@ def test_what_cannot_be_used_is_one_line_before_the_model_is_loaded(
 
 
 @pytest.mark.parametrize(("name", "words"), [("gone.jinja", "No such file"), ("", "folder|directory")])
-def test_what_is_no_file_is_told(name: str, words: str, tmp_path: Path) -> None:
+def test_files_that_are_not_models_are_reported(name: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"cannot be read: .*(?:{words})") as refused:
         read_template(tmp_path / name)
     assert "--chat-template-file" in refused.value.hint
@@ -81,7 +81,7 @@ def test_what_is_no_file_is_told(name: str, words: str, tmp_path: Path) -> None:
         "{{ bos_token }}{{ messages[0].content | trim }}",
     ],
 )
-def test_what_can_be_used_is_let_through(source: str, tmp_path: Path) -> None:
+def test_usable_models_pass(source: str, tmp_path: Path) -> None:
     path = tmp_path / "own.jinja"
     path.write_bytes(source.encode())
     assert usable_template(path) == source.removeprefix("\ufeff")

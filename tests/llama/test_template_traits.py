@@ -72,7 +72,7 @@ def test_only_what_a_template_needs_is_changed(llama_model: Model) -> None:
         ("mistral", "u c r u", "[/TOOL_RESULTS] </s>[INST]mark3ed"),
     ],
 )
-def test_what_is_refused_is_told_in_another_form(
+def test_a_refused_conversation_is_rewritten_in_another_form(
     name: str, talk: str, part: str, templates: dict[str, ChatTemplate], llama_model: Model
 ) -> None:
     template = ChatTemplate(llama_model.vocabulary, templates[name].source)
@@ -80,7 +80,7 @@ def test_what_is_refused_is_told_in_another_form(
     assert part in template.render(shape.messages, tools=shape.tools)
 
 
-def test_what_nobody_can_say_to_a_model_is_told(llama_model: Model) -> None:
+def test_inexpressible_conversations_are_reported(llama_model: Model) -> None:
     questions_alone = (
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }};{% endif %}{% endfor %}"
     )
@@ -104,7 +104,7 @@ def test_what_nobody_can_say_to_a_model_is_told(llama_model: Model) -> None:
         ("{{ none.x.y }}", "has a mistake: 'None' has no attribute 'x'"),
     ],
 )
-def test_a_mistake_of_a_template_is_no_refusal(llama_model: Model, source: str, words: str) -> None:
+def test_a_mistake_of_a_template_is_not_a_refusal(llama_model: Model, source: str, words: str) -> None:
     template = ChatTemplate(llama_model.vocabulary, source)
     with pytest.raises(UserError, match="chat template") as caught:
         template.render([ASK])
@@ -128,7 +128,7 @@ ENDS = {
 
 @pytest.mark.parametrize("kind", [tiny.CONTROL, tiny.USER_DEFINED, tiny.NORMAL])
 @pytest.mark.parametrize("name", ENDS)
-def test_what_a_template_writes_behind_an_answer_ends_one(
+def test_end_of_turn_tokens_of_a_template_end_an_answer(
     name: str, kind: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     marks = ["<|fin|>", "<|im_start|>", "<|end|>", "<|user|>", "<|assistant|>", "[INST]", "<|channel|>"]
@@ -191,7 +191,7 @@ def test_what_is_between_prompt_and_answer_is_the_templates_own(templates: dict[
     )
 
 
-def test_an_answer_in_channels_goes_on_in_its_own(templates: dict[str, ChatTemplate]) -> None:
+def test_an_answer_in_channels_continues_in_its_own(templates: dict[str, ChatTemplate]) -> None:
     template = templates["channels"]
     thought, final = "<|channel|>analysis<|message|>hm<|end|>", "<|channel|>final<|message|>So"
     prompt = template.render([ASK])
@@ -235,7 +235,7 @@ def test_white_space_and_numbers_that_makers_added_are_read(
     model.close()
 
 
-def test_a_tool_whose_description_a_template_misses_is_told_in_words(llama_model: Model) -> None:
+def test_a_tool_whose_description_a_template_misses_is_reported_in_words(llama_model: Model) -> None:
     strict = "{% for t in tools %}{{ t.function.parameters.properties.word.description | upper }}{% endfor %}"
     strict += "{% for t in tools or [] %}{{ t | tojson }}{% endfor %}"
     strict += (

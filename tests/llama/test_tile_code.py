@@ -31,7 +31,7 @@ def test_a_library_is_judged_by_its_compiler(tmp_path: Path, compiler: str, is_b
     assert not tile_code.holds_broken_tiles(library)
 
 
-def test_only_processors_with_tiles_matter(tmp_path: Path) -> None:
+def test_only_cpus_with_tiles_matter(tmp_path: Path) -> None:
     flags = tmp_path / "cpuinfo"
     assert not tile_code.has_tiles(flags)
     flags.write_text("flags\t: fpu avx512f avx_vnni\n")

@@ -65,7 +65,7 @@ def test_templates_read_calls_in_their_own_ways(opened: Opener, printed: str, ex
     )
 
 
-def test_a_template_without_tools_is_told_in_words(opened: Opener) -> None:
+def test_a_template_without_tools_is_reported_in_words(opened: Opener) -> None:
     alternating = (
         "{% for m in messages %}{% if not loop.first and (m.role == 'user') != (loop.index0 % 2 == 1) %}"
         "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -103,7 +103,7 @@ def test_nothing_that_others_wrote_becomes_a_control_token(opened: Opener, knows
     assert model.vocabulary.decode(tokens).count("<|im_end|>") >= 5
 
 
-def test_arguments_that_are_no_object_stay_what_they_are(opened: Opener) -> None:
+def test_arguments_that_are_not_object_stay_what_they_are(opened: Opener) -> None:
     template = opened(DEFINED + TURNS.replace("ARGUMENTS", "<{{ f.arguments | tojson }}>")).template
     for arguments, expected in (("", "{}"), ("{cut", '"{cut"'), ("[1]", '"[1]"')):
         call = Message("assistant", "", tool_calls=(ToolCall("1", "weather", arguments),))

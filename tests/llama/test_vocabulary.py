@@ -65,7 +65,7 @@ def test_only_what_is_truly_invalid_is_replaced(llama_model: Model) -> None:
     assert stream(vocabulary, lone) == ["", "", "\ufffdA", "\ufffd", "", "\ufffd"]
 
 
-def test_a_flushed_detokenizer_starts_anew(llama_model: Model) -> None:
+def test_a_flushed_detokenizer_starts_again(llama_model: Model) -> None:
     detokenizer = LlamaDetokenizer(llama_model.vocabulary)
     detokenizer.feed(byte_token(llama_model.vocabulary, 0xE2))
     assert detokenizer.flush() == "\ufffd"

@@ -90,7 +90,7 @@ def test_options_that_cannot_be_met(tiny_llama: Path, options: dict[str, object]
         Model.open(ModelOptions(path=tiny_llama, **options))  # type: ignore[arg-type]
 
 
-def test_the_processor_is_always_a_device(tiny_llama: Path) -> None:
+def test_the_cpu_is_always_a_device(tiny_llama: Path) -> None:
     processors = [device for device in devices() if device.kind == "cpu"]
     assert len(processors) == 1
     assert 0 < processors[0].memory_free <= processors[0].memory_total
@@ -99,7 +99,7 @@ def test_the_processor_is_always_a_device(tiny_llama: Path) -> None:
     model.close()
 
 
-def test_weights_that_fit_nowhere_are_refused_with_numbers(
+def test_weights_that_fit_nowhere_are_rejected_with_numbers(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = psutil.virtual_memory()._replace(available=1000)
@@ -147,7 +147,7 @@ def test_memory_is_that_of_the_named_devices_and_of_this_program(monkeypatch: py
     assert 0 < own.used < own.total == psutil.virtual_memory().total
 
 
-def test_rows_that_a_backend_cannot_split_are_refused_before_anything_is_loaded(
+def test_rows_that_a_backend_cannot_split_are_rejected_before_anything_is_loaded(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backends, "graphics", lambda: (replace(card("CUDA0"), splits_rows=True), card("B")))

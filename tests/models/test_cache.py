@@ -107,6 +107,6 @@ def test_the_newest_commit(tmp_path: Path) -> None:
     assert current_commit(tmp_path) == "abc"
 
 
-def test_a_home_of_somebody_unknown_stays_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_of_someone_unknown_stays_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", "~nobody-of-this-name/models")
     assert hub_cache() == Path("~nobody-of-this-name/models")

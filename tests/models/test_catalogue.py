@@ -174,13 +174,13 @@ def test_what_has_to_be_downloaded() -> None:
         ("score = 50", "scores = 50", "line 24: there is no key `scores`"),
     ],
 )
-def test_mistakes_are_told_to_the_line(old: str, new: str, complaint: str, tmp_path: Path) -> None:
+def test_mistakes_are_reported_to_the_line(old: str, new: str, complaint: str, tmp_path: Path) -> None:
     assert read(tmp_path, MINIMAL)[0].target.title == "Big"
     with pytest.raises(UserError, match=complaint):
         read(tmp_path, MINIMAL.replace(old, new))
 
 
-def test_a_pair_of_two_families_is_refused(tmp_path: Path) -> None:
+def test_a_pair_of_two_families_is_rejected(tmp_path: Path) -> None:
     start = MINIMAL.index("[models.big]")
     end = MINIMAL.index("[pairs.big]")
     other = MINIMAL[start:end].replace("models.big", "models.odd").replace('"one"', '"two"')
@@ -203,7 +203,7 @@ def test_a_name_leads_to_its_entry_whatever_its_case() -> None:
     assert known_as(parse("nobody/nothing:Q8_0")) is None
 
 
-def test_the_check_asks_every_source_and_tells_what_is_wrong(
+def test_the_check_asks_every_source_and_reports_what_is_wrong(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draft = model_bytes()

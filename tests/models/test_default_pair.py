@@ -19,7 +19,7 @@ def test_with_the_package_smollm2_opens_with_its_draft(seeming_smollm2: Path) ->
     assert default_pair() == (seeming_smollm2, smollm2.draft())
 
 
-def test_people_are_told_what_opened_by_itself(seeming_smollm2: Path) -> None:
+def test_users_are_reported_what_opened_by_itself(seeming_smollm2: Path) -> None:
     bundled, other = model_info("demo"), model_info("large")
     target = replace(bundled, path=seeming_smollm2)
     draft = replace(bundled, path=smollm2.draft())
@@ -31,6 +31,6 @@ def test_people_are_told_what_opened_by_itself(seeming_smollm2: Path) -> None:
     assert introduction(other) == ""
 
 
-def test_the_card_of_the_draft_tells_the_sampling() -> None:
+def test_the_gpu_of_the_draft_reports_the_sampling() -> None:
     card = (smollm2.FOLDER / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert f"Temperature {smollm2.SAMPLING.temperature} and top-p {smollm2.SAMPLING.top_p}" in card

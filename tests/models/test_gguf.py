@@ -45,7 +45,7 @@ def test_both_bundled_models_are_of_one_family(demo_target: Path, demo_draft: Pa
     assert read_shape(demo_target).vocabulary_family == read_shape(demo_draft).vocabulary_family
 
 
-def test_a_draft_made_for_one_target_tells_how_often_that_accepts() -> None:
+def test_a_draft_made_for_one_target_reports_how_often_that_accepts() -> None:
     assert read_shape(smollm2.draft()).acceptance == pytest.approx(0.51)
     assert read_shape(bundled_pair()[1]).acceptance is None
 

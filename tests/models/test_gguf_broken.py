@@ -162,7 +162,7 @@ BROKEN, CUT_OFF = "broken GGUF header", "ends inside its header"
         (0, 1, list_of(GGUFValueType.STRING, 9) + struct.pack("<Q", 2**35), 2**36, BROKEN),
     ],
 )
-def test_a_header_that_claims_to_be_endless_is_refused_by_what_it_claims(
+def test_a_header_that_claims_to_be_endless_is_rejected_by_what_it_claims(
     tensors: int, keys: int, rest: bytes, size: int, told: str, tmp_path: Path
 ) -> None:
     start, asked = b"GGUF" + struct.pack("<IQQ", 3, tensors, keys) + rest, []
@@ -176,7 +176,7 @@ def test_a_header_that_claims_to_be_endless_is_refused_by_what_it_claims(
     assert sum(asked) <= 1 << 20
 
 
-def test_a_header_that_goes_on_and_on_is_read_so_far_and_no_further(
+def test_a_header_that_continues_and_on_is_read_so_far_and_no_further(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     start, asked = b"GGUF" + struct.pack("<IQQ", 3, 0, 20_000), []
@@ -208,7 +208,7 @@ def test_a_header_is_the_same_in_whatever_pieces_it_comes(
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_is_told_and_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     os.mkfifo(path)
     held = os.open(path, os.O_RDWR)  # whoever reads from it finds something
@@ -238,7 +238,7 @@ def test_a_folder_called_like_a_model_far_away_does_not_matter(
     assert shape_of_parts(((ranges_of(path), path.stat().st_size),), "someone/model-GGUF").layers
 
 
-def test_a_link_to_nowhere_is_no_misspelt_path(tmp_path: Path) -> None:
+def test_a_link_to_nowhere_is_not_a_misspelt_path(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").symlink_to("gone")
     with pytest.raises(ModelFileError, match="links to a file that is gone"):
         read_shape(tmp_path / "a.gguf")
@@ -281,7 +281,7 @@ def test_a_file_that_gets_shorter_while_it_is_read_ends_nothing(tmp_path: Path, 
     assert told in done.stdout
 
 
-def test_a_file_that_gets_shorter_between_two_reads_is_told(
+def test_a_file_that_gets_shorter_between_two_reads_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tiny.llama(tmp_path / "a.gguf").read_bytes()

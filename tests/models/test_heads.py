@@ -66,7 +66,7 @@ def test_a_head_in_the_targets_own_file_is_known_by_its_tensors() -> None:
         (header("graniteswitch", block_count=5, nextn_predict_layers=1), ""),
     ],
 )
-def test_a_head_that_cannot_be_used_is_told(model: Header, told: str) -> None:
+def test_a_head_that_cannot_be_used_is_reported(model: Header, told: str) -> None:
     usable, why = own_head(model)
     assert not usable
     assert told in why

@@ -82,7 +82,7 @@ def test_a_line_that_breaks_three_times_costs_nothing_twice(hub: Hub) -> None:
     assert starts == [0, 90_000, 160_000, 210_000]
 
 
-def test_a_pull_broken_off_three_times_goes_on_where_it_stopped(hub: Hub, cache: Path) -> None:
+def test_a_pull_broken_off_three_times_continues_where_it_stopped(hub: Hub, cache: Path) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
     sizes = []
     for fraction in (0.2, 0.5, 0.8):
@@ -113,7 +113,7 @@ def test_ctrl_c_keeps_the_part(hub: Hub, cache: Path) -> None:
     assert part.stat().st_size > 0
 
 
-def test_damaged_bytes_are_refused_and_thrown_away(hub: Hub, cache: Path) -> None:
+def test_damaged_bytes_are_rejected_and_thrown_away(hub: Hub, cache: Path) -> None:
     offer(hub, "tiny-Q4_K_M.gguf")
     hub.damaged = True
     with pytest.raises(UnreachableError, match="was damaged in transit: its checksum differs") as caught:

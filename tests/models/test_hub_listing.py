@@ -105,7 +105,7 @@ def test_a_size_that_is_none(hub: Hub, size: object) -> None:
      ("siblings", [{}], ""), ("siblings", [1], ""), ("siblings", {"a": 1}, ""), ("siblings", "a", ""),
      ("siblings", None, "")],
 )  # fmt: skip
-def test_what_is_wrong_with_a_listing_is_said(hub: Hub, field: str, value: object, words: str) -> None:
+def test_what_is_wrong_with_a_listing_is_reported(hub: Hub, field: str, value: object, words: str) -> None:
     hub.listed[field] = value
     assert refusal() == f"{hub.url} is not a Hugging Face hub{words}"
 

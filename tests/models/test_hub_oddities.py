@@ -68,7 +68,7 @@ ODD = [
 
 @pytest.mark.parametrize("place", ["/api/", f"/{NAME}/resolve/"])
 @pytest.mark.parametrize(("sent", "words"), ODD, ids=lambda value: repr(value)[:60])
-def test_an_odd_answer_is_told_at_once(hub: Hub, place: str, sent: bytes, words: str) -> None:
+def test_an_odd_answer_is_reported_at_once(hub: Hub, place: str, sent: bytes, words: str) -> None:
     hub.raw[place] = sent
     message = refusal()
     assert words in message
@@ -121,7 +121,7 @@ def test_a_web_page_never_becomes_part_of_a_file(hub: Hub, cache: Path) -> None:
     assert not list(cache.rglob("*.incomplete"))
 
 
-def test_a_server_that_begins_anew_and_breaks_anywhere_is_given_up(hub: Hub) -> None:
+def test_a_server_that_begins_again_and_breaks_anywhere_is_dropped(hub: Hub) -> None:
     hub.no_ranges, hub.cut_after = True, [200, 300, 250, 290] * 20
     assert "ends its answers early: " in refusal()
     assert len(hub.downloads) < 10

@@ -56,7 +56,7 @@ def test_a_server_that_wants_fewer_requests_is_asked_again(hub: Hub) -> None:
     assert pull(parse(NAME)).read_bytes() == DATA
 
 
-def test_a_link_to_a_blob_that_is_gone_is_mended(cache: Path) -> None:
+def test_a_link_to_a_blob_that_is_gone_is_fixed(cache: Path) -> None:
     path = pull(parse(NAME))
     path.resolve().unlink()
     assert pull(parse(NAME)) == path

@@ -65,7 +65,7 @@ def test_a_proxy_that_makes_no_sense(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "address", ["huggingface.co", "ftp://hub", "http://[hub", "http://hub:99999", "https://"]
 )
-def test_an_endpoint_that_is_no_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+def test_an_endpoint_that_is_not_an_address(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
     message, hint = refusal()
     assert message.startswith("HF_ENDPOINT is not an address: ")

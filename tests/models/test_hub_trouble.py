@@ -77,7 +77,7 @@ def test_a_refusal_leaves_no_unfinished_download(offered: Repository, cache: Pat
     assert not list(cache.rglob("*.incomplete"))
 
 
-def test_a_gated_repository_with_a_token_of_somebody_else(
+def test_a_gated_repository_with_a_token_of_someone_else(
     offered: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offered.gated = True
@@ -132,7 +132,7 @@ def test_a_line_that_stays_dead(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> No
     assert "does not answer in time" in refusal()[0]
 
 
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_one_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
@@ -222,7 +222,7 @@ def test_a_server_that_lists_evil_paths_is_not_followed(hub: Hub, offered: Repos
     assert hub.downloads == []
 
 
-def test_more_bytes_than_listed_are_refused(hub: Hub, offered: Repository) -> None:
+def test_more_bytes_than_listed_are_rejected(hub: Hub, offered: Repository) -> None:
     class Growing(dict[str, bytes]):
         def __getitem__(self, name: str) -> bytes:
             content = super().__getitem__(name)
@@ -232,7 +232,7 @@ def test_more_bytes_than_listed_are_refused(hub: Hub, offered: Repository) -> No
     assert refusal()[0] == f"{FILE} is longer than on Hugging Face"
 
 
-def test_the_remote_shape_of_what_is_no_model() -> None:
+def test_the_remote_shape_of_what_is_not_a_model() -> None:
     with pytest.raises(UserError, match=f"{NAME} is not a GGUF file"):
         remote_shape(parse(NAME))
 
@@ -243,7 +243,7 @@ def test_the_commit_of_a_named_revision_does_not_become_the_newest(cache: Path) 
 
 
 @pytest.mark.parametrize("lengths", [[10, 10], [11, 10, 11, 10]])  # a page that tells the time, say
-def test_a_server_that_always_begins_anew_and_never_ends_is_given_up(
+def test_a_server_that_always_begins_again_and_never_ends_is_dropped(
     hub: Hub, offered: Repository, lengths: list[int]
 ) -> None:
 

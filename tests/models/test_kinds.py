@@ -61,7 +61,7 @@ HEADERS: dict[str, tuple[FileKind, bytes]] = {
 
 
 @pytest.mark.parametrize("header", HEADERS)
-def test_a_header_tells_what_a_file_is(tmp_path: Path, header: str) -> None:
+def test_a_header_reports_what_a_file_is(tmp_path: Path, header: str) -> None:
     kind, content = HEADERS[header]
     path = tmp_path / "a.gguf"
     path.write_bytes(content)
@@ -122,7 +122,7 @@ def test_on_disk_no_word_in_a_name_counts(cache: Path, stem: str, header: str) -
         ("dspark.gguf", "draft head", False),
     ],
 )
-def test_what_a_name_tells(name: str, kind: FileKind, is_open: bool) -> None:
+def test_what_a_name_reports(name: str, kind: FileKind, is_open: bool) -> None:
     assert (kind_by_name(name), needs_header(name)) == (kind, is_open)
 
 
@@ -141,7 +141,7 @@ def test_only_names_that_leave_it_open_cost_a_look_into_the_header(hub: Hub) -> 
     assert hub.downloads == []
 
 
-def test_a_quant_that_only_a_companion_has_is_no_quant_of_the_model(hub: Hub) -> None:
+def test_a_quant_that_only_a_companion_has_is_not_a_quant_of_the_model(hub: Hub) -> None:
     hub.repositories[REPOSITORY] = Repository({"X-Q8_0.gguf": DRAFT, "X-mmproj-F16.gguf": PROJECTOR})
     with pytest.raises(UserError, match="has no quant F16"):
         look_up(parse(f"{REPOSITORY}:F16"))
@@ -237,7 +237,7 @@ def found_here() -> tuple[LocalModel, ...]:
     return find_models(places=[place for place in known_places() if place.is_cache])
 
 
-def test_no_model_is_told_where_nothing_can_be_one() -> None:
+def test_no_model_is_reported_where_nothing_can_be_one() -> None:
     with pytest.raises(UserError, match="has no GGUF model"):
         choose(Reference(REPOSITORY), ("a.safetensors", "mmproj-F16.gguf", "imatrix.gguf"))
     with pytest.raises(UserError, match="has no GGUF model"):

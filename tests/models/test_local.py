@@ -24,7 +24,7 @@ def found(cache: Path) -> dict[str, LocalModel]:
     return {model.name: model for model in find_models(places=[ModelFolder(cache, "hub")])}
 
 
-def test_what_is_told_of_a_model(cache: Path) -> None:
+def test_what_is_reported_of_a_model(cache: Path) -> None:
     path = put(cache, "tiny-Q8_0.gguf", DRAFT)
     (model,) = found(cache).values()
     assert (model.name, model.path, model.source) == (f"{REPOSITORY}:Q8_0", path, "hub")
@@ -68,7 +68,7 @@ def test_one_blob_under_two_names_is_counted_once(cache: Path) -> None:
     assert (model.name, model.also) == (f"{REPOSITORY}:Q4_0", (f"{REPOSITORY}:Q8_0",))
 
 
-def test_older_commits_are_told_apart(cache: Path) -> None:
+def test_older_commits_are_reported_apart(cache: Path) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT, commit=NEW)
     put(cache, "tiny-Q8_0.gguf", DRAFT + b"old", commit=OLD, newest=False)
     put(cache, "tiny-Q4_0.gguf", DRAFT + b"same", commit=NEW)
@@ -85,7 +85,7 @@ def test_lm_studios_folders_name_the_repository(tmp_path: Path) -> None:
     assert model.name == f"{REPOSITORY}:Q8_0"
 
 
-def test_loose_files_of_llama_cpp_lie_beside_repositories(tmp_path: Path) -> None:
+def test_loose_files_of_llama_cpp_lie_next_to_repositories(tmp_path: Path) -> None:
     put(tmp_path, "tiny-Q8_0.gguf", DRAFT)
     (tmp_path / "loose.gguf").write_bytes(DRAFT + b"1")
     (tmp_path / "other").mkdir()
@@ -175,7 +175,7 @@ def test_headers_are_read_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', "null"])
-def test_a_damaged_memory_of_headers_is_written_anew(cache: Path, text: str) -> None:
+def test_a_damaged_memory_of_headers_is_written_again(cache: Path, text: str) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT)
     memory = data_dir() / "models.json"
     before = found(cache)
@@ -229,7 +229,7 @@ def test_a_file_that_several_models_have_names_none_of_them(cache: Path) -> None
     assert named("other/one", models) == models[0]
 
 
-def test_a_name_that_nobody_has(cache: Path) -> None:
+def test_a_name_that_no_one_has(cache: Path) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT)
     error = no_such_model("someone/tyny-GGUF:Q8_0", found(cache).values())
     assert error.message.endswith(f"; did you mean {REPOSITORY}:Q8_0?")
@@ -271,7 +271,7 @@ def test_a_link_to_itself_hides_no_neighbour(tmp_path: Path) -> None:
     assert len(find_models([tmp_path], places=[])) == 8
 
 
-def test_a_cache_that_nobody_may_look_at_holds_nothing() -> None:
+def test_a_cache_that_no_one_may_look_at_holds_nothing() -> None:
     assert find_models(places=[ModelFolder(Path("x" * 300), "hub")]) == ()
 
 

@@ -99,7 +99,7 @@ def test_the_quant_in_a_name(name: str, quant: str) -> None:
     "name",
     ["mmproj-F16.gguf", "a/mmproj.gguf", "imatrix.gguf", "mtp-a.gguf", "eagle3-a.gguf", "a.safetensors"],
 )
-def test_companions_are_no_models(name: str) -> None:
+def test_companions_are_not_models(name: str) -> None:
     assert not is_model_file(name)
 
 
@@ -126,7 +126,7 @@ def test_a_file_is_found_by_its_name_alone() -> None:
     assert choose(Reference(REPO, file="mmproj-F16.gguf"), FILES) == ("mmproj-F16.gguf",)
 
 
-def test_without_the_usual_quants_the_first_file_is_taken() -> None:
+def test_without_the_default_quants_the_first_file_is_taken() -> None:
     files = ("sub/a-Q2_K.gguf", "b-Q5_0.gguf", "a-Q6_K.gguf")
     assert choose(Reference(REPO), files) == ("a-Q6_K.gguf",)
     assert choose(Reference(REPO), (*files, "z-Q8_0.gguf")) == ("z-Q8_0.gguf",)

@@ -124,7 +124,7 @@ def test_a_link_to_ollamas_file_goes_alone(root: Path) -> None:
         plan_removal(model.called("tiny:3b"))
 
 
-def test_of_two_names_that_ollama_has_the_given_one_is_told(root: Path) -> None:
+def test_of_two_names_that_ollama_has_the_given_one_is_reported(root: Path) -> None:
     for tag in ("3b", "latest"):
         store(root, f"{USUAL}/tiny/{tag}", DRAFT)
     (model,) = here().values()
@@ -168,7 +168,7 @@ DIGEST = "a" * 64
      {"layers": [{"mediaType": ["x"], "digest": f"sha256:{DIGEST}"}]}],
     ids=repr,
 )  # fmt: skip
-def test_what_is_no_manifest_of_a_model_is_passed_over(root: Path, value: object) -> None:
+def test_what_is_not_a_manifest_of_a_model_is_passed_over(root: Path, value: object) -> None:
     store(root, f"{USUAL}/tiny/3b", DRAFT)
     manifest(root, f"{USUAL}/odd/1", value)
     assert set(here()) == {"tiny:3b"}
@@ -182,7 +182,7 @@ def test_pipes_and_folders_in_place_of_manifests_are_not_waited_for(root: Path) 
     assert set(here()) == {"tiny:3b"}
 
 
-def test_weights_that_are_gone_are_told(root: Path) -> None:
+def test_weights_that_are_gone_are_reported(root: Path) -> None:
     store(root, f"{USUAL}/tiny/3b", DRAFT).unlink()
     assert "links to a file that is gone" in here()["tiny:3b"].problem
 

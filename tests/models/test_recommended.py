@@ -88,7 +88,7 @@ def test_a_whole_number_may_be_written_with_a_point_and_any_number_without() -> 
         ("penalty_last_n", -1),
     ],
 )
-def test_a_value_that_makes_no_sense_is_left_out_and_told_once(name: str, value: Scalar) -> None:
+def test_a_value_that_makes_no_sense_is_left_out_and_reported_once(name: str, value: Scalar) -> None:
     found = recommended(header({name: value, "min_p" if name != "min_p" else "top_p": 0.5}))
     assert KEYS[name] not in found.sampling.settled
     assert len(found.sampling.settled) == 1  # the others count
@@ -96,12 +96,12 @@ def test_a_value_that_makes_no_sense_is_left_out_and_told_once(name: str, value:
     assert told.startswith(f"the model's file recommends general.sampling.{name} ")
 
 
-def test_a_list_is_no_value() -> None:
+def test_a_list_is_not_a_value() -> None:
     [told] = recommended(header({}, ["temp"])).wrong
     assert "general.sampling.temp (a list), which is not used" in told
 
 
-def test_what_there_is_no_sampler_for_is_told_in_short_plain_lines() -> None:
+def test_what_there_is_not_a_sampler_for_is_reported_in_short_plain_lines() -> None:
     values: dict[str, Scalar] = {
         "sequence": "top_k;\x1b[31mtemperature\n" + 500 * "x", "xtc_probability": 0.5, "mirostat": 2,
     }  # fmt: skip
@@ -139,7 +139,7 @@ def test_whatever_a_file_says_the_sampling_can_be_used(values: dict[str, Scalar 
     assert len(found.sampling.settled) + len(found.unused) + len(found.wrong) == len(values)
 
 
-def test_a_real_file_tells_it(tmp_path: Path) -> None:
+def test_a_real_file_reports_it(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
     writer.add_float32("general.sampling.temp", 0.7)
     writer.add_int32("general.sampling.top_k", 64)
@@ -170,7 +170,7 @@ def test_flags_go_before_the_profile_and_that_before_the_file(tmp_path: Path) ->
     )
 
 
-def test_what_a_profile_says_counts_even_where_it_is_the_usual_value(tmp_path: Path) -> None:
+def test_what_a_profile_says_counts_even_where_it_is_the_default_value(tmp_path: Path) -> None:
     mine = own(tmp_path, "sampling.temperature = 0.8\nsampling.top_k = 40")
     assert suited(mine, QWEN).sampling == Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.0)
 
@@ -182,7 +182,7 @@ def test_shipped_profiles_settle_what_their_work_needs_and_leave_the_rest_to_the
     assert coding == Sampling(temperature=0.2, top_k=20, top_p=0.95, min_p=0.0)
 
 
-def test_shipped_profiles_yield_to_the_card_of_smollm2(seeming_smollm2: Path) -> None:
+def test_shipped_profiles_yield_to_the_gpu_of_smollm2(seeming_smollm2: Path) -> None:
     card, writing = recommended_for(seeming_smollm2), SHIPPED["writing"]
     assert card == smollm2.RECOMMENDED
     assert writing.sampling.temperature == 0.9
@@ -200,7 +200,7 @@ def test_code_and_sums_may_repeat_themselves(seeming_smollm2: Path) -> None:
     assert {*penalties.values()} == {1, smollm2.SAMPLING.repetition_penalty}
 
 
-def test_what_ones_own_profile_settles_stays_and_the_card_says_the_rest(
+def test_what_ones_own_profile_settles_stays_and_the_gpu_says_the_rest(
     seeming_smollm2: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "profiles"

@@ -46,7 +46,7 @@ def test_a_tag_may_be_what_a_name_says_beyond_its_repository(text: str, file: st
 
 
 @pytest.mark.parametrize("tag", ["Mini", "APEX", "I", "Step"])
-def test_a_tag_that_is_only_a_word_of_a_name_is_refused(tag: str) -> None:
+def test_a_tag_that_is_only_a_word_of_a_name_is_rejected(tag: str) -> None:
     with pytest.raises(UserError, match=f"has no quant {tag}"):
         choose(Reference(STEP, tag), STEPS)
 
@@ -93,7 +93,7 @@ def test_no_tag_and_no_default_picks_one_of_several(files: tuple[str, ...], tag:
         choose(Reference(REPOSITORY, tag), files)
 
 
-def test_a_file_in_several_folders_is_told() -> None:
+def test_a_file_in_several_folders_is_reported() -> None:
     files = ("A/m-Q8_0.gguf", "B/m-Q8_0.gguf", "m-Q4_0.gguf", "C/m-Q4_0.gguf")
     with pytest.raises(UserError, match="fits 2 models"):
         choose(Reference(REPOSITORY, file="m-Q8_0.gguf"), files)
@@ -115,7 +115,7 @@ def test_offline_a_tag_takes_no_other_file(hub: Hub, monkeypatch: pytest.MonkeyP
     assert list(here(STEP)) == [f"{STEP}:I-Compact"]
 
 
-def test_offline_a_tag_that_fits_several_files_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_a_tag_that_fits_several_files_is_reported(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     offer(hub, *PAIR)
     for file in PAIR:
         pull(parse(f"{REPOSITORY}/{file}"))
@@ -131,7 +131,7 @@ def test_offline_a_tag_that_fits_several_files_is_told(hub: Hub, monkeypatch: py
         assert named(name, here().values()) == model
 
 
-def test_lm_studios_models_in_folders_are_told_apart() -> None:
+def test_lm_studios_models_in_folders_are_reported_apart() -> None:
     root = Path.home() / ".lmstudio" / "models" / REPOSITORY
     for file in PAIR:
         (root / file).parent.mkdir(parents=True, exist_ok=True)

@@ -98,7 +98,7 @@ def test_a_pull_replaces_a_damaged_file(offering: Hub, cache: Path) -> None:
     assert read_for(on_disk(cache)) == 0.0
 
 
-def test_a_pull_reads_what_is_here_once_and_tells(offering: Hub, cache: Path) -> None:
+def test_a_pull_reads_what_is_here_once_and_reports(offering: Hub, cache: Path) -> None:
     put(cache, FILE, DATA)
     told: list[DownloadProgress] = []
 
@@ -128,7 +128,7 @@ def test_gits_checksum_of_a_small_file_counts_too(cache: Path) -> None:
         verify(on_disk(cache).files)
 
 
-def test_where_there_are_no_links_a_model_is_not_downloaded_twice(
+def test_where_there_are_not_links_a_model_is_not_downloaded_twice(
     offering: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(*_arguments: object) -> None:
@@ -142,7 +142,7 @@ def test_where_there_are_no_links_a_model_is_not_downloaded_twice(
     assert len(offering.downloads) == 1
 
 
-def test_files_that_nobody_lists_a_checksum_of_are_not_read(cache: Path, tmp_path: Path) -> None:
+def test_files_that_no_one_lists_a_checksum_of_are_not_read(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.gguf").write_bytes(DATA)
     (model,) = find_models([tmp_path], places=[])
     assert read_for(model) == 0.0
@@ -160,7 +160,7 @@ def test_a_memory_that_cannot_be_kept_costs_only_time(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("memory", [b"", b"\xff\xfe", b"1 2 3", b"x" * 100_000])
-def test_a_memory_that_was_damaged_is_made_anew(cache: Path, memory: bytes) -> None:
+def test_a_memory_that_was_damaged_is_made_again(cache: Path, memory: bytes) -> None:
     put(cache, FILE, DATA)
     assert read_for(on_disk(cache)) == 1.0
     (note,) = (state_dir() / "verified").iterdir()

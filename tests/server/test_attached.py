@@ -97,7 +97,7 @@ def test_requests_survive_the_way(prompt: str | tuple[Message, ...]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"prompt": "x", "sampling": 3}', '{"max_tokens": 1}', "9" * 999]
 )
-def test_what_is_no_request_is_said_to_be_none(text: str) -> None:
+def test_malformed_requests_are_rejected_by_name(text: str) -> None:
     with pytest.raises(UserError, match="not a Request"):
         from_json(text, Request)
 
@@ -114,7 +114,7 @@ def test_answers_are_those_of_the_models(served: Served, models: AttachedModels,
     assert (last.summary.drafted > 0) == (mode != "off")
 
 
-def test_the_models_are_told_as_they_are(served: Served, models: AttachedModels) -> None:
+def test_the_models_are_reported_as_they_are(served: Served, models: AttachedModels) -> None:
     there = alone(served)
     assert (models.target, models.draft, models.notes) == (there.target, there.draft, there.notes)
     assert models.count_tokens(QUESTION) == there.count_tokens(QUESTION)
@@ -139,7 +139,7 @@ def test_a_cancelled_answer_ends_with_its_figures(models: AttachedModels) -> Non
     models.cancel()  # of nothing
 
 
-def test_an_answer_that_nobody_reads_on_is_given_up(served: Served, models: AttachedModels) -> None:
+def test_an_answer_that_no_one_reads_on_is_dropped(served: Served, models: AttachedModels) -> None:
     events = models.generate(Request("Once upon a time", GREEDY, EngineSettings(mode="off"), 900))
     next(events)
     events.close()
@@ -156,13 +156,13 @@ def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Ser
         Server(served.url).call("recall", tuple[ModeChoice, ...], "cooking")
 
 
-def test_nobody_there_is_told_with_what_to_do() -> None:
+def test_a_missing_server_is_reported_with_a_hint() -> None:
     with pytest.raises(UserError, match=r"the server at 127\.0\.0\.1:9 does not answer") as caught:
         AttachedModels(Server("127.0.0.1:9"))
     assert "localspec serve" in caught.value.hint
 
 
-def test_another_version_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_rejected(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attached, "__version__", "0.0.1")
     with pytest.raises(UserError, match=r"this is 0\.0\.1"):
         AttachedModels(Server(served.url))
@@ -191,7 +191,7 @@ def test_a_key_is_sent_where_one_is_asked_for(served: Served) -> None:
         assert AttachedModels(Server(closed.url, "open sesame")).target == alone(served).target
 
 
-def test_a_server_of_another_kind_is_told(served: Served) -> None:
+def test_a_server_of_another_kind_is_reported(served: Served) -> None:
     with pytest.raises(UserError, match="not a LocalSpec server to attach to"):
         AttachedModels(Server(f"{served.url}/elsewhere"))
 

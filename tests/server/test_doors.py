@@ -63,7 +63,7 @@ def sent(body: object, path: str = CHAT) -> bytes:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "[", "a@b:c"]
 )
-def test_a_page_that_took_over_a_name_is_refused(made_up: Served, host: str) -> None:
+def test_a_page_that_took_over_a_name_is_rejected(made_up: Served, host: str) -> None:
     for path in ("/health", "/v1/models"):
         reply = made_up.client.get(path, headers={"Host": host})
         assert reply.status_code == 403
@@ -77,7 +77,7 @@ def test_this_machine_is_let_in_by_its_names(made_up: Served, host: str) -> None
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])
-def test_pages_are_refused(made_up: Served, origin: str) -> None:
+def test_pages_are_rejected(made_up: Served, origin: str) -> None:
     reply = made_up.post(CHAT, ASK, {"Origin": origin})
     assert reply.status_code == 403
     assert "--allow-origin" in reply.json()["error"]["message"]
@@ -124,7 +124,7 @@ def test_the_key_is_asked_for(guarded: Served, headers: dict[str, str], status: 
     assert guarded.client.get("/health", headers=headers).status_code == 200
 
 
-def test_a_key_that_is_no_text_is_wrong(guarded: Served) -> None:
+def test_a_key_that_is_not_a_text_is_wrong(guarded: Served) -> None:
     with connected(guarded) as client:
         client.sendall(
             b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer \xff\xc3\r\n\r\n"
@@ -132,7 +132,7 @@ def test_a_key_that_is_no_text_is_wrong(guarded: Served) -> None:
         assert b" 401 " in client.recv(100)
 
 
-def test_a_body_that_is_too_large_is_refused(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_is_too_large_is_rejected(made_up: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "MAX_BODY", 1000)
 
     def pieces() -> Iterator[bytes]:
@@ -171,7 +171,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(
         assert client.recv(100) == b""
 
 
-def test_a_head_that_is_too_large_is_refused(made_up: Served) -> None:
+def test_a_head_that_is_too_large_is_rejected(made_up: Served) -> None:
     with connected(made_up) as client:
         client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * application.MAX_HEADER)
         assert b" 400 " in client.recv(1000)
@@ -195,7 +195,7 @@ def _is_answered(served: Served) -> bool:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_is_not_answered_any_more(made_up: Served, stream: bool) -> None:
+def test_answers_of_clients_that_left_are_dropped(made_up: Served, stream: bool) -> None:
     with connected(made_up) as client:
         client.sendall(sent(FOR_EVER | {"stream": stream}))
         until(lambda: made_up.service.queue.jobs()[0] is not None)
@@ -204,7 +204,7 @@ def test_who_leaves_is_not_answered_any_more(made_up: Served, stream: bool) -> N
     until(lambda: is_idle(made_up))
 
 
-def test_who_leaves_while_waiting_is_forgotten(made_up: Served) -> None:
+def test_a_client_that_leaves_while_waiting_is_dropped(made_up: Served) -> None:
     with connected(made_up) as first:
         first.sendall(sent(FOR_EVER))
         with connected(made_up) as second:
@@ -215,7 +215,7 @@ def test_who_leaves_while_waiting_is_forgotten(made_up: Served) -> None:
 
 
 @pytest.mark.slow
-def test_who_reads_nothing_of_a_stream_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_its_stream_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "STALLED_S", 0.1)
     with serving(lambda: TurningModels(size=50_000)) as wordy, connected(wordy) as client:
         client.sendall(sent(FOR_EVER | {"stream": True}))
@@ -234,7 +234,7 @@ def test_who_reads_nothing_of_a_stream_is_given_up(monkeypatch: pytest.MonkeyPat
         b"GET /health HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
     ],
 )
-def test_what_is_no_http_harms_nobody(made_up: Served, data: bytes) -> None:
+def test_data_that_is_not_http_does_no_harm(made_up: Served, data: bytes) -> None:
     with connected(made_up) as client:
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
@@ -243,14 +243,14 @@ def test_what_is_no_http_harms_nobody(made_up: Served, data: bytes) -> None:
     assert made_up.client.get("/health").status_code == 200
 
 
-def test_other_paths_and_methods_are_refused(made_up: Served) -> None:
+def test_other_paths_and_methods_are_rejected(made_up: Served) -> None:
     assert made_up.client.get("/v1/nothing").json()["error"]["type"] == "not_found_error"
     assert made_up.client.get(CHAT).status_code == 405
     assert made_up.client.put(CHAT, json=ASK).json()["error"]["code"] == 405
     assert made_up.client.get("/v1/messages").json()["type"] == "error"  # as its protocol words it
 
 
-def test_a_death_is_told_with_its_reason_and_mended(made_up: Served) -> None:
+def test_a_death_is_reported_with_its_reason_and_fixed(made_up: Served) -> None:
     def died() -> TurningModels:
         models = made_up.service.queue.models
         assert isinstance(models, TurningModels)
@@ -269,7 +269,7 @@ def test_a_death_is_told_with_its_reason_and_mended(made_up: Served) -> None:
 
 
 @pytest.mark.slow
-def test_what_runs_and_what_was_done_is_told(made_up: Served) -> None:
+def test_metrics_report_running_and_finished_answers(made_up: Served) -> None:
     def figure(name: str) -> float:
         lines = made_up.client.get("/metrics").text.splitlines()
         found = [line.split()[1] for line in lines if line.startswith(f"localspec_{name} ")]

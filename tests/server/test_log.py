@@ -79,14 +79,14 @@ def test_a_refused_request_leaves_one_line(
     assert SECRET not in told
 
 
-def test_a_body_that_is_no_json_is_not_repeated(made_up: Served, lines: list[str]) -> None:
+def test_a_body_that_is_not_a_json_is_not_repeated(made_up: Served, lines: list[str]) -> None:
     assert made_up.client.post(CHAT, content=f'{{"messages": "{SECRET}'.encode()).status_code == 400
     until(lambda: bool(lines))
     assert said(lines) == [f"POST {CHAT}  400 invalid_request_error"]
 
 
 @pytest.mark.slow
-def test_who_is_not_let_in_leaves_a_line() -> None:
+def test_rejected_clients_are_logged() -> None:
     policy = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
     with serving(TurningModels, policy) as guarded:
         guarded.post(CHAT, ASK)
@@ -101,7 +101,7 @@ def test_who_is_not_let_in_leaves_a_line() -> None:
     assert "s3cret" not in f"{keyless}{page}{before}"
 
 
-def test_what_is_no_http_leaves_a_line(made_up: Served, lines: list[str]) -> None:
+def test_data_that_is_not_http_is_logged(made_up: Served, lines: list[str]) -> None:
     with connected(made_up) as client:
         client.sendall(b"xyzzy\r\n\r\n")
         assert b"400" in client.recv(100)
@@ -109,7 +109,7 @@ def test_what_is_no_http_leaves_a_line(made_up: Served, lines: list[str]) -> Non
     assert said(lines) == ["400 the data is not HTTP"]
 
 
-def test_what_is_answered_leaves_the_line_of_its_figures_alone(made_up: Served, lines: list[str]) -> None:
+def test_an_answered_request_logs_only_its_figures(made_up: Served, lines: list[str]) -> None:
     made_up.client.get("/health")
     made_up.post(CHAT, {"messages": [SAYS], "max_tokens": 2})
     until(lambda: bool(lines))
@@ -118,7 +118,7 @@ def test_what_is_answered_leaves_the_line_of_its_figures_alone(made_up: Served, 
     assert SECRET not in told
 
 
-def test_a_client_that_leaves_is_no_failure(made_up: Served, lines: list[str]) -> None:
+def test_a_client_that_leaves_is_not_a_failure(made_up: Served, lines: list[str]) -> None:
     with connected(made_up) as client:
         client.sendall(sent(FOR_EVER))
         until(lambda: not is_idle(made_up))
@@ -169,7 +169,9 @@ def test_each_death_leaves_one_line_and_so_does_the_answer_it_took(stream: bool)
 
 
 @pytest.mark.slow
-def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(queue, "MAX_WAITING", 0)
     with serving(TurningModels) as served:
         for _ in range(10):
@@ -206,7 +208,7 @@ def test_a_name_ends_its_answer_and_no_other(made_up: Served) -> None:
     until(lambda: is_idle(made_up))
 
 
-def test_a_name_that_another_answer_has_is_refused(made_up: Served) -> None:
+def test_a_name_that_another_answer_has_is_rejected(made_up: Served) -> None:
     with connected(made_up) as first, connected(made_up) as second:
         first.sendall(_named("mine"))
         until(lambda: len(_jobs(made_up)) == 1)

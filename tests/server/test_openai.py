@@ -119,7 +119,7 @@ HI = {"role": "user", "content": "Hi"}
         {"max_tokens": 4, "model": "gpt-4o-mini"},
     ],
 )
-def test_what_clients_send_is_taken(served: Served, more: dict[str, object]) -> None:
+def test_fields_that_clients_send_are_accepted(served: Served, more: dict[str, object]) -> None:
     body = {"model": "auto", "messages": [HI], "temperature": 0, **more}
     reply = served.chat(**body)
     assert reply.status_code == 200, reply.text
@@ -134,7 +134,7 @@ def test_seeds_have_64_bits(served: Served, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 10**400, 1.5, "7", True])
-def test_other_seeds_are_refused(served: Served, seed: object) -> None:
+def test_other_seeds_are_rejected(served: Served, seed: object) -> None:
     reply = served.chat(model="auto", messages=[HI], max_tokens=2, seed=seed)
     assert reply.status_code == 400, reply.text
     assert "seed" in reply.json()["error"]["message"]
@@ -164,7 +164,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ({"chat_template_kwargs": {"a": []}}, "chat_template_kwargs has to be"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_a_sentence(
+def test_invalid_requests_are_rejected_in_one_sentence(
     served: Served, more: dict[str, object], says: str
 ) -> None:
     body = {"messages": [HI], "max_tokens": 4, **more}
@@ -191,7 +191,7 @@ def test_the_client_understands_errors(client: openai.OpenAI) -> None:
         json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}).encode(),
     ],
 )
-def test_what_is_no_request_is_refused(served: Served, data: bytes) -> None:
+def test_malformed_bodies_are_rejected(served: Served, data: bytes) -> None:
     reply = served.client.post("/v1/chat/completions", content=data)
     assert reply.status_code == 400, reply.text
     assert reply.json()["error"]["message"]
@@ -253,7 +253,7 @@ def test_other_ways_to_name_what_an_answer_must_look_like(served: Served) -> Non
         ({"logprobs": "many"}, "logprobs"),
     ],
 )
-def test_wrong_wishes_are_refused(served: Served, form: dict[str, object], says: str) -> None:
+def test_wrong_wishes_are_rejected(served: Served, form: dict[str, object], says: str) -> None:
     reply = served.chat(messages=[HI], max_tokens=4, **form)
     assert reply.status_code == 400, reply.text
     assert says in reply.json()["error"]["message"]

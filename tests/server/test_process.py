@@ -133,6 +133,6 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
         (["--host", "203.0.113.7", "--api-key", "k"], "cannot listen at 203.0.113.7 port 8080"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_opened(arguments: list[str], says: str) -> None:
+def test_invalid_flags_are_reported_before_models_open(arguments: list[str], says: str) -> None:
     with pytest.raises(UserError, match=re.escape(says)):
         main(arguments)

@@ -81,7 +81,7 @@ def run(wanted: Awaitable[None]) -> None:
     asyncio.run(within())
 
 
-def test_who_has_had_least_is_next(engine: Engine) -> None:
+def test_the_answer_with_the_fewest_tokens_is_next(engine: Engine) -> None:
     async def course() -> None:
         answers = [engine.start("a", 40), engine.start("b", 40)]
         await engine.at_work(2)
@@ -112,7 +112,7 @@ def test_a_short_answer_does_not_wait_for_a_long_one(engine: Engine) -> None:
     run(course())
 
 
-def test_who_comes_new_need_not_wait_for_the_end_of_a_turn(
+def test_a_new_answer_does_not_wait_for_the_end_of_a_turn(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_module, "TURN_S", 1000.0)
@@ -156,7 +156,7 @@ def test_no_more_answers_stand_still_than_may_be_under_way(engine: Engine) -> No
     assert min(map(written.index, "def")) > min(map(written.rindex, "abc"))
 
 
-def test_who_leaves_is_not_written_for(engine: Engine) -> None:
+def test_generation_stops_when_the_client_leaves(engine: Engine) -> None:
     """One whose answer is being written, one whose answer stands still, and one that waits."""
 
     async def course() -> None:
@@ -180,7 +180,7 @@ def test_who_leaves_is_not_written_for(engine: Engine) -> None:
     assert len(engine.models.requests) == 4  # d's never came to the models
 
 
-def test_too_many_are_refused(engine: Engine) -> None:
+def test_too_many_are_rejected(engine: Engine) -> None:
     async def course() -> None:
         tasks = [engine.start("a")]
         await engine.at_work(1)
@@ -268,7 +268,7 @@ def test_a_death_while_nobody_asks_is_noticed(engine: Engine, monkeypatch: pytes
     run(course())
 
 
-def test_what_is_read_again_after_a_death_counts_again(engine: Engine) -> None:
+def test_tokens_processed_again_after_a_crash_count_again(engine: Engine) -> None:
     """Of two that have read a prompt, one is at work, and one is paused."""
 
     def shares() -> list[float]:
@@ -319,7 +319,7 @@ def test_a_cancelled_answer_ends_in_its_next_turn_and_no_other_does(engine: Engi
     run(course())
 
 
-def test_a_request_that_kills_the_models_twice_is_given_up(
+def test_a_request_that_kills_the_models_twice_is_dropped(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def generate(_models: TurningModels, _request: Request) -> Iterator[GenerationEvent]:

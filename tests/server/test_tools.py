@@ -167,7 +167,9 @@ def test_a_client_calls_three_tools_in_a_loop(
         assert asked.thinking == f"hm {city}"
 
 
-def test_of_calls_side_by_side_the_first_is_told_where_one_is_wanted(models: TellingModels, url: str) -> None:
+def test_of_calls_side_by_side_the_first_is_reported_where_one_is_wanted(
+    models: TellingModels, url: str
+) -> None:
     models.texts = [call("a") + call("b")]
     with openai_client(url) as client:
         for parallel in (True, False):
@@ -219,7 +221,7 @@ def test_thinking_that_the_template_opens_stays_apart(models: TellingModels, url
 
 
 @pytest.mark.parametrize("text", ["hm, </think>\n\nI look.", "hm, and th", "</think>I look.", "hm</think>"])
-def test_every_protocol_tells_thinking_that_the_template_opens(
+def test_every_protocol_reports_thinking_that_the_template_opens(
     models: TellingModels, url: str, text: str
 ) -> None:
     models.opens, models.texts = "[THINK]\n", [text.replace("</think>", "[/THINK]")]
@@ -303,7 +305,7 @@ def test_a_stream_of_messages_begins_with_the_tokens_of_the_prompt(url: str) -> 
     assert (begun.message.usage.input_tokens, begun.message.usage.output_tokens) == (2, 0)
 
 
-def test_what_anthropic_clients_settle_reaches_the_models(models: TellingModels, url: str) -> None:
+def test_settings_of_anthropic_clients_reach_the_models(models: TellingModels, url: str) -> None:
     cached = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}
     body: Any = {
         "model": "coding",
@@ -324,7 +326,7 @@ def test_what_anthropic_clients_settle_reaches_the_models(models: TellingModels,
     assert dict(request.template_variables) == {"enable_thinking": False}
 
 
-def test_what_clients_of_responses_settle_reaches_the_models(models: TellingModels, url: str) -> None:
+def test_settings_of_responses_clients_reach_the_models(models: TellingModels, url: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form: Any = {"type": "json_schema", "name": "it", "schema": schema, "strict": True}
     models.texts = ["Hello."]
@@ -374,7 +376,7 @@ IMAGE = {"type": "image", "source": {"type": "url", "url": "x"}}
         ("/infill", {"input_prefix": "a"}, "input_suffix is missing"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_the_form_of_the_protocol(
+def test_invalid_requests_are_rejected_in_the_protocols_form(
     telling: tuple[Served, TellingModels], path: str, body: object, words: str
 ) -> None:
     reply = telling[0].post(path, body)

@@ -131,7 +131,7 @@ def test_a_stream_that_falls_silent_in_the_middle_says_so_too(
         assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
-def test_who_leaves_a_stream_that_waits_is_forgotten(held: Served, steps: threading.Semaphore) -> None:
+def test_a_client_that_leaves_a_waiting_stream_is_dropped(held: Served, steps: threading.Semaphore) -> None:
     with connected(held) as first:
         first.sendall(sent(FOR_EVER))
         until(lambda: held.service.queue.jobs()[0] is not None)
@@ -162,7 +162,7 @@ class Slow(TurningModels):
 @pytest.mark.parametrize(
     ("path", "failed"), [(CHAT, '"type":"%s"'), ("/v1/messages", "event: error"), ("/v1/responses", "failed")]
 )
-def test_what_is_wrong_is_an_event_once_a_stream_has_waited(
+def test_errors_are_events_once_a_stream_has_waited(
     monkeypatch: pytest.MonkeyPatch, path: str, failed: str
 ) -> None:
     monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
@@ -183,7 +183,7 @@ def test_what_is_wrong_is_an_event_once_a_stream_has_waited(
     assert line.endswith(f"POST {path}  400 exceed_context_size_error: the prompt is too long")
 
 
-def test_what_is_wrong_shows_in_the_status_where_it_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_errors_set_the_status_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slow, "error", ContextFullError("the prompt is too long"))
     monkeypatch.setattr(Slow, "goes_on", threading.Event())
     Slow.goes_on.set()

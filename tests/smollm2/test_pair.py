@@ -13,12 +13,12 @@ def test_the_target_is_found_without_importing_its_package(seeming_smollm2: Path
     assert seeming_smollm2.parent.name not in sys.modules
 
 
-def test_a_package_without_weights_is_no_target(seeming_smollm2: Path) -> None:
+def test_a_package_without_weights_is_not_a_target(seeming_smollm2: Path) -> None:
     seeming_smollm2.unlink()
     assert smollm2.target() is None
 
 
-def test_without_the_package_there_is_no_target() -> None:
+def test_without_the_package_there_is_not_a_target() -> None:
     assert smollm2.target() is None
 
 

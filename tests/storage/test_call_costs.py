@@ -84,7 +84,7 @@ def test_costs_are_read_as_they_were_always_written() -> None:
         with_changes(step=[{"tokens": 1, "seconds": float("nan")}]),
     ],
 )
-def test_a_file_that_makes_no_sense_is_told_in_a_line_and_replaced(
+def test_a_file_that_makes_no_sense_is_reported_in_a_line_and_replaced(
     content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = kept()
@@ -96,12 +96,12 @@ def test_a_file_that_makes_no_sense_is_told_in_a_line_and_replaced(
     assert recall_costs(kept(), NOW) == COSTS
 
 
-def test_where_nothing_was_kept_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_where_nothing_was_kept_nothing_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     assert recall_costs(costs_file(HERE, "alone"), NOW) is None
     assert caplog.messages == []
 
 
-def test_a_disk_that_takes_nothing_is_no_trouble(
+def test_a_disk_that_takes_nothing_is_not_a_trouble(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def full(_descriptor: int) -> None:
@@ -131,7 +131,7 @@ def test_forgetting_a_pair_forgets_what_its_calls_cost() -> None:
     assert other.parent == data_dir() / "costs"
 
 
-def test_llama_cpp_tells_what_costs_depend_on_here() -> None:
+def test_llama_cpp_reports_what_costs_depend_on_here() -> None:
     facts = facts_here()
     assert facts.cores > 0
     assert facts.processor

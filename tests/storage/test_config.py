@@ -30,7 +30,7 @@ def read(path: Path, text: str) -> Config:
     return read_config(path)
 
 
-def test_without_a_file_everything_is_as_usual(path: Path) -> None:
+def test_without_a_file_everything_is_as_default(path: Path) -> None:
     assert read_config(path) == Config()
     assert read(path, "") == Config()
 
@@ -124,7 +124,7 @@ def test_what_the_example_only_hints_at_is_valid_too(path: Path) -> None:
     assert dict(config.keys) == {"message.copy": "c", "chat.search": "ctrl+k,f3"}
 
 
-def test_name_that_no_key_has_is_refused(path: Path) -> None:
+def test_name_that_no_key_has_is_rejected(path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: `ctrl\+pgup` is not a key; write keys like `pageup`"):
         read(path, "[keys]\n'message.copy' = ['ctrl+pgup']")
     keys = read(path, "[keys]\n'message.copy' = ['ctrl+pageup', 'ctrl++', 'é']").keys
@@ -149,7 +149,7 @@ def test_a_profile_of_ones_own_may_be_named(path: Path) -> None:
     ids=["pipe", "device", "folder", "socket", "huge"],
 )
 @pytest.mark.timeout(20)
-def test_what_is_no_file_to_read_is_refused_at_once(
+def test_what_is_not_a_file_to_read_is_rejected_at_once(
     path: Path, make: Callable[[Path], object], what: str
 ) -> None:
     make(path)
@@ -173,6 +173,6 @@ def test_a_model_that_is_not_there_is_named_with_its_line(path: Path) -> None:
         check_models(path, config)
 
 
-def test_a_file_that_nobody_may_look_at_is_told(tmp_path: Path) -> None:
+def test_a_file_that_no_one_may_look_at_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*: File name too long"):
         read_config(tmp_path / ("x" * 300))

@@ -103,7 +103,7 @@ def test_an_edit_shows_its_lines_and_keeps_the_mode(tmp_path: Path) -> None:
     assert not prepare(path, PAIR).changes
 
 
-def test_a_broken_configuration_is_told_before_anything_happens(tmp_path: Path) -> None:
+def test_a_broken_configuration_is_reported_before_anything_happens(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text("[models\n", encoding="utf-8")
     with pytest.raises(UserError, match="line 1"):
@@ -111,7 +111,7 @@ def test_a_broken_configuration_is_told_before_anything_happens(tmp_path: Path) 
     assert path.read_text(encoding="utf-8") == "[models\n"
 
 
-def test_an_edit_that_went_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_that_went_wrong_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for spoilt in ('[models]\ntarget = "/m/other.gguf"\n', 'theme = "y"\n[models]\ntarget = "/m/big.gguf"\n'):
         monkeypatch.setattr("tomlkit.dumps", lambda _, spoilt=spoilt: spoilt)
         with pytest.raises(UserError, match="cannot be edited safely"):
@@ -119,7 +119,7 @@ def test_an_edit_that_went_wrong_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", ["modèles\u00a0IA.gguf", "a\nb.gguf", "a\udcff.gguf"])
-def test_a_path_that_the_configuration_could_not_hold_is_refused(name: str) -> None:
+def test_a_path_that_the_configuration_could_not_hold_is_rejected(name: str) -> None:
     for target, draft in ((Path(name), None), (BIG, Path(name))):
         with pytest.raises(UserError, match=r"config\.toml cannot name"):
             models_table(target, draft)

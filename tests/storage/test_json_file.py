@@ -51,7 +51,7 @@ def test_a_file_comes_back_as_it_was_written_and_is_private(tmp_path: Path) -> N
         ("[]", "the file is not an object"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_none_and_the_log_tells_why(
+def test_a_file_that_cannot_be_used_is_none_and_the_log_reports_why(
     tmp_path: Path, text: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "whole.json"
@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_used_is_none_and_the_log_tells_why(
         file.load()
 
 
-def test_who_waits_too_long_for_another_program_is_told(tmp_path: Path) -> None:
+def test_who_waits_too_long_for_another_program_is_reported(tmp_path: Path) -> None:
     file = JsonFile(tmp_path / "whole.json", Whole)
     with file.locked(1.0), pytest.raises(StoreError, match="another program is using it"), file.locked(0.01):
         pass

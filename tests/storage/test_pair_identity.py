@@ -17,7 +17,7 @@ TUNED = Identity(MACHINE, ModelFacts("/models/large.gguf", "aa", "CUDA0"), None,
 @pytest.mark.parametrize(
     ("driver", "changed"), [("550.1", False), ("", False), ("560.2", True)], ids=["same", "unknown", "new"]
 )
-def test_a_driver_that_nobody_knows_is_no_change(driver: str, changed: bool) -> None:
+def test_a_driver_that_no_one_knows_is_not_a_change(driver: str, changed: bool) -> None:
     now = replace(TUNED, machine=replace(MACHINE, driver=driver))
     assert bool(changes(TUNED, now)) == bool(changes(now, TUNED)) == changed
 

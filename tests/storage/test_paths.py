@@ -49,7 +49,7 @@ def test_a_variable_may_name_the_home_folder_or_start_at_the_current_one(
     assert paths.data_dir() == tmp_path / "here"
 
 
-def test_a_folder_that_somebody_made_keeps_its_permissions(
+def test_a_folder_that_someone_made_keeps_its_permissions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path.chmod(0o755)

@@ -124,7 +124,7 @@ def test_the_sampling_of_shipped_profiles_is_not_of_ones_own(folder: Path) -> No
     assert profiles(folder).named("coding").own_sampling
 
 
-def test_the_documented_values_of_sampling_are_the_usual_ones(folder: Path) -> None:
+def test_the_documented_values_of_sampling_are_the_default_ones(folder: Path) -> None:
     text = shipped()["general"].path.read_text(encoding="utf-8")
     for name in SAMPLING:
         text = text.replace(f"\n# {name} = ", f"\n{name} = ")

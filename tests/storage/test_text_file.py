@@ -48,7 +48,7 @@ def test_every_encoding_that_says_what_it_is_is_read(
         (b"ab\0c", "is binary: a zero byte at offset 2", "only text"),
     ],
 )
-def test_what_is_no_text_is_told_with_its_place_and_a_way(
+def test_what_is_not_a_text_is_reported_with_its_place_and_a_way(
     data: bytes, told: str, hint: str, read: Callable[[Path], str], tmp_path: Path
 ) -> None:
     (tmp_path / "text").write_bytes(data)

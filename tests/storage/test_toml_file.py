@@ -234,13 +234,13 @@ def test_a_key_in_an_inline_table_has_the_line_of_that(write: Callable[[str], To
 @pytest.mark.parametrize(
     ("text", "line"), [("a = 1\nb = \n", 2), ("a = 1\na = 2", 2), ("\n\na = [1,\n", 3), ("[a]\n[a]", 2)]
 )
-def test_a_file_that_is_no_toml(write: Callable[[str], TomlTable], text: str, line: int) -> None:
+def test_a_file_that_is_not_a_toml(write: Callable[[str], TomlTable], text: str, line: int) -> None:
     message = message_of(lambda: write(text))
     assert f"file.toml, line {line}: " in message
     assert "valid TOML" in message
 
 
-def test_a_file_that_is_no_text_or_is_not_there(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_text_or_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "file.toml"
     assert "No such file" in message_of(lambda: read_table(path))
     path.write_bytes(b"a = 1\nb = '\xff'")
@@ -295,7 +295,7 @@ def test_what_is_beyond_all_measure_is_a_mistake_in_the_file(
         ("a = [1", "valid TOML"),
     ],
 )
-def test_a_usual_mistake_is_named(line: str, hint: str, tmp_path: Path) -> None:
+def test_a_default_mistake_is_named(line: str, hint: str, tmp_path: Path) -> None:
     path = tmp_path / "file.toml"
     path.write_text(f"# first\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError) as caught:
@@ -304,7 +304,7 @@ def test_a_usual_mistake_is_named(line: str, hint: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [r"C:\temp\a.gguf", r"D:\new", r"C:\bin\foo", r"C:\foo\real"])
-def test_a_path_whose_backslashes_mean_something_is_told_as_such(value: str, tmp_path: Path) -> None:
+def test_a_path_whose_backslashes_mean_something_is_reported_as_such(value: str, tmp_path: Path) -> None:
     path = tmp_path / "file.toml"
     path.write_text(f'key = "{value}"\n', encoding="utf-8")
     with pytest.raises(UserError) as caught:

@@ -73,7 +73,7 @@ def test_what_is_kept_is_recalled_for_the_same_pair_and_task(
     assert tuned_file().stat().st_mode & 0o777 == 0o600
 
 
-def test_tuning_again_replaces_and_another_placement_is_kept_beside(
+def test_tuning_again_replaces_and_another_placement_is_kept_next_to(
     target: ModelOptions, draft: ModelOptions
 ) -> None:
     here, there = identity(target, draft), identity(replace(target, gpu_layers=20), draft)
@@ -219,7 +219,7 @@ def test_a_disk_that_cannot_be_written_is_one_clear_error(
     assert recall(here, "coding").tuned == CODING
 
 
-def test_a_fingerprint_tells_files_apart(tmp_path: Path) -> None:
+def test_a_fingerprint_reports_files_apart(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     content = bytearray(os.urandom(3_000_000))
     path.write_bytes(content)

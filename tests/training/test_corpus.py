@@ -49,7 +49,7 @@ def test_held_out_text_has_every_kind_of_task(held_out: list[Document]) -> None:
     assert sum(ASSISTANT in document.text for document in held_out) > len(held_out) / 2
 
 
-def test_training_text_is_packed_beside_it() -> None:
+def test_training_text_is_packed_next_to_it() -> None:
     with lzma.open(documents.PACKED / f"{documents.TRAINING_TEXT}.xz", "rt", encoding="utf-8") as file:
         assert documents.DOCUMENT_HEADER.match(file.readline())
 
@@ -124,7 +124,7 @@ def test_chunks_break_between_paragraphs_only() -> None:
 
 
 @pytest.mark.parametrize(("verb", "third"), [("sort", "sorts"), ("apply", "applies"), ("fix", "fixes")])
-def test_third_person(verb: str, third: str) -> None:
+def test_third_user(verb: str, third: str) -> None:
     assert third_person(verb) == third
 
 

@@ -105,7 +105,7 @@ def test_llama_cpp_computes_what_was_trained(folder: Path) -> None:
         np.testing.assert_allclose(scorer.logits(ids), model(torch.tensor([ids]))[0].numpy(), atol=0.05)
 
 
-def test_training_can_go_on_from_the_file(folder: Path) -> None:
+def test_training_can_continue_from_the_file(folder: Path) -> None:
     from training.import_gguf import read_gguf
     from training.model import Checkpoint
 

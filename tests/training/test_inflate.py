@@ -135,7 +135,7 @@ def test_a_shape_of_none_keeps_the_small_one(demo_draft: Path, tmp_path: Path) -
         (Shape(200, 4, 320), "no multiple of the head width 64"),
     ],
 )
-def test_impossible_shapes_are_refused(
+def test_impossible_shapes_are_rejected(
     demo_draft: Path, tmp_path: Path, shape: Shape, complaint: str
 ) -> None:
     out = tmp_path / "never.gguf"
@@ -144,7 +144,7 @@ def test_impossible_shapes_are_refused(
     assert not out.exists()
 
 
-def test_other_architectures_are_refused(tmp_path: Path) -> None:
+def test_other_architectures_are_rejected(tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     writer = gguf.GGUFWriter(other, "gpt2")
     writer.write_header_to_file()

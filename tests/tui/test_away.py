@@ -50,7 +50,7 @@ async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path
         ("off", "", []),
     ],
 )
-async def test_long_answer_is_told_to_who_looks_elsewhere(
+async def test_long_answer_is_reported_to_who_looks_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notify: str, term: str, told: list[str]
 ) -> None:
     written: list[str] = []

@@ -177,7 +177,7 @@ async def test_comparison_of_a_question_without_an_answer_leaves_one(tmp_path: P
 @pytest.mark.slow
 @pytest.mark.parametrize("keys_first", [[], ["ctrl+up"], ["ctrl+up", "k"]])
 @pytest.mark.parametrize("letters", ["explain", "more [1]", "compare", "remember", "y"])
-async def test_what_is_typed_after_a_click_on_a_message_is_a_prompt(
+async def test_text_typed_after_a_click_on_a_message_goes_to_the_prompt(
     tmp_path: Path, keys_first: list[str], letters: str
 ) -> None:
     async with desktop(tmp_path, says("the answer")) as desk:
@@ -196,7 +196,7 @@ async def test_what_is_typed_after_a_click_on_a_message_is_a_prompt(
 
 
 @pytest.mark.slow
-async def test_deed_is_refused_while_an_answer_is_written(tmp_path: Path) -> None:
+async def test_regenerate_is_rejected_while_an_answer_is_written(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
         await desk.enter("go")

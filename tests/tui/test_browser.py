@@ -113,7 +113,7 @@ def test_tmux_takes_a_text_into_its_buffer_or_it_is_not_copied(
 @pytest.mark.parametrize(
     ("is_taken", "words"), [(True, "copied the last answer"), (False, "sent the last answer to the terminal")]
 )
-async def test_copy_is_told_as_what_it_is(
+async def test_copy_is_reported_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_taken: bool, words: str
 ) -> None:
     monkeypatch.setattr(app_module, "put", lambda _: is_taken)

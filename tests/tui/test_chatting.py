@@ -54,7 +54,7 @@ async def test_figures_of_an_answer_stand_in_the_status_line_with_a_measured_rat
 
 
 @pytest.mark.slow
-async def test_a_card_that_makes_its_programs_is_told_while_it_does(tmp_path: Path) -> None:
+async def test_a_gpu_that_makes_its_programs_is_reported_while_it_does(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("the beginning ", gate, "the end")) as desk:
         await desk.enter("tell me")
@@ -82,7 +82,7 @@ class Idle(ScriptedModels):
 
 
 @pytest.mark.slow
-async def test_what_is_measured_between_answers_is_told_until_it_ends(tmp_path: Path) -> None:
+async def test_what_is_measured_between_answers_is_reported_until_it_ends(tmp_path: Path) -> None:
     models = Idle(says("one"), says("two"))
     async with desktop(tmp_path, models=lambda: models) as desk:
         await desk.answered("first")
@@ -149,7 +149,7 @@ async def test_prompts_entered_meanwhile_wait_and_are_answered_in_order(tmp_path
 
 
 @pytest.mark.slow
-async def test_what_waits_is_not_sent_by_itself_after_a_stop(tmp_path: Path) -> None:
+async def test_queued_prompts_are_not_sent_after_a_stop(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate), says("two")) as desk:
         await desk.press(*"first", "enter")
@@ -235,7 +235,7 @@ async def test_attached_file_travels_with_the_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_file_that_is_named_and_not_attached_is_told(tmp_path: Path) -> None:
+async def test_a_file_that_is_named_and_not_attached_is_reported(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("buy milk", encoding="utf-8")
     async with desktop(tmp_path) as desk:
         await desk.answered("Is me@notes.txt an address?")
@@ -244,7 +244,7 @@ async def test_a_file_that_is_named_and_not_attached_is_told(tmp_path: Path) -> 
         assert told.message.startswith("@notes.txt is not attached: ")
 
 
-async def test_missing_attachment_is_said_and_the_prompt_stays(tmp_path: Path) -> None:
+async def test_missing_attachment_is_reported_and_the_prompt_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("What does @./missing.txt say?")
         await desk.shows("missing.txt")
@@ -253,7 +253,7 @@ async def test_missing_attachment_is_said_and_the_prompt_stays(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
+async def test_full_context_is_reported_and_room_is_offered(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(says("word " * 30), context=80)) as desk:
         await desk.answered("question " * 20)
         await desk.enter("another " * 40)
@@ -273,7 +273,7 @@ async def test_full_context_is_said_and_room_is_offered(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_an_answer_that_goes_on_gets_its_room_first(tmp_path: Path) -> None:
+async def test_an_answer_that_continues_gets_its_room_first(tmp_path: Path) -> None:
     scripts = says("old " * 20), says("begun " * 20), says("more " * 3)
     async with desktop(tmp_path, *scripts, models=lambda: ScriptedModels(*scripts, context=80)) as desk:
         await desk.answered("first")
@@ -390,7 +390,7 @@ async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path:
 
 
 @pytest.mark.slow
-async def test_trouble_with_a_file_is_said_in_full_until_the_prompt_is_mended(tmp_path: Path) -> None:
+async def test_trouble_with_a_file_is_reported_in_full_until_the_prompt_is_fixed(tmp_path: Path) -> None:
     (tmp_path / "a rather long name of a file.txt").write_bytes(b"caf\xe9")
     async with desktop(tmp_path, size=(80, 24)) as desk:
         await desk.enter('What does @"a rather long name of a file.txt" say')
@@ -475,7 +475,7 @@ async def test_slashes_of_a_prompt_are_asked_as_written(tmp_path: Path, typed: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_begun", [True, False])
-async def test_answer_that_a_new_chat_stops_is_told(tmp_path: Path, is_begun: bool) -> None:
+async def test_answer_that_a_new_chat_stops_is_reported(tmp_path: Path, is_begun: bool) -> None:
     gate = Gate()
     script = says("half ", gate) if is_begun else says(gate)
     async with desktop(tmp_path, script) as desk:
@@ -524,7 +524,7 @@ async def test_end_goes_back_to_the_end_unless_a_prompt_is_being_written(tmp_pat
 
 
 @pytest.mark.slow
-async def test_why_a_command_was_refused_is_said_until_it_is_another(tmp_path: Path) -> None:
+async def test_why_a_command_was_refused_is_reported_until_it_is_another(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/hlep")
         await desk.until(lambda: desk.store.chat(desk.chat.session.chat.info.id).draft == "/hlep")

@@ -142,7 +142,7 @@ async def test_says_which_mode_runs_while_it_writes() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_difference_is_told() -> None:
+async def test_a_difference_is_reported() -> None:
     app = Host("off", "ssd")
     app.texts["ssd"] = "is 43."
     app.texts["off"] = "is 42."
@@ -216,7 +216,7 @@ async def test_a_click_on_the_line_below_keeps_an_answer() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_failure_is_told_in_its_column_and_the_next_mode_runs() -> None:
+async def test_a_failure_is_reported_in_its_column_and_the_next_mode_runs() -> None:
     app = Host("off", "sd")
     app.failing = "off"
     async with app.run_test(size=(160, 30)) as pilot:

@@ -219,7 +219,7 @@ async def test_text_that_was_put_there_opens_no_list() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_slow_function_holds_up_nobody_and_its_old_answers_are_dropped() -> None:
+async def test_a_slow_function_holds_up_no_one_and_its_old_answers_are_dropped() -> None:
     asked: list[str] = []
     go_on = threading.Event()
 

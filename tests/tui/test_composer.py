@@ -80,7 +80,7 @@ async def test_a_prompt_called_up_can_be_undone() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_draft_is_told_and_can_be_set() -> None:
+async def test_the_draft_is_reported_and_can_be_set() -> None:
     app = ComposerHost()
     async with app.run_test() as pilot:
         await pilot.press("a")

@@ -49,7 +49,7 @@ def test_text_travels_in_a_private_file_that_is_gone_afterwards(
         ("path.unlink()", "left no text"),
     ],
 )
-def test_editor_that_fails_is_told(code: str, words: str) -> None:
+def test_editor_that_fails_is_reported(code: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         edit_text(shlex.split(editor(code)), "mine")
 
@@ -69,7 +69,7 @@ def test_editor_that_fails_is_told(code: str, words: str) -> None:
         ),
     ],
 )
-def test_what_an_editor_left_is_told_and_what_it_saved_is_kept(
+def test_what_an_editor_left_is_reported_and_what_it_saved_is_kept(
     before: str, code: str, text: str, said: str
 ) -> None:
     told: list[str] = []

@@ -64,7 +64,7 @@ def test_headings_of_nothing_go() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_burst_with_enter_behind_it_chooses_what_it_names() -> None:
+async def test_a_burst_with_enter_after_it_chooses_what_it_names() -> None:
     app = Host()
     async with app.run_test(size=(60, 12)) as pilot:
         await pilot.pause()

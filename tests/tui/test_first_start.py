@@ -87,7 +87,7 @@ async def fetched(screen: Desktop) -> None:
 
 
 @pytest.mark.slow
-async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, tmp_path: Path) -> None:
+async def test_the_best_pair_is_named_and_nothing_is_downloaded_unasked(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         for size in ((80, 24), (110, 30)):
             await screen.pilot.resize_terminal(*size)
@@ -103,7 +103,7 @@ async def test_the_best_pair_is_named_and_nothing_is_fetched_unasked(hub: Hub, t
 
 
 @pytest.mark.slow
-async def test_fetched_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, tmp_path: Path) -> None:
+async def test_downloaded_while_one_chats_paused_gone_on_with_and_opened(hub: Hub, tmp_path: Path) -> None:
     hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER)
@@ -232,7 +232,7 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
 
 
 @pytest.mark.slow
-async def test_where_what_came_along_is_best_nothing_is_said(
+async def test_where_what_came_along_is_best_nothing_is_reported(
     hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_in_catalogue(monkeypatch, pair(INCLUDED), pair(entry("giant", 900)))

@@ -56,7 +56,7 @@ async def test_tab_loses_nothing_of_what_is_typed(tmp_path: Path, size: tuple[in
 
 
 @pytest.mark.slow
-async def test_letters_that_mean_nothing_where_the_focus_is_are_a_prompt(tmp_path: Path) -> None:
+async def test_unbound_letters_go_to_the_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.chat.mount(Button("of no use for letters", id="button"))
         for widget in (desk.chat.query_one("#button"), None):
@@ -68,9 +68,7 @@ async def test_letters_that_mean_nothing_where_the_focus_is_are_a_prompt(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
-async def test_what_is_typed_after_an_action_on_a_message_is_a_prompt(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
+async def test_text_typed_after_an_action_goes_to_the_prompt(tmp_path: Path, size: tuple[int, int]) -> None:
     scripts = [says("an answer\n\n```\ncode\n```\n")] * 6
     async with desktop(tmp_path, *scripts, size=size, config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
@@ -90,7 +88,7 @@ async def test_what_is_typed_after_an_action_on_a_message_is_a_prompt(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("leaving", "keys"), [("ctrl+s", "ke"), ("escape", "e")])
-async def test_what_is_typed_after_editing_is_a_prompt(tmp_path: Path, leaving: str, keys: str) -> None:
+async def test_text_typed_after_editing_goes_to_the_prompt(tmp_path: Path, leaving: str, keys: str) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 30), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)
         await burst(desk, ["ctrl+up", *keys])
@@ -147,7 +145,7 @@ async def test_focus_goes_to_the_prompt_when_the_chats_give_way_to_a_narrow_wind
 
 
 @pytest.mark.slow
-async def test_a_deed_that_is_refused_gives_the_focus_to_the_prompt(tmp_path: Path) -> None:
+async def test_a_deed_that_is_rejected_gives_the_focus_to_the_prompt(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
         await desk.enter("go")

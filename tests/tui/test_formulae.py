@@ -32,7 +32,7 @@ def text(source: str) -> str:
         ("| a |\n|---|\n| $x^2$ |", "x²"),
     ],
 )
-def test_formula_reads_as_people_write_it(source: str, seen: str) -> None:
+def test_formula_reads_as_users_write_it(source: str, seen: str) -> None:
     shown = "\n".join(block.at(60).plain for block in build(source))
     assert shown.rstrip().endswith(seen)
 
@@ -50,7 +50,7 @@ def test_formula_reads_as_people_write_it(source: str, seen: str) -> None:
         "an open $x^2",
     ],
 )
-def test_what_is_no_formula_stays(source: str) -> None:
+def test_what_is_not_a_formula_stays(source: str) -> None:
     assert text(source) == source
 
 

@@ -128,7 +128,7 @@ async def test_no_room_is_made_while_an_answer_is_written(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-async def test_chat_that_another_program_deleted_is_said_to_be_gone(tmp_path: Path) -> None:
+async def test_chat_that_another_program_deleted_is_reported_to_be_gone(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("about boats")
         boats = desk.chat.session.chat.info.id
@@ -155,7 +155,7 @@ async def test_open_chat_that_another_program_deleted_can_be_left(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_edit_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_edit_that_cannot_be_kept_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object, **_named: object) -> None:
         raise StoreError("the disk is full")
 

@@ -72,7 +72,7 @@ async def test_lines_from_another_thread_appear_and_are_followed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_who_scrolled_back_is_left_where_he_reads() -> None:
+async def test_scrolling_back_keeps_the_position() -> None:
     app = Host()
     async with app.run_test() as pilot:
         for number in range(KEPT):

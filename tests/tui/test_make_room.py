@@ -72,7 +72,7 @@ async def test_boxes_can_be_changed_and_the_sum_follows() -> None:
 
 
 @pytest.mark.asyncio
-async def test_taking_back_more_than_leaving_out_is_said() -> None:
+async def test_taking_back_more_than_leaving_out_is_reported() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("space", "down", "space")
@@ -81,7 +81,7 @@ async def test_taking_back_more_than_leaving_out_is_said() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_waits_is_answered_only_with_room_enough() -> None:
+async def test_queued_prompts_are_answered_only_if_they_fit() -> None:
     app = Host(ContextBudget(EXCHANGES, 8000, fixed=1500, waits=True))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()

@@ -113,7 +113,7 @@ def test_long_code_reads_as_in_one_go(size: int, quarters: int) -> None:
     ]
 
 
-def test_long_open_text_goes_on_before_a_word() -> None:
+def test_long_open_text_continues_before_a_word() -> None:
     source = "- some words - 1. and # more " * 300
     growing = grown(source, 50)
     assert len(growing.blocks) > 3

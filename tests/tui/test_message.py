@@ -132,7 +132,7 @@ async def test_actions_appear_under_the_mouse() -> None:
         ("failed", "model failed - /continue resumes it"),
     ],
 )
-async def test_unfinished_answer_says_why_and_goes_on_by_a_click(state: State, words: str) -> None:
+async def test_unfinished_answer_says_why_and_continues_by_a_click(state: State, words: str) -> None:
     host = Host()
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([shown(2, "half an", state=state)])
@@ -293,7 +293,7 @@ async def test_only_web_links_are_opened_and_only_by_a_click() -> None:
 
 
 @pytest.mark.asyncio
-async def test_changed_question_is_shown_anew() -> None:
+async def test_changed_question_is_shown_again() -> None:
     host = Host()
     async with host.run_test(size=(80, 24)) as pilot:
         item = shown(1, "first wording")

@@ -174,7 +174,7 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
 
 
 @pytest.mark.slow
-async def test_prompt_that_waited_and_is_refused_makes_way_for_what_is_being_written(tmp_path: Path) -> None:
+async def test_prompt_that_waited_and_is_rejected_makes_way_for_what_is_being_written(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("one ", gate)) as desk:
         await desk.enter("first")
@@ -202,7 +202,7 @@ async def test_prompts_that_wait_are_kept_with_the_chat_before_a_kill(tmp_path: 
 
 
 @pytest.mark.slow
-async def test_what_an_answer_has_is_kept_while_the_models_pause(tmp_path: Path) -> None:
+async def test_text_of_an_answer_is_saved_while_the_models_pause(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("half an ", gate, "answer")) as desk:
         await desk.enter("first")
@@ -230,7 +230,7 @@ async def test_text_that_is_saved_before_it_is_drawn_is_drawn_once(
 
 
 @pytest.mark.slow
-async def test_trouble_with_the_store_is_said_and_ends_nothing(
+async def test_trouble_with_the_store_is_reported_and_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_arguments: object) -> None:
@@ -328,7 +328,7 @@ async def test_no_control_character_of_a_prompt_reaches_the_terminal(tmp_path: P
 
 
 @pytest.mark.slow
-async def test_name_that_no_disk_takes_is_said(tmp_path: Path) -> None:
+async def test_name_that_no_disk_takes_is_reported(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.answered("question")
         for command in ("/export md ", "/import ", "/attach "):
@@ -358,7 +358,7 @@ async def test_several_chats_of_one_file_are_imported_and_the_last_is_opened(tmp
 
 
 @pytest.mark.slow
-async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_path: Path) -> None:
+async def test_keys_typed_on_the_way_to_a_message_far_away_are_not_prompt(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         number, parent = desk.store.new_chat().id, None
         for count in range(100):
@@ -376,7 +376,7 @@ async def test_keys_typed_on_the_way_to_a_message_far_away_are_no_prompt(tmp_pat
 
 
 @pytest.mark.slow
-async def test_context_is_estimated_where_no_answer_tells_what_it_takes(tmp_path: Path) -> None:
+async def test_context_is_estimated_where_no_answer_reports_what_it_takes(tmp_path: Path) -> None:
     scripts = says("word " * 50), says("word " * 50, EngineDied("signal 9"))
     async with desktop(tmp_path, *scripts) as desk:
         await desk.answered("question")

@@ -76,7 +76,7 @@ def rows(screen: Desktop) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("broken")
-async def test_what_is_here_and_what_could_be_fetched_at_every_size(tmp_path: Path) -> None:
+async def test_what_is_here_and_what_could_be_downloaded_at_every_size(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included, size=(80, 24)) as screen:
         names = await shown(screen)
         assert [row.split()[:2] for row in names] == [
@@ -180,7 +180,7 @@ async def test_models_that_fail_or_are_stopped_leave_the_old_ones(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_any_pair_is_fetched_paused_gone_on_with_opened_and_kept(hub: Hub, tmp_path: Path) -> None:
+async def test_any_pair_is_downloaded_paused_gone_on_with_opened_and_kept(hub: Hub, tmp_path: Path) -> None:
     hub.stalls, hub.first_stall = 1, 2  # after the header was read
     async with desktop(tmp_path, models=included, size=(110, 30)) as screen:
         await screen.enter("/setup")

@@ -87,7 +87,7 @@ async def test_question_asked_while_the_models_load_is_answered_when_they_are_th
             loader.close()
 
 
-async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_question_stays(
+async def test_models_that_cannot_be_opened_are_reported_in_one_line_and_the_question_stays(
     tmp_path: Path,
 ) -> None:
     def fail(_on_progress: Callable[[float], bool]) -> ScriptedModels:
@@ -106,7 +106,7 @@ async def test_models_that_cannot_be_opened_are_told_in_one_line_and_the_questio
 
 
 @pytest.mark.slow
-async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_path: Path) -> None:
+async def test_step_down_is_reported_with_its_reason_and_stays_in_the_figures(tmp_path: Path) -> None:
     change = ModeChanged("sd", "SSD was slower than plain, 31 against 38 tokens/s; now speculative")
     script = says("first words " * 20, change, "more words " * 20)
     async with desktop(tmp_path, script) as screen:
@@ -117,7 +117,7 @@ async def test_step_down_is_told_with_its_reason_and_stays_in_the_figures(tmp_pa
         assert record.changes == (change,)
 
 
-async def test_profile_of_the_configuration_that_does_not_exist_is_said_to_stand_there(
+async def test_profile_of_the_configuration_that_does_not_exist_is_reported_to_stand_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOCALSPEC_CONFIG_DIR", str(tmp_path))

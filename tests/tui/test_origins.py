@@ -83,7 +83,7 @@ async def test_origins_differ_by_colour_and_without_it(theme: str) -> None:
 
 
 @pytest.mark.asyncio
-async def test_legend_tells_the_shares_of_the_latest_answer() -> None:
+async def test_legend_reports_the_shares_of_the_latest_answer() -> None:
     host = Host()
     async with host.run_test(size=(120, 24)) as pilot:
         await host.transcript.show([shown(1), shown(2, TEXT, spans=SPANS)])

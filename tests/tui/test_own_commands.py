@@ -47,7 +47,7 @@ async def test_own_commands_stand_in_help_and_palette(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_what_is_wrong_with_one_is_told_once(tmp_path: Path) -> None:
+async def test_what_is_wrong_with_one_is_reported_once(tmp_path: Path) -> None:
     keep("mode.md", "x")
     async with desktop(tmp_path) as desk:
         await desk.until(lambda: desk.app._notifications)

@@ -49,7 +49,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
 
 
 @pytest.mark.slow
-async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_told(
+async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuned_for = FOUND.get

@@ -101,7 +101,9 @@ def test_first_start_says_what_is_open_and_offers_more(first: Callable[..., Term
         assert terminal.leave() == 0
 
 
-def test_mistakes_on_the_command_line_are_told_before_the_screen_opens(run: Callable[..., Terminal]) -> None:
+def test_mistakes_on_the_command_line_are_reported_before_the_screen_opens(
+    run: Callable[..., Terminal],
+) -> None:
     with run("-m", "missing.gguf") as terminal:
         assert terminal.leave() == 2
         assert "missing.gguf" in terminal.output
@@ -136,7 +138,7 @@ def test_the_program_ends_with_its_terminal(
         assert terminal.process.wait(TIMEOUT_S) == -ends_by
 
 
-def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothing(
+def test_bytes_that_are_not_text_and_pasted_sequences_end_nothing_and_send_nothing(
     run: Callable[..., Terminal], tmp_path: Path
 ) -> None:
     with run() as terminal:
@@ -154,7 +156,7 @@ def test_bytes_that_are_no_text_and_pasted_sequences_end_nothing_and_send_nothin
         assert terminal.leave() == 0
 
 
-def test_answer_goes_on_while_the_editor_is_open(run: Callable[..., Terminal], tmp_path: Path) -> None:
+def test_answer_continues_while_the_editor_is_open(run: Callable[..., Terminal], tmp_path: Path) -> None:
     done = tmp_path / "done"
     code = (
         "import pathlib, sys, time\nprint('EDITING', '.' * 40)\nend = time.monotonic() + 60\n"

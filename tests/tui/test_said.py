@@ -48,7 +48,7 @@ async def midway(desk: Desktop, gate: Gate) -> None:
         (["f6"], "mode plain, saved with this chat, from the next answer on"),
     ],
 )
-async def test_what_is_said_during_an_answer_can_be_read(
+async def test_what_is_reported_during_an_answer_can_be_read(
     tmp_path: Path, clock: Clock, keys: str | list[str], said: str
 ) -> None:
     gates = [Gate() for _ in range(3)]

@@ -33,7 +33,7 @@ async def test_every_action_of_a_command_is_known_to_the_screen_or_to_the_plain_
         assert set(get_args(ActionName)) - desk.chat.actions.keys() == {"undo", "clear", "color"}
 
 
-async def test_unknown_command_is_said_and_kept(tmp_path: Path) -> None:
+async def test_unknown_command_is_reported_and_kept(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/hlep")
         await desk.shows("did you mean `/help`?")
@@ -56,7 +56,7 @@ async def test_mode_and_temperature_count_from_the_next_answer_on(tmp_path: Path
 
 
 @pytest.mark.slow
-async def test_mode_that_needs_a_draft_model_is_refused_without_one(tmp_path: Path) -> None:
+async def test_mode_that_needs_a_draft_model_is_rejected_without_one(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: ScriptedModels(has_draft=False)) as desk:
         await desk.enter("/mode ssd")
         await desk.shows("needs a draft model")
@@ -177,7 +177,7 @@ async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_told(tmp_path: Path) -> None:
+async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_reported(tmp_path: Path) -> None:
     export = Path(__file__).parents[1] / "chat" / "exports" / "claude.json"
     (tmp_path / "conversations.json").write_bytes(export.read_bytes())
     async with desktop(tmp_path) as desk:

@@ -174,7 +174,7 @@ async def test_old_answers_are_dropped() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_nothing_found_is_said_and_enter_does_nothing() -> None:
+async def test_nothing_found_is_reported_and_enter_does_nothing() -> None:
     app = Host()
     async with app.run_test() as pilot:
         await pilot.press(*"nowhere", "enter")

@@ -41,7 +41,7 @@ async def test_theme_is_kept_and_so_are_the_comments_of_the_file(tmp_path: Path)
 
 
 @pytest.mark.slow
-async def test_theme_that_cannot_be_kept_is_told_in_a_line(
+async def test_theme_that_cannot_be_kept_is_reported_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:
@@ -87,7 +87,7 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
 
 
 @pytest.mark.slow
-async def test_wrong_value_is_told_in_its_row_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_wrong_value_is_reported_in_its_row_and_nothing_is_lost(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         screen = await opened(desk)
         await burst(desk, ["down", *"0.3", "down", *"many"])
@@ -149,7 +149,9 @@ async def test_context_of_nobodys_choice_says_what_the_model_was_trained_for(tmp
 
 
 @pytest.mark.slow
-async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened_anew(tmp_path: Path) -> None:
+async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened_again(
+    tmp_path: Path,
+) -> None:
     path = written("[models]\ncontext = 4096  # enough\n")
     async with desktop(tmp_path) as desk:
         screen = await opened(desk)
@@ -164,7 +166,7 @@ async def test_context_is_kept_in_the_configuration_and_the_models_can_be_opened
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_written_is_told_and_stays(
+async def test_text_that_cannot_be_saved_is_reported_and_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(**_: object) -> None:
@@ -200,7 +202,7 @@ async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_p
 
 
 @pytest.mark.slow
-async def test_what_the_file_of_the_model_recommends_is_told_and_the_profile_goes_before_it(
+async def test_what_the_file_of_the_model_recommends_is_reported_and_the_profile_goes_before_it(
     tmp_path: Path,
 ) -> None:
     def models() -> ScriptedModels:

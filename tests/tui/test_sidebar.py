@@ -101,7 +101,7 @@ def test_chats_are_grouped_by_local_date() -> None:
     ("days", "written"),
     [(0, "Today"), (-1, "Today"), (1, "Yesterday"), (20, "31 October"), (400, "16 Oct 2025")],
 )
-def test_days_are_written_as_people_say_them(days: float, written: str) -> None:
+def test_days_are_written_as_users_say_them(days: float, written: str) -> None:
     assert written_day(NOON - days * DAY, TODAY) == written
 
 

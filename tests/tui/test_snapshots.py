@@ -112,7 +112,7 @@ def test_chat_looks_as_before(look: Look, scene: Scene, size: tuple[int, int], t
 
 
 @pytest.mark.parametrize("scene", [help_page, search, completions])
-def test_what_lies_over_the_chat_looks_as_before(look: Look, scene: Scene) -> None:
+def test_screens_over_the_chat_look_as_before(look: Look, scene: Scene) -> None:
     assert look(scene, (100, 30), DARK)
 
 

@@ -86,7 +86,7 @@ async def test_everything_where_there_is_room() -> None:
         (8, "SSD"),
     ],
 )
-async def test_what_matters_less_drops_out_whole(width: int, words: str) -> None:
+async def test_less_important_figures_drop_out_completely(width: int, words: str) -> None:
     assert (await shown(width, SSD)).split() == words.split()
 
 
@@ -106,7 +106,7 @@ TUNED = "tuned 2 days ago: 1.8x plain (1.7-1.9)"
         (94, f"auto: SSD 58 tokens/s 1.9× plain profile auto: coding {METER}"),
     ],
 )
-async def test_whom_auto_followed_stays_and_the_reason_is_told_where_there_is_room(
+async def test_whom_auto_followed_stays_and_the_reason_is_reported_where_there_is_room(
     width: int, words: str
 ) -> None:
     assert (await shown(width, SSD, choice=("profile auto: coding", TUNED))).split() == words.split()
@@ -118,7 +118,7 @@ async def test_what_was_asked_for_goes_without_saying() -> None:
 
 
 @pytest.mark.asyncio
-async def test_the_mode_tells_under_the_pointer_why_it_was_chosen() -> None:
+async def test_the_mode_reports_under_the_pointer_why_it_was_chosen() -> None:
     app = Host()
     async with app.run_test(size=(100, 5)) as pilot:
         app.line.figures = SSD
@@ -131,7 +131,7 @@ async def test_the_mode_tells_under_the_pointer_why_it_was_chosen() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_not_known_is_left_out() -> None:
+async def test_unknown_figures_are_omitted() -> None:
     app = Host()
     async with app.run_test(size=(160, 5)) as pilot:
         app.line.figures = Figures("plain", 31.2)
@@ -141,7 +141,7 @@ async def test_what_is_not_known_is_left_out() -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("width", [110, 190])
-async def test_a_reason_is_seen_beside_the_figures(width: int) -> None:
+async def test_a_reason_is_seen_next_to_the_figures(width: int) -> None:
     reason = "SSD was slower than plain decoding: 18.1 against 31.0 tok/s"
     text = await shown(width, Figures("speculative", 31.2, 1.0, 0.31, 1.6, None, reason), used=32000)
     assert "SSD was slower" in text
@@ -151,7 +151,7 @@ async def test_a_reason_is_seen_beside_the_figures(width: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_said_comes_first_and_in_full_and_leaves_the_context() -> None:
+async def test_what_is_reported_comes_first_and_in_full_and_leaves_the_context() -> None:
     text = await shown(90, SSD, said=ERROR)
     *said, figures = text.split("\n")
     assert " ".join(row.strip() for row in said) == ERROR
@@ -160,7 +160,7 @@ async def test_what_is_said_comes_first_and_in_full_and_leaves_the_context() -> 
 
 
 @pytest.mark.asyncio
-async def test_what_is_said_stays_until_it_is_cleared() -> None:
+async def test_what_is_reported_stays_until_it_is_cleared() -> None:
     app = Host()
     async with app.run_test(size=(80, 5)) as pilot:
         app.line.say("disk\nfull")
@@ -239,7 +239,7 @@ def test_wide_characters_are_shortened_by_columns() -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_said_holds_no_control_characters() -> None:
+async def test_what_is_reported_holds_no_control_characters() -> None:
     assert "a red word" in await shown(80, SSD, said="a \x1b[31mred\x1b[0m\x07 word")
 
 

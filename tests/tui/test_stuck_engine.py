@@ -80,7 +80,7 @@ def test_second_press_ends_an_engine_that_does_not_react(stuck: Callable[[], Stu
     found.terminal.until(lambda: len(found.answers()) == 2 and found.answers()[-1][1])
 
 
-def test_leaving_the_chat_is_refused_rather_than_waited_for(stuck: Callable[[], Stuck]) -> None:
+def test_leaving_the_chat_is_rejected_rather_than_waited_for(stuck: Callable[[], Stuck]) -> None:
     found = stuck()
     found.terminal.send("\x0e")
     found.terminal.shows("the model process is not responding")

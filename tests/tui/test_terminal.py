@@ -164,6 +164,6 @@ def test_text_that_comes_with_its_returns_at_once_is_pasted(
     assert Line(monkeypatch).bring(*pieces).heard() == expected
 
 
-def test_return_behind_typed_text_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_return_after_typed_text_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(monkeypatch).bring("hi\r", pause_s=0.1)
     assert [event.key for event in line.events if isinstance(event, events.Key)] == ["h", "i", "enter"]

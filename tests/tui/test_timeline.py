@@ -192,7 +192,7 @@ async def test_the_wheel_goes_back_in_time() -> None:
 
 
 @pytest.mark.asyncio
-async def test_a_title_is_no_markup() -> None:
+async def test_a_title_is_not_a_markup() -> None:
     app = Host()
     async with app.run_test() as pilot:
         app.timeline.clear("SSD [b]answer[/b]")

@@ -118,7 +118,7 @@ async def test_home_and_end_go_to_the_very_first_and_last_message() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_line_at_the_top_counts_earlier_messages_and_fetches_them_on_a_click() -> None:
+async def test_line_at_the_top_counts_earlier_messages_and_downloads_them_on_a_click() -> None:
     host = Host()
     async with host.run_test(size=(80, 24)) as pilot:
         await host.transcript.show(chat(500))

@@ -107,7 +107,7 @@ async def back_in_the_chat(desk: Desktop, opened: int) -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize("size", [(80, 24), (160, 45)])
-async def test_a_run_is_watched_to_its_end_and_the_chat_goes_on(
+async def test_a_run_is_watched_to_its_end_and_the_chat_continues(
     tmp_path: Path, size: tuple[int, int]
 ) -> None:
     script = Script()
@@ -156,7 +156,7 @@ async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> 
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_without_a_stopped_run_there_is_nothing_to_go_on_with(tmp_path: Path) -> None:
+async def test_without_a_stopped_run_there_is_nothing_to_continue_with(tmp_path: Path) -> None:
     script = Script()
     async with tuning(tmp_path, script) as desk:
         await desk.shows("Quick  q", "Leave  Esc")
@@ -217,7 +217,7 @@ async def test_buttons_work_by_mouse_and_by_key(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_a_failure_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+async def test_a_failure_is_reported_and_the_chat_continues(tmp_path: Path) -> None:
     async with tuning(tmp_path, Script(fails)) as desk:
         await desk.press("enter")
         await desk.shows("Tuning ended: nothing fits; close other programs")
@@ -255,7 +255,7 @@ async def test_f7_tunes_too_but_not_while_an_answer_is_written(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-async def test_what_cannot_be_tuned_is_said(tmp_path: Path) -> None:
+async def test_tune_reports_untunable_models(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("hello")) as desk:
         await desk.enter("/tune")
         await desk.shows("run `localspec tune` in a shell")

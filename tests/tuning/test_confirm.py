@@ -68,7 +68,7 @@ def test_the_first_answer_of_each_is_not_counted() -> None:
     assert verdict.drift == pytest.approx(1.0)
 
 
-def test_one_disturbed_anchor_is_no_drift() -> None:
+def test_one_slow_anchor_run_is_not_drift() -> None:
     def pace(request: Request, number: int) -> float:
         return gains(sd=1.4)(request, number) * (3 if number == 2 else 1)
 
@@ -155,7 +155,7 @@ def test_models_that_were_closed_to_stop_cost_no_contender_its_place(tmp_path: P
 
 @pytest.mark.parametrize("after", [0, 5, 11, 17, 25])
 @pytest.mark.parametrize("error", [EngineDied("gone"), Cancelled()])
-def test_a_confirmation_goes_on_where_it_ended(tmp_path: Path, after: int, error: Exception) -> None:
+def test_a_confirmation_continues_where_it_ended(tmp_path: Path, after: int, error: Exception) -> None:
     file = tmp_path / "runs.json"
     whole = TimedModels(gains(sd=1.3, ssd=1.28))
     expected = run(whole, SD, SSD)
@@ -191,7 +191,7 @@ os._exit(9)
     assert RunRecord(file, "another").runs == {}
 
 
-def test_what_was_kept_under_another_key_or_is_damaged_is_not_used(tmp_path: Path) -> None:
+def test_runs_of_another_key_and_damaged_files_are_not_used(tmp_path: Path) -> None:
     file = tmp_path / "runs.json"
     expected = run(TimedModels(gains(sd=1.3)), SD, file=file)
     assert file.stat().st_mode & 0o777 == 0o600

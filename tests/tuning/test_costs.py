@@ -91,7 +91,7 @@ def test_a_measurement_that_drifted_is_repeated_once(drifts: list[float], kept: 
 
 
 @pytest.mark.slow
-def test_a_real_pair_is_measured_on_pretended_cards(demo_target: Path, demo_draft: Path) -> None:
+def test_a_real_pair_is_measured_on_pretended_gpus(demo_target: Path, demo_draft: Path) -> None:
     verify, step = Pacing(0.02, 0.02), Pacing(0.005, 0.01)
     target = ModelOptions(demo_target, context=512)
     with open_paced(target, replace(target, path=demo_draft), verify, step, max_fan_out=4) as models:

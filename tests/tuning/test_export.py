@@ -88,7 +88,7 @@ def test_a_command_line_says_where_everything_sits_and_how_far_to_draft() -> Non
     }
 
 
-def test_without_drafting_there_is_no_draft_model() -> None:
+def test_without_drafting_there_is_not_a_draft_model() -> None:
     for exported in EVERY[2:4]:
         assert not any(flag.startswith("--spec-draft") for flag, _ in flags(exported))
     assert dict(flags(EVERY[2]))["--spec-ngram-simple-size-m"] == "9"
@@ -146,7 +146,7 @@ def test_what_cannot_be_said_stands_in_comments(form: ExportForm) -> None:
 
 
 @pytest.mark.parametrize("settings", [SD, SSD])
-def test_repetitions_beside_a_draft_model_have_no_counterpart(settings: EngineSettings) -> None:
+def test_repetitions_next_to_a_draft_model_have_no_counterpart(settings: EngineSettings) -> None:
     def said(fallback: Fallback) -> str:
         changed = replace(CODING, settings=replace(settings, fallback=fallback))
         return comments(export("llama-server", changed))
@@ -155,7 +155,7 @@ def test_repetitions_beside_a_draft_model_have_no_counterpart(settings: EngineSe
     assert "repetitions" not in said("just-in-time")
 
 
-def test_paths_that_a_format_cannot_hold_are_refused() -> None:
+def test_paths_that_a_format_cannot_hold_are_rejected() -> None:
     def at(path: str) -> Exported:
         return replace(CODING, target=replace(TARGET, path=Path(path)))
 

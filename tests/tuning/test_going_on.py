@@ -68,7 +68,7 @@ def test_going_on_with_some_tasks_leaves_the_others_to_be_gone_on_with(tmp_path:
     assert ([task.task for task in last.tasks], last.complete) == (["coding", "writing", "math"], True)
 
 
-def test_a_quick_run_goes_on_quickly(tmp_path: Path) -> None:
+def test_a_quick_run_continues_quickly(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding")
     stopped_at("study", run_of(plan).events())
     events = run_of(replace(plan, quick=False, resume=True)).events()
@@ -98,7 +98,7 @@ def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_pa
     assert opened == [LoadOptions(threads=3)]
 
 
-def test_a_context_too_short_for_every_prompt_is_said_before_anything_is_tried(tmp_path: Path) -> None:
+def test_a_context_too_short_for_every_prompt_is_reported_before_anything_is_tried(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", quick=False)
     long = TuningPrompts(("word " * 3000,) * 4, ("word " * 3000,) * 4)
     plan = replace(plan, profiles=(replace(plan.profiles[0], own_tuning=long),))

@@ -82,7 +82,7 @@ def left_out(result: TaskResult) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("error", [DIED, EngineError("there is not enough memory left to go on")])
-def test_a_contender_that_ends_the_process_is_dropped_and_the_others_go_on(
+def test_a_contender_that_ends_the_process_is_dropped_and_the_others_continue(
     tmp_path: Path, error: EngineError
 ) -> None:
     plan, models = planned(tmp_path), Crashing(crashes=as_llama_cpp_does, error=error)

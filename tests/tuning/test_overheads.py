@@ -154,7 +154,7 @@ def real(models: Answering, budget_s: float = 60.0) -> tuple[RealRound, ...]:
     return real_rounds(open_once(models), REQUESTS, budget_s)
 
 
-def test_every_possible_mode_answers_in_turn() -> None:
+def test_every_possible_mode_answers_alternately() -> None:
     models = Answering()
     rounds = real(models)
     assert models.modes() == ["off", "ngram", "sd", "ssd"] * 4
@@ -199,7 +199,7 @@ class OnCard(Answering):
                 yield event
 
 
-def test_what_a_card_compiles_is_no_overhead() -> None:
+def test_what_a_gpu_compiles_is_not_an_overhead() -> None:
     models = OnCard()
     rounds = real(models)
     assert models.modes() == ["off", "ngram", "sd", "ssd"] * 5
@@ -215,7 +215,7 @@ def test_a_cancel_is_passed_on() -> None:
 
 
 @pytest.mark.slow
-def test_real_answers_on_pretended_cards_are_explained(demo_target: Path, demo_draft: Path) -> None:
+def test_real_answers_on_pretended_gpus_are_explained(demo_target: Path, demo_draft: Path) -> None:
     target = ModelOptions(demo_target, context=512)
     sampling = Sampling(temperature=0.0)
     requests = [replace(request, sampling=sampling, max_tokens=16) for request in REQUESTS[:2]]

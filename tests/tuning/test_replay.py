@@ -33,7 +33,7 @@ def weights(proposals: Sequence[Proposal]) -> NDArray[np.float64]:
 @pytest.mark.parametrize(
     "shape", [{}, {"draft_temperature": 0.6}, {"draft_temperature": 1.4, "saguaro_c": 0.4}]
 )
-def test_guesses_and_confidences_are_those_of_the_proposer(
+def test_drafts_and_confidences_are_those_of_the_proposer(
     sampling: Sampling, acceptance: str, shape: dict[str, float]
 ) -> None:
     written = Written(sampling)
@@ -135,7 +135,7 @@ def test_rejected_tokens_are_drawn_where_the_draft_model_says_too_much() -> None
     assert rejected > 20
 
 
-def test_the_coins_are_the_same_for_all_settings() -> None:
+def test_all_settings_replay_the_same_random_numbers() -> None:
     """A setting that accepts with a smaller chance everywhere never accepts what the other rejects."""
     written = Written(PLAIN, tokens=200)
     replay, tokens = written.replay(), written.text[len(PROMPT) :]

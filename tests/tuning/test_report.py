@@ -78,7 +78,7 @@ def lines_of(page: str, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_page_fetches_nothing(run: Run) -> None:
+def test_the_page_downloads_nothing(run: Run) -> None:
     page = run.page
     assert page.startswith("<!doctype html>")
     assert "default-src 'none'" in page  # which a browser holds plotly itself to
@@ -96,7 +96,7 @@ def test_every_picture_is_there_below_a_sentence(run: Run) -> None:
     assert run.told[0] == "coding: simulating its trials again"
 
 
-def test_what_was_chosen_is_said_with_its_reason(run: Run) -> None:
+def test_the_choice_is_reported_with_its_reason(run: Run) -> None:
     result = run.result
     assert f"draft {result.settings.draft_length}" in run.page
     rate = figure(result.winner.rate.value)
@@ -157,7 +157,7 @@ def test_the_landscape_holds_rates_by_length_and_fan_out(run: Run) -> None:
     assert cells["z"][-1][-1] > cells["z"][0][0] > 1 / VERIFY_S  # faster than plain, and long drafts pay
 
 
-def test_predictions_stand_beside_what_was_measured(run: Run) -> None:
+def test_predictions_stand_next_to_what_was_measured(run: Run) -> None:
     *points, equal = lines_of(run.page, "coding-agreement")
     simulated = [each for each in run.result.contenders if each.predicted is not None]
     assert len(simulated) >= 3
@@ -167,7 +167,7 @@ def test_predictions_stand_beside_what_was_measured(run: Run) -> None:
     assert equal["x"] == equal["y"]
 
 
-def test_answers_that_are_gone_are_told_and_the_rest_is_drawn(run: Run, tmp_path: Path) -> None:
+def test_answers_that_are_gone_are_reported_and_the_rest_is_drawn(run: Run, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     shutil.copytree(run.traces, traces)
     next(traces.iterdir()).unlink()

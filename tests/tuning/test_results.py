@@ -54,7 +54,7 @@ def test_a_state_comes_back_as_it_was() -> None:
     assert RunFolder("other").state.read() is None
 
 
-def test_a_state_of_an_earlier_version_has_nothing_to_go_on_with() -> None:
+def test_a_state_of_an_earlier_version_has_nothing_to_continue_with() -> None:
     earlier = {"number": 3, "costs_key": "k", "tasks": [{"task": "coding", "done": True, "trace_key": "t"}]}
     state().path.write_text(json.dumps(earlier))
     found = state().read()

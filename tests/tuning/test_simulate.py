@@ -82,7 +82,7 @@ def test_whatever_the_settings_the_sums_are_right(sampling: Sampling, ended: boo
 
 
 @pytest.mark.slow
-def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
+def test_a_simulation_is_repeatable_and_leaves_nothing_after() -> None:
     simulator = Simulator(trace_of(USUAL), costs_of())
     chance = random.Random(1)
     settings = [drawn(chance, mode) for mode in MODES for _ in range(3)]
@@ -92,7 +92,7 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.slow
-def test_what_was_emitted_leads_nobody_astray() -> None:
+def test_emitted_tokens_do_not_bias_later_ones() -> None:
     """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
     beyond: list[int] = []
     settle = SpeculationCache.apply_result
@@ -123,7 +123,7 @@ def test_answers_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_what_was_learned_outlives_an_answer(mode: Mode) -> None:
+def test_acceptance_statistics_outlive_an_answer(mode: Mode) -> None:
     """A draft model that is always wrong is soon asked for less."""
     one = toy(150, agreement=0.0)
     segment = one.trace().segments[0]
@@ -145,7 +145,7 @@ def test_tokens_of_a_round_are_those_of_the_formula(length: int, agreement: floa
     assert summary.decode_s == pytest.approx(seconds * summary.rounds, rel=0.01)
 
 
-def test_a_perfect_draft_model_is_hidden_behind_the_target() -> None:
+def test_a_perfect_draft_model_is_hidden_after_the_target() -> None:
     one = toy(400, agreement=1.0)
     settings = EngineSettings(mode="ssd", draft_length=5, fan_out_budget=2, min_confidence=0.0)
     summary = Simulator(one.trace(), one.costs())(settings)

@@ -107,7 +107,7 @@ def test_drafting_ahead(seed: int, rounds: list[RoundStats]) -> None:
 
 @pytest.mark.parametrize("mode", get_args(Mode))
 @pytest.mark.parametrize("agreement", [0.8, 1.0])
-def test_an_answer_that_ends_by_itself_counts_no_draft_token_behind_its_end(
+def test_an_answer_that_ends_by_itself_counts_no_draft_token_after_its_end(
     mode: Mode, agreement: float, rounds: list[RoundStats]
 ) -> None:
     one = replace(toy(61, agreement, seed=5), ended=True)
@@ -217,7 +217,7 @@ def test_a_model_and_repetitions_together(mode: Mode, seed: int, rounds: list[Ro
 
 
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
-def test_together_they_are_faster_than_either_and_each_goes_on_for_the_other(
+def test_together_they_are_faster_than_either_and_each_continues_for_the_other(
     mode: Mode, rounds: list[RoundStats]
 ) -> None:
     one = echoing(0.8, seed=1)
@@ -232,7 +232,9 @@ def test_together_they_are_faster_than_either_and_each_goes_on_for_the_other(
 
 
 @pytest.mark.parametrize(("mode", "share"), [("ngram", 1.0), ("sd", 0.0)])
-def test_tokens_that_a_repetition_brings_beside_a_model_take_no_python_each(mode: Mode, share: float) -> None:
+def test_tokens_that_a_repetition_brings_next_to_a_model_take_no_python_each(
+    mode: Mode, share: float
+) -> None:
     """The draft model is so dear that nearly all drafts are repetitions."""
     one = replace(echoing(0.0, seed=1), step=Linear(50.0, 0.0))
     costs = replace(one.costs(), overheads=(Overhead(mode, 0.0, token_s=0.01),))

@@ -52,7 +52,7 @@ def test_a_token_that_surprises_it_is_like_the_right_one_there(model: ReplayedMo
     assert found == [SCRIPT.judged[WRONG + 1], SCRIPT.astray[WRONG + 2]]
 
 
-def test_a_branch_goes_on_from_where_it_was_shared(model: ReplayedModel) -> None:
+def test_a_branch_continues_from_where_it_was_shared(model: ReplayedModel) -> None:
     model.evaluate([SCRIPT.judged[WRONG].token])
     model.share(0, 1, START + WRONG)
     model.share(0, 2, START + WRONG + 1)

@@ -89,7 +89,7 @@ def test_random_settings_stay_in_the_space_and_reach_all_of_it() -> None:
         ),
     ],
 )
-def test_what_does_not_matter_stays_at_its_default(mode: Mode, acceptance: str, matter: set[str]) -> None:
+def test_irrelevant_settings_stay_at_their_defaults(mode: Mode, acceptance: str, matter: set[str]) -> None:
     unusual = EngineSettings(mode, 3, 5, "uniform", 0.7, 0.5, "match", 0.25, "ngram")
     if acceptance == "rejection":
         unusual = replace(unusual, acceptance="rejection")
@@ -111,7 +111,7 @@ def test_values_outside_are_moved_to_the_nearest() -> None:
     assert canonical(replace(far, draft_temperature=0.7777), DRAWS).draft_temperature == 0.78
 
 
-def test_a_mode_that_is_not_allowed_is_refused() -> None:
+def test_a_mode_that_is_not_allowed_is_rejected() -> None:
     with pytest.raises(ValueError, match="ssd"):
         canonical(EngineSettings("ssd"), Space(("off", "sd")))
 

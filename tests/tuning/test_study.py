@@ -37,7 +37,7 @@ def test_no_settings_are_tried_twice_and_the_numbers_count(whole: tuple[Trial, .
     ]
 
 
-def test_usual_settings_are_tried_first_and_to_the_end_whatever_they_reach() -> None:
+def test_default_settings_are_tried_first_and_to_the_end_whatever_they_reach() -> None:
     trials = len(starting_points(SPACE))
     tried = tuple(search(simulate, SPACE, trials))
     assert [each.settings for each in tried] == list(starting_points(SPACE))

@@ -39,7 +39,7 @@ def test_the_best_of_a_close_mode_has_a_place_among_the_candidates() -> None:
     assert all(each.settings.mode == "ssd" for each in best(tried(*others, (EngineSettings("sd"), 80.0))))
 
 
-def test_plain_decoding_and_failures_are_no_candidates() -> None:
+def test_plain_decoding_and_failures_are_not_candidates() -> None:
     failed = Trial(4, replace(SSD, draft_length=4), None, "out of memory")
     found = best([*tried((EngineSettings("off"), 200.0), (SSD, 100.0)), failed])
     assert [each.settings for each in found] == [SSD]

@@ -40,7 +40,7 @@ def same(one: TraceSegment, other: TraceSegment) -> bool:
     return all(np.array_equal(left, right) and type(left) is type(right) for left, right in pairs)
 
 
-def test_what_was_traced_is_found_bit_by_bit(tmp_path: Path) -> None:
+def test_saved_traces_are_read_bit_by_bit(tmp_path: Path) -> None:
     asked = [Request("5"), Request("long"), Request("7", seed=1)]
     with ReopenedModels(Failing) as models:
         first = list(record(models, asked, tmp_path / "traces"))

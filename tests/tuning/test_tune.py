@@ -93,7 +93,7 @@ def results(events: Iterator[TuneEvent]) -> list[TaskResult]:
 
 
 @pytest.mark.slow
-def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
+def test_every_stage_of_every_task_is_reported_in_its_order(tmp_path: Path) -> None:
     events = list(run_of(planned(tmp_path, "coding", "writing", quick=False)).events())
     began = [(event.stage, event.task) for event in events if isinstance(event, StageBegan)]
     of_tasks = [(stage, task) for task in ("coding", "writing") for stage in STAGES[2:]]
@@ -107,7 +107,7 @@ def test_every_stage_of_every_task_is_told_in_its_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_pays_is_kept_with_its_evidence(tmp_path: Path) -> None:
+def test_winning_settings_are_saved_with_their_evidence(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     (result,) = results(run_of(plan).events())
     assert result.settings.mode in {"sd", "ssd"}
@@ -145,7 +145,7 @@ def stopped_at(stage: Stage, events: Iterator[TuneEvent], steps: int = 2) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES[1:])
-def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stage) -> None:
+def test_a_run_that_was_stopped_continues_where_it_was(tmp_path: Path, stage: Stage) -> None:
     plan, models = planned(tmp_path), FakeModels()
     stopped_at(stage, run_of(plan, models).events())
     again = FakeModels()
@@ -158,7 +158,7 @@ def test_a_run_that_was_stopped_goes_on_where_it_was(tmp_path: Path, stage: Stag
 
 
 @pytest.mark.slow
-def test_a_run_without_resume_begins_anew_but_keeps_traces(tmp_path: Path) -> None:
+def test_a_run_without_resume_begins_again_but_keeps_traces(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     results(run_of(plan).events())
     models = FakeModels()
@@ -172,7 +172,7 @@ def test_a_run_without_resume_begins_anew_but_keeps_traces(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_by_the_costs_that_it_began_with(
+def test_a_run_continues_by_the_costs_that_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan, models = planned(tmp_path), FakeModels()
@@ -183,7 +183,7 @@ def test_a_run_goes_on_by_the_costs_that_it_began_with(
 
 
 @pytest.mark.slow
-def test_a_finished_task_is_not_tuned_again_when_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_finished_task_is_not_tuned_again_when_the_run_continues(tmp_path: Path) -> None:
     plan = planned(tmp_path, "coding", "writing")
     run = run_of(plan).events()
     first = next(event for event in run if isinstance(event, TaskResult))
@@ -252,7 +252,7 @@ def test_a_kill_in_any_stage_changes_nothing_about_the_result(
 
 
 @pytest.mark.slow
-def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
+def test_no_draft_is_tried_that_a_recurrent_state_cannot_take_back(
     made_hybrid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searched = list[Space]()
@@ -269,7 +269,7 @@ def test_no_draft_is_tried_that_a_running_state_cannot_take_back(
 
 
 @pytest.mark.slow
-def test_a_budget_below_the_least_is_refused_with_the_time_that_is_needed(tmp_path: Path) -> None:
+def test_a_budget_below_the_least_is_rejected_with_the_time_that_is_needed(tmp_path: Path) -> None:
     models = FakeModels()
     with pytest.raises(UserError) as caught:
         list(run_of(replace(planned(tmp_path), budget_s=10.0), models).events())

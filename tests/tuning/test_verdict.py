@@ -52,7 +52,7 @@ def test_no_significant_winner_is_off_as_well() -> None:
     assert verdict.contenders[1].gain.low < 1.0 < verdict.contenders[1].gain.high
 
 
-def test_of_contenders_that_cannot_be_told_apart_the_simplest_wins() -> None:
+def test_of_contenders_that_cannot_be_reported_apart_the_simplest_wins() -> None:
     alike = run(TimedModels(gains(0.02, sd=1.50, ssd=1.52, ngram=1.3)), SSD, SD, NGRAM)
     assert alike.settings == SD.settings
     assert "; ssd with up to 6 drafted tokens, at 1.5" in alike.reason
@@ -62,7 +62,7 @@ def test_of_contenders_that_cannot_be_told_apart_the_simplest_wins() -> None:
 
 
 @pytest.mark.parametrize("change", [0.7, 1.4])
-def test_drift_is_said_and_measured_again_and_widens_the_intervals(change: float) -> None:
+def test_drift_is_reported_and_measured_again_and_widens_the_intervals(change: float) -> None:
     def drifting(request: Request, number: int) -> float:
         return float(gains(sd=1.2)(request, number) / change ** (number / 25))
 

@@ -137,12 +137,12 @@ def test_every_mode_answers_every_request_by_the_automatic_rules() -> None:
     assert all(each.settings.min_confidence is None for each in bench.requests[0])
 
 
-def test_what_a_card_compiles_in_the_first_answers_does_not_count() -> None:
+def test_what_a_gpu_compiles_in_the_first_answers_does_not_count() -> None:
     here, on_card = (run(Bench(on_card=name == "card")) for name in ("processor", "card"))
     assert on_card == here
 
 
-def test_nothing_better_leaves_the_usual_workplace() -> None:
+def test_nothing_better_leaves_the_default_workplace() -> None:
     attempts = run(Bench(lambda _workplace, _mode: 100.0))
     workplace, reason = choose(attempts)
     assert workplace == USUAL
@@ -171,7 +171,7 @@ def fails(error: BaseException) -> Speed:
         (OSError("cannot fork"), "cannot fork"),
     ],
 )
-def test_what_dies_is_one_failed_attempt_with_its_reason(error: BaseException, reason: str) -> None:
+def test_a_crash_is_one_failed_attempt_with_its_reason(error: BaseException, reason: str) -> None:
     attempts = run(Bench(fails(error)))
     failed = [each for each in attempts if each.failure]
     assert {each.failure for each in failed} == {reason}
@@ -190,7 +190,7 @@ def test_models_that_do_not_open_at_all_end_it() -> None:
     assert choose(()) == (USUAL, "nothing was tried")
 
 
-def test_stopping_in_the_middle_of_an_attempt_is_no_failure() -> None:
+def test_stopping_in_the_middle_of_an_attempt_is_not_a_failure() -> None:
     with pytest.raises(Cancelled):
         run(Bench(reason="cancelled"))
     with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_only_a_clear_gain_wins(rates: list[tuple[bool, float]], wins: bool) -> 
     assert (choose(attempts)[0] == other) == wins
 
 
-def test_what_a_person_has_settled_is_left_as_it_is() -> None:
+def test_settings_of_the_user_are_not_changed() -> None:
     room = replace(ROOM, fixed=("threads", "micro_batch"))
     assert {each.threads for each in possible(room)} == {0}
     assert {each.micro_batch for each in possible(room)} == {USUAL.micro_batch}

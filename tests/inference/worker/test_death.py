@@ -56,7 +56,7 @@ def test_a_death_in_the_middle_of_an_answer(open_worker: Open, number: signal.Si
 
 
 @pytest.mark.slow
-def test_a_death_while_nobody_waits_is_heard_of_by_the_next(open_worker: Open) -> None:
+def test_a_death_while_no_one_waits_is_heard_of_by_the_next(open_worker: Open) -> None:
     worker = open_worker()
     os.kill(worker.pid, signal.SIGKILL)
     assert ends(worker.pid)
@@ -108,7 +108,7 @@ pickle.dumps = failing
 
 @pytest.mark.slow
 @pytest.mark.parametrize("colours", ["", "1"])
-def test_a_thread_that_fails_keeps_nobody_waiting(
+def test_a_thread_that_fails_keeps_no_one_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], colours: str
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", colours)
@@ -151,5 +151,5 @@ def test_a_thread_that_fails_keeps_nobody_waiting(
         (3, [], "the model process ended with exit code 3"),
     ],
 )
-def test_an_end_is_told_in_plain_words(code: int, output: list[str], expected: str) -> None:
+def test_an_end_is_reported_in_plain_words(code: int, output: list[str], expected: str) -> None:
     assert expected in str(explain(code, output))

@@ -148,7 +148,7 @@ except UserError as error:
 
 
 @pytest.mark.slow
-def test_opening_and_closing_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_opening_and_closing_leaves_nothing_after(tmp_path: Path) -> None:
     model = ModelOptions(tiny.llama(tmp_path / "model.gguf"), threads=1)
     us = psutil.Process()
     before = us.num_fds(), threading.active_count(), children()
@@ -169,7 +169,7 @@ def test_a_process_that_does_not_listen_is_ended_by_force(open_worker: Open) -> 
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_listen_holds_nobody_up(
+def test_close_does_not_block_on_a_stopped_process(
     open_worker: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "_ASIDE_S", 0.1)

@@ -123,7 +123,7 @@ def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
 
 
 @pytest.mark.slow
-def test_nobody_need_listen(model: ModelOptions, capfd: pytest.CaptureFixture[str]) -> None:
+def test_events_need_no_listener(model: ModelOptions, capfd: pytest.CaptureFixture[str]) -> None:
     with Worker.open(OpenPlan(model)) as worker:
         assert worker.target.name
     assert capfd.readouterr() == ("", "")

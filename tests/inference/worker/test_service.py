@@ -128,7 +128,7 @@ def test_stopping_cancels_everything(line: Line) -> None:
     assert len(line.read(4)) == 4
 
 
-def test_want_of_memory_is_said_in_words(line: Line) -> None:
+def test_want_of_memory_is_reported_in_words(line: Line) -> None:
     line.service.take(Call(1, "measure_plain", ()))
     (failure,) = line.read(1)
     assert isinstance(failure, Failure)
@@ -152,13 +152,13 @@ def test_a_reader_that_lags_gets_everything_in_order(line: Line) -> None:
     assert line.read(10_000) == lines
 
 
-def test_writing_to_nobody_ends_quietly(line: Line) -> None:
+def test_writing_to_no_one_ends_quietly(line: Line) -> None:
     line.stream.close()
     line.outbox.put(LogLine(10, "name", "text"))
     line.outbox.flush(timeout_s=20)
 
 
-def test_cards_that_begin_and_end_making_programs_are_told_once_each(
+def test_gpus_that_begin_and_end_making_programs_are_reported_once_each(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = [None, 2.5, 3.0, 3.5, None, None]
@@ -189,7 +189,7 @@ class LackingCosts(HardOfHearing):
         self._heard.set()
 
 
-def test_it_tells_that_it_measures_and_a_question_ends_that(
+def test_it_reports_that_it_measures_and_a_question_ends_that(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(child, "_IDLE_S", 0.0)

@@ -166,7 +166,7 @@ def test_a_paused_answer_can_be_dropped_while_another_is_written(worker: Worker)
         list(worker.resume(number))
 
 
-def test_an_answer_that_is_left_while_it_is_paused_is_given_up(worker: Worker) -> None:
+def test_an_answer_that_is_left_while_it_is_paused_is_dropped(worker: Worker) -> None:
     _, before = until_paused(worker, ENDLESS)
     worker.drop(before)
     events = worker.generate(ENDLESS)
@@ -275,12 +275,12 @@ def test_models_that_cannot_be_opened_say_why(demo_target: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_context_beyond_the_memory_is_refused_in_words(demo_target: Path) -> None:
+def test_a_context_beyond_the_memory_is_rejected_in_words(demo_target: Path) -> None:
     with pytest.raises(UserError, match="context"):
         Worker.open(OpenPlan(ModelOptions(demo_target, context=2**30)))
 
 
-def test_what_nobody_expects_is_an_error_and_no_end(worker: Worker) -> None:
+def test_what_no_one_expects_is_an_error_and_no_end(worker: Worker) -> None:
     nonsense: tuple[Message, ...] = (42,)  # type: ignore[assignment]
     with pytest.raises(EngineError, match="AttributeError") as caught:
         worker.count_tokens(nonsense)
@@ -290,7 +290,7 @@ def test_what_nobody_expects_is_an_error_and_no_end(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_loading_tells_its_progress_and_can_be_stopped(demo_target: Path, demo_draft: Path) -> None:
+def test_loading_reports_its_progress_and_can_be_stopped(demo_target: Path, demo_draft: Path) -> None:
     before, heard = children(), list[float]()
     caller = threading.current_thread()
 
@@ -322,7 +322,7 @@ def test_loading_can_be_stopped_before_the_first_news(demo_target: Path) -> None
 
 
 @pytest.mark.slow
-def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open) -> None:
+def test_it_reports_for_how_long_a_gpu_has_been_making_programs(open_worker: Open) -> None:
     worker = open_worker()
     assert worker.first_call_s() is None
     worker._process._deliver(FirstCall(12.0))
@@ -335,7 +335,7 @@ def test_it_tells_for_how_long_a_card_has_been_making_programs(open_worker: Open
 
 
 @pytest.mark.slow
-def test_it_tells_whether_costs_are_being_measured(open_worker: Open) -> None:
+def test_it_reports_whether_costs_are_being_measured(open_worker: Open) -> None:
     worker = open_worker()
     assert not worker.is_measuring()
     worker._process._deliver(Measuring(is_under_way=True))
