@@ -65,6 +65,7 @@ class Model:
             likely_ends=(eom,) if isinstance(eom, int) else (),
         )
         self.layers: int = api.llama_model_n_layer(pointer)
+        self.counted_layers = header.integer("{arch}.block_count") - _missing_heads(header)  # in `gpu_layers`
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
         self.cards = tuple(card.name for card in cards)  # devices other than the CPU that hold a part of it
@@ -268,7 +269,7 @@ def _check_devices(options: ModelOptions, devices: Sequence[BackendDevice]) -> N
 
 
 def _in_words(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> tuple[str, ...]:
-    layers = header.integer("{arch}.block_count")
+    layers = header.integer("{arch}.block_count") - _missing_heads(header)
     partly = not cards or (options.gpu_layers is not None and options.gpu_layers <= layers)
     words = tuple(f"{card.description} ({card.name})" for card in cards)
     return (*words, "CPU") if partly else words

@@ -64,6 +64,7 @@ class ModelShape:
     acceptance: float | None = None  # share of its drafts that the target it was made for accepts
     recommended: Recommendation = field(default_factory=Recommendation)
     is_head: bool = False  # it drafts from the hidden states of its target, on the same device
+    prediction_layers: int = 0  # in the file after the others: llama.cpp counts them in `-ngl`
 
     @property
     def weight_bytes(self) -> int:
@@ -267,6 +268,7 @@ def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShap
         shape,
         parameters=part.parameters if is_own else shape.parameters,
         layers=(layer,),
+        prediction_layers=0,  # it is the one above
         input_bytes=0 if is_own else shape.input_bytes,
         output_bytes=0 if is_own else shape.output_bytes,
     )
@@ -304,6 +306,7 @@ def _shape(header: Header) -> ModelShape:
     tied = table > 0 and _OUTPUT not in outside
     width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
     rest = sum(tensor.bytes for tensor in outside.values())
+    heads_in_file = header.integer("{arch}.nextn_predict_layers") if len(layers) in grouped else 0
     return ModelShape(
         name=header.name,
         architecture=header.architecture,
@@ -325,6 +328,7 @@ def _shape(header: Header) -> ModelShape:
         attention_width=heads * header.integer("{arch}.attention.key_length", width // max(1, heads)),
         acceptance=header.acceptance,
         recommended=recommended(header),
+        prediction_layers=heads_in_file,
     )
 
 

@@ -37,11 +37,12 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_the_environment_is_set_before_the_library_is_loaded() -> None:
     code = (
         "from os import environ as e; from localspec.llama.backends import devices; devices();"
-        "print(e['GOMP_SPINCOUNT'], e['CUDA_DEVICE_ORDER'], e['GGML_NO_BACKTRACE'])"
+        "print(e['GOMP_SPINCOUNT'], e['CUDA_DEVICE_ORDER'], e['GGML_NO_BACKTRACE'],"
+        "e['GGML_OP_OFFLOAD_MIN_BATCH'])"
     )
-    assert run_fresh(code).stdout.split() == ["1000", "PCI_BUS_ID", "1"]
-    chosen = run_fresh(code, GOMP_SPINCOUNT="7", CUDA_DEVICE_ORDER="FASTEST_FIRST")
-    assert chosen.stdout.split() == ["7", "FASTEST_FIRST", "1"]
+    assert run_fresh(code).stdout.split() == ["1000", "PCI_BUS_ID", "1", "65"]
+    own = {"GOMP_SPINCOUNT": "7", "CUDA_DEVICE_ORDER": "FASTEST_FIRST", "GGML_OP_OFFLOAD_MIN_BATCH": "32"}
+    assert run_fresh(code, **own).stdout.split() == ["7", "FASTEST_FIRST", "1", "32"]
 
 
 @pytest.mark.slow

@@ -24,9 +24,12 @@ from localspec.child_process import values_of
 from localspec.cli import main as command_line
 from localspec.errors import Cancelled, ServerLost, UserError
 from localspec.hardware import devices
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.machine import known_machine
 from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact
 from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.hardware.placement.place import place
+from localspec.hardware.placement.plan import placed_as
 from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
@@ -34,6 +37,7 @@ from localspec.llama.context import Context
 from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
 from localspec.llama.rpc import Endpoint, endpoints, probe_server
+from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.models.shape import read_shape
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import ModelOptions
@@ -43,6 +47,7 @@ from tests.inference.runtimes import text_of
 from tests.inference.worker.processes import ENDLESS
 
 TIMEOUT_S = 60.0
+GIB = 2**30
 ADDED = os.environ.get(ADDED_BACKEND)  # which a build without the RPC backend may be given; tests forget it
 HELLO = b"\x03" + bytes(7) + bytes([7, 0, 0])
 SETTINGS = (
@@ -272,6 +277,27 @@ def test_memory_is_reckoned_where_the_output_is(demo_target: Path) -> None:
         assert each.device == real.device
         assert each.weights == pytest.approx(real.weights, rel=0.02)
         assert each.total == pytest.approx(real.total, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("layers", [None, 2])
+def test_layers_of_a_file_with_an_mtp_head_are_where_the_plan_says(
+    made_hybrid: Path, layers: int | None
+) -> None:
+    """llama.cpp counts prediction layers among those of `-ngl`, which a plan must add."""
+    shape, card = read_shape(made_hybrid), DeviceInfo("RPC0", "gpu", "RPC", "", 8 * GIB, 8 * GIB)
+    cpu = DeviceInfo("CPU", "cpu", "CPU", "", 8 * GIB, 8 * GIB, cores=2)
+    machine = Machine((card, cpu), (MemoryRate("RPC0", 900e9), MemoryRate("CPU", 20e9)))
+    on_device = len(shape.layers) if layers is None else layers
+    asked = None if layers is None else layers + shape.prediction_layers + 1
+    request = PairRequest(target=ModelRequest(devices=("RPC0",), gpu_layers=asked))
+    found = place(machine, shape, None, request)
+    plan = placed_as(found, OpenPlan(ModelOptions(made_hybrid)))
+    assert found.target.layers == (on_device,)
+    (taken,) = exact(plan.target)
+    planned = {need.device: need.weights for need in found.target.needs}
+    assert {need.device: need.weights for need in taken} == pytest.approx(planned, rel=0.02)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_split_files_are_summed(tmp_path: Path) -> None:
     assert shape_of_parts(remote, "far").layers == shape.layers
     with pytest.raises(ModelFileError, match="far has 2 parts, not 1"):
         shape_of_parts(remote[:1], "far")
-    with pytest.raises(ModelFileError, match="part 2 of far stands where part 1 belongs"):
+    with pytest.raises(ModelFileError, match="part 2 of far is in the place of part 1"):
         shape_of_parts(remote[::-1], "far")
 
 

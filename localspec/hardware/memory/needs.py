@@ -83,17 +83,22 @@ class LayerSplit:
         return sum(self.layers)
 
 
-def by_shares(devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int) -> LayerSplit:
-    """Divide layers as llama.cpp does; `gpu_layers` counts the weights after the last layer as one more."""
-    taken = min(gpu_layers, layers + 1)
+def by_shares(
+    devices: tuple[str, ...], shares: Sequence[float], gpu_layers: int, layers: int, predicting: int = 0
+) -> LayerSplit:
+    """Divide layers as llama.cpp does.
+
+    `gpu_layers` also counts `predicting` prediction layers after the last one, and the output layer.
+    """
+    after = predicting + 1
+    taken = min(gpu_layers, layers + after)
     if taken == 0 or not devices:
         return LayerSplit()
     ends = list(accumulate(shares))
     counts = [0] * len(devices)
     for index in range(taken):
         at = next(i for i, end in enumerate(ends) if end * taken > index * ends[-1])
-        counts[at] += 1
-    counts[at] -= 1  # the last is not a layer
+        counts[at] += index < taken - after
     used = [i for i, count in enumerate(counts) if count or i == at]
     return LayerSplit(tuple(devices[i] for i in used), tuple(counts[i] for i in used))
 
@@ -280,8 +285,8 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
 
 def uses_processor(model: Model) -> bool:
     """Return whether the CPU computes at least a part of a model."""
-    layers = model.options.gpu_layers  # what follows the layers counts as one
-    partly = layers is not None and layers <= model.layers
+    layers = model.options.gpu_layers  # the output layer counts as one
+    partly = layers is not None and layers <= model.counted_layers
     return not model.cards or partly or model.options.output_at_home
 
 

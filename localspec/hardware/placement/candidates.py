@@ -55,6 +55,7 @@ class DeviceAssignment:
     context: int
     needs: tuple[DeviceNeed, ...]
     output_at_home: bool = False
+    prediction_layers: int = 0  # which llama.cpp counts after the last layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class PlacementSearch:
         names = tuple(name for name in (self.budget.cards if given is None else given) if name != PROCESSOR)
         if asked == 0 or (given is not None and not names):
             return [LayerSplit()]
-        most = layers if asked is None else min(layers, asked - 1)
+        most = layers if asked is None else min(layers, max(0, asked - shape.prediction_layers - 1))
         sizes = self._sizes(shape, context)
         if given is not None and len(names) > 1 and sizes is not None:
             return [sizes.fill(names, dict(self.budget.free), most)]
@@ -267,17 +268,17 @@ class PlacementSearch:
     def _target_splits(
         self, sizes: LayerSizes | None, taken: Sequence[DeviceNeed], context: int
     ) -> Iterator[LayerSplit]:
-        request, layers = self.request, len(self.target.layers)
-        names = self._cards
+        request, layers, predicting = self.request, len(self.target.layers), self.target.prediction_layers
+        every, names = layers + predicting + 1, self._cards
         if sizes is None or not names or request.target.gpu_layers == 0:
             yield LayerSplit()
             return
         asked = request.target.gpu_layers
         shares = (*request.tensor_split, *(0.0 for _ in names))[: len(names)]
         if any(shares):
-            yield by_shares(names, shares, layers + 1 if asked is None else asked, layers)
+            yield by_shares(names, shares, every if asked is None else asked, layers, predicting)
             return
-        most = layers if asked is None else min(layers, asked - 1)
+        most = layers if asked is None else min(layers, max(0, asked - predicting - 1))
         for order in self._orders(names):
             split = self._filled(sizes, order, taken, most, context)
             if asked is None or split.on_cards == most:
@@ -285,7 +286,8 @@ class PlacementSearch:
             if self.is_remote(order[-1]) and asked is None:  # without the output, more layers may fit
                 yield self._filled(sizes, order, taken, most, context, at_home=True)
         left = self.budget.left(taken)
-        yield by_shares(names, [max(1, left[name]) for name in names], most + 1, layers)
+        shares = tuple(max(1.0, left[name]) for name in names)
+        yield by_shares(names, shares, most + predicting + 1, layers, predicting)
         if asked is None and request.target.devices is None:
             yield LayerSplit()
 
@@ -452,7 +454,7 @@ class Passes:
         if size > CACHE_PER_CORE * self._cores:
             busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + size / rate
         further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
-        arithmetic = (tokens - 1) * further * self._read(0, layers, has_output, 1) / (computed or rate)
+        arithmetic = further * self._reused(0, layers, has_output, tokens) / (computed or rate)
         return size / reads + arithmetic / used + layers * CORE_LAYER_S
 
     def _on_card(
@@ -464,7 +466,8 @@ class Passes:
         else:
             rate = self._rates.measured[device].weights or rate
         read_s = self._read(*span, has_output, tokens) / rate
-        seconds = read_s * (1.0 + further * (tokens - 1)) + (span[1] - span[0]) * CARD_LAYER_S
+        further_s = further * self._reused(*span, has_output, tokens) / rate
+        seconds = read_s + further_s + (span[1] - span[0]) * CARD_LAYER_S
         busy[device] = seconds
         if self._rates.shares_memory(device):
             busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read_s
@@ -493,6 +496,13 @@ class Passes:
             )
             known = self._read_up_to[tokens] = list(accumulate(sizes, initial=0.0))
         return known[end] - known[start] + (self._shape.output_bytes if has_output else 0)
+
+    def _reused(self, start: int, end: int, has_output: bool, tokens: int) -> float:
+        """Return the bytes that further tokens use of weights which another token has read already.
+
+        Those of an expert that one token alone uses are read and computed with at the same time.
+        """
+        return tokens * self._read(start, end, has_output, 1) - self._read(start, end, has_output, tokens)
 
 
 def ahead_speed(

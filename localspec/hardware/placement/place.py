@@ -48,13 +48,17 @@ def place(
         raise _refusal(search)
     for_target, for_draft = search.threads(chosen.target, chosen.draft).alone
 
-    def assigned(split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
-        at_home = split.output_at_home
-        return DeviceAssignment(split.devices, split.layers, threads, chosen.context, needs, at_home)
+    def assigned(shape: ModelShape, split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
+        at_home, predicting = split.output_at_home, shape.prediction_layers
+        return DeviceAssignment(
+            split.devices, split.layers, threads, chosen.context, needs, at_home, predicting
+        )
 
     return Placement(
-        target=assigned(chosen.target, for_target, chosen.target_needs),
-        draft=None if chosen.draft is None else assigned(chosen.draft, for_draft, chosen.draft_needs),
+        target=assigned(target, chosen.target, for_target, chosen.target_needs),
+        draft=None
+        if chosen.draft is None or draft is None
+        else assigned(draft, chosen.draft, for_draft, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=tuple(_reasons(chosen, search)),

@@ -86,7 +86,7 @@ def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptio
     )
     if not assignment.devices:
         return replace(options, gpu_layers=0, tensor_split=())
-    # llama.cpp counts the output layer on the last device as a layer
-    shares = (*assignment.layers[:-1], assignment.layers[-1] + 1)
+    # llama.cpp counts prediction layers and the output layer, on the last device, as layers
+    shares = (*assignment.layers[:-1], assignment.layers[-1] + assignment.prediction_layers + 1)
     split = tuple(map(float, shares)) if len(shares) > 1 else ()
     return replace(options, gpu_layers=sum(shares), tensor_split=split, main_gpu=0)
