@@ -96,7 +96,9 @@ def test_parents_and_leaves_belong_to_the_chat(store: Store) -> None:
 def test_an_answer_is_saved_as_it_is_written(store: Store) -> None:
     chat = say(store, "Q")
     answer = store.add(chat, None, "assistant", "", state="writing")
+    begun = store.chat(chat).updated
     store.write(answer.id, "Hel", "writing")
+    assert store.chat(chat).updated == begun  # the list of chats does not change twice a second
     assert store.messages(chat)[1] == replace(answer, content="Hel")
     assert store.record(answer.id) is None
     before = store.chat(chat).updated

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.decoding.rounds import Round
+from localspec.decoding.rounds import Round, RoundTimes, close_round, emitted_tokens
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.drafts import Draft, DraftOrigin, Provenance, VerifyOutcome
 from localspec.types.events import Finished, RoundDone, RoundStats, TextDelta
 from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, OFF, Toy
+from tests.decoding.toys import policy_of
 
 WORD = "abcdefghijkl"
 
@@ -100,3 +101,14 @@ def test_tokens_after_an_end_token_are_not_judged() -> None:
         assert last.tokens[-1] == end
         assert last.stats.accepted == last.stats.drafted or last.stats.accepted < len(last.tokens)
     assert seen > 5
+
+
+def test_a_policy_learns_nothing_of_draft_tokens_behind_the_end() -> None:
+    draft, outcome = Draft((1, 2, 3, 4), None, DraftOrigin.FRESH), VerifyOutcome(4, 5)
+    seen: list[tuple[RoundStats, int]] = []
+    policy = policy_of()
+    policy.observe = lambda round_, tokens: seen.append((round_, tokens))  # type: ignore[method-assign]
+    tokens = emitted_tokens(draft, outcome, 10, frozenset({2}))
+    close_round(draft, outcome, tokens, RoundTimes(1.0, 1.0, 0.0, 0.0), policy)
+    [(stats, count)] = seen
+    assert (tokens, stats.accepted, count) == ([1, 2], 2, 2)

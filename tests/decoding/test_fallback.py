@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from localspec.decoding.fallback import FIRST_PATIENCE, ModeFallback, PlainCost
@@ -259,3 +261,14 @@ def test_a_mode_that_was_returned_to_is_left_on_more_evidence_only() -> None:
     (later, change), *_ = run(mode_fallback, {"sd": 45, "off": 60}, 600)
     assert change.mode == "ngram"
     assert later > 1.5 * first[0][0]
+
+
+@pytest.mark.parametrize("disturbed", [2, 3])
+def test_a_few_disturbed_rounds_among_even_ones_change_nothing(disturbed: int) -> None:
+    mode_fallback = ModeFallback("sd", plain_at(40))
+    mode_fallback.begin()
+    even = round_of(4, 38.79)  # next to the margin: neither gains nor loses
+    mode_fallback.observe(even, 4, DEPTH)
+    waits = [2.0 if number % 10 == 5 and number < 10 * disturbed else 0.0 for number in range(60)]
+    changes = [mode_fallback.observe(replace(even, wait_s=even.wait_s + wait), 4, DEPTH) for wait in waits]
+    assert changes == [None] * 60

@@ -3,7 +3,8 @@ import random
 
 import pytest
 
-from localspec.decoding.drafters.prompt_lookup import SuffixIndex
+from localspec.decoding.drafters.prompt_lookup import PromptLookupDrafter, SuffixIndex
+from tests.decoding.toys import policy_of
 
 
 def naive(tokens: list[int], minimum: int, limit: int, cap: int = 32) -> tuple[tuple[int, ...], int]:
@@ -111,3 +112,12 @@ def test_a_long_text_is_nothing_that_garbage_collections_look_through() -> None:
         assert len(gc.get_objects()) - before < 1000
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("text", "drafted"), [([1, 2, 3, 4, 5, 1, 2, 3], True), ([9, 2, 3, 4, 5, 1, 2, 3], False)]
+)
+def test_three_repeated_tokens_are_enough_for_a_draft(text: list[int], drafted: bool) -> None:
+    drafter = PromptLookupDrafter(policy_of(), SuffixIndex())
+    drafter.begin(text)
+    assert (drafter.draft(4).tokens[:1] == (4,)) == drafted

@@ -11,7 +11,8 @@ import pytest
 from localspec.inference.runtime import Runtime
 from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.inference.runtimes import text_of
-from tests.server.running import Served
+from tests.server.running import Served, serving
+from tests.server.turning_models import TurningModels
 
 pytestmark = pytest.mark.filterwarnings("ignore:llama_token_get_attr is deprecated")  # llguidance
 SAID = "Write a Python function that adds two numbers."
@@ -124,6 +125,14 @@ def test_fields_that_clients_send_are_accepted(served: Served, more: dict[str, o
     reply = served.chat(**body)
     assert reply.status_code == 200, reply.text
     assert reply.json()["usage"]["completion_tokens"] == 4
+
+
+@pytest.mark.parametrize(("seed", "expected"), [(-1, None), (None, None), (7, 7)])
+def test_seed_minus_one_is_a_random_one_as_in_llama_cpp(seed: int | None, expected: int | None) -> None:
+    models = TurningModels()
+    with serving(lambda: models) as served:
+        assert served.chat(model="general", messages=[HI], max_tokens=1, seed=seed).status_code == 200
+    assert models.requests[-1].seed == expected
 
 
 @pytest.mark.parametrize("seed", [2**50 + 1, 2**53 + 1, 2**63 - 1, -2, -(2**63)])

@@ -180,6 +180,19 @@ def test_generation_stops_when_the_client_leaves(engine: Engine) -> None:
     assert len(engine.models.requests) == 4  # d's never came to the models
 
 
+def test_a_client_that_leaves_ends_a_round_that_goes_on(engine: Engine) -> None:
+    async def course() -> None:
+        task = engine.start("a")
+        engine.steps.release(1)
+        await engine.until(lambda: engine.models.written == ["a"])
+        engine.models.cancels.clear()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await engine.until(engine.models.cancels.is_set)  # no further round was needed for that
+
+    run(course())
+
+
 def test_too_many_are_rejected(engine: Engine) -> None:
     async def course() -> None:
         tasks = [engine.start("a")]
