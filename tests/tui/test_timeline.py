@@ -214,5 +214,6 @@ async def test_what_the_shapes_mean_is_always_said(height: int) -> None:
 def test_curves_rise_from_zero() -> None:
     assert curve([0, 1, 2, 4, 8], 1) == [" ▁▂▄█"]
     assert curve([8, 16], 2) == [" █", "██"]
+    assert curve([100, 0.1, 0, 50], 2) == ["█   ", "█▁ █"]  # a little is not nothing
     assert curve([], 1) == [""]
     assert curve([0.0, 0.0], 1) == ["  "]
