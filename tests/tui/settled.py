@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-_TURNS = 400
+_TURNS = 1000
 
 
 async def settled(pilot: Pilot[Any]) -> None:
