@@ -72,6 +72,22 @@ class Host(App[None]):
         self.heard.append(message)
 
 
+@pytest.mark.parametrize(
+    ("days", "heading"),
+    [
+        (1, "Yesterday"),
+        (2, "Last 7 days"),
+        (7, "Last 7 days"),
+        (8, "Last 30 days"),
+        (30, "Last 30 days"),
+        (31, "October"),
+        (400, "October 2025"),
+    ],
+)
+def test_the_heading_of_a_chat_follows_its_age_in_days(days: int, heading: str) -> None:
+    assert rows([chat(1, days=days)], TODAY)[0] == heading
+
+
 def test_chats_are_grouped_by_local_date() -> None:
     chats = (
         chat(1, pinned=True, days=90),
