@@ -19,6 +19,7 @@ from localspec_tui.widgets.sidebar import (
     Sidebar,
     TitleInput,
     rows,
+    title_shown,
     written_day,
 )
 from tests.tui.styled import STYLES
@@ -86,6 +87,13 @@ class Host(App[None]):
 )
 def test_the_heading_of_a_chat_follows_its_age_in_days(days: int, heading: str) -> None:
     assert rows([chat(1, days=days)], TODAY)[0] == heading
+
+
+@pytest.mark.parametrize(
+    ("draft", "shown"), [("", "New chat"), ("\n  \n an idea \nmore", "an idea"), ("a\x1b[31mb", "a[31mb")]
+)
+def test_a_chat_without_messages_is_called_by_its_unsent_text(draft: str, shown: str) -> None:
+    assert title_shown(ChatInfo(1, "", NOON, NOON, messages=0, draft=draft)) == shown
 
 
 def test_chats_are_grouped_by_local_date() -> None:
