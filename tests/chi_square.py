@@ -46,7 +46,7 @@ def _pooled(counts: Floats, wanted: Floats) -> tuple[Floats, Floats]:
 
 
 def _chi_square_survival(statistic: float, freedom: int) -> float:
-    """Return the chance that chi-square of so many degrees of freedom exceeds a value.
+    """Return the chance that chi-square of N degrees of freedom exceeds a value.
 
     From two degrees to two more, the regularised upper incomplete gamma function grows by one term.
     """

@@ -193,7 +193,7 @@ class EngineContract:
             assert max(toy.draft.calls, default=0) <= len(text) - 150 + 20
 
     def test_a_cancel_leaves_the_engine_clean(self) -> None:
-        import pytest  # of whoever runs the contract; LocalSpec itself does not depend on it
+        import pytest  # of the client that runs the contract; LocalSpec itself does not depend on it
 
         toy, prompt = Toy(), [1, 2, 3, 4]
         expected = Toy().answer(prompt, OFF, GREEDY, 60)

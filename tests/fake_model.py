@@ -1,6 +1,6 @@
 """A toy language model in a few microseconds, and devices that are not here: calls held for their time.
 
-Two held models behave like two graphics cards with memories of their own. Figures from them are "paced".
+Two held models behave like two GPUs with memories of their own. Figures from them are "paced".
 """
 
 from __future__ import annotations

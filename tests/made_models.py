@@ -178,7 +178,7 @@ SMALL = 0.05  # of what the encoder hands on, so that its norm counts and not wh
 def eagle3(path: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[int] = EAGLE_LAYERS) -> Path:
     """Write an EAGLE-3 head for the bundled target; it borrows what is not its `own`.
 
-    With `drafted` it knows only so many of the tokens.
+    With `drafted` it knows only N of the tokens.
     """
     table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
     width = table.shape[1]

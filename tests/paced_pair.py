@@ -1,4 +1,4 @@
-"""A pair of real models on two cards that are not here, behind the interface of open models."""
+"""A pair of real models on two GPUs that are not here, behind the interface of open models."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _opened(model: Model, options: ModelOptions, pacing: Pacing | None, sequence
 class PacedModel:
     """Let a real model compute, then hold each call until its cost has passed.
 
-    Two of them behave like two graphics cards with memories of their own. Figures from them are "paced".
+    Two of them behave like two GPUs with memories of their own. Figures from them are "paced".
     """
 
     def __init__(self, model: LanguageModel, cost: Callable[[int], float], chunk: int = 512) -> None:
@@ -155,7 +155,7 @@ class PacedModel:
         self._model.checkpoint()
 
     def branchable(self, end: int) -> bool:
-        """Tell whether a branch can share sequence 0 up to position `end`."""
+        """Return whether a branch can share sequence 0 up to position `end`."""
         return self._model.branchable(end)
 
     def truncate(self, length: int, sequence: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""Open models that say what a test tells them to, round by round and as fast as they are read."""
+"""Open models that follow a script, round by round and as fast as they are read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ READING_S = 0.0005  # a token of the prompt takes
 PLAIN_TOKENS_PER_S = 1 / (PLAIN_S + PYTHON_S)
 
 _ROUNDS = ((4, 4), (5, 3), (3, 0), (6, 6), (4, 2))  # (drafted, accepted), over and over
-_PREPARED = (False, True, True, True)  # so many rounds of ssd, over and over
+_PREPARED = (False, True, True, True)  # N rounds of ssd, over and over
 
 
 class MadeUpAnswer:
@@ -118,7 +118,7 @@ def _pieces(words: Sequence[str], stats: RoundStats) -> tuple[TextPiece, ...]:
     return (TextPiece("".join(accepted), drafted), own) if accepted else (own,)
 
 
-TIMEOUT_S = 10.0  # a gate that nobody opens fails the test instead of holding it for ever
+TIMEOUT_S = 10.0  # a gate that no one opens fails the test instead of holding it for ever
 
 MARKDOWN = """\
 ## Sorting a list
@@ -152,7 +152,7 @@ class Gate:
         self._changed = threading.Condition()
 
     def open(self) -> None:
-        """Let the answer go on."""
+        """Let the answer continue."""
         self._open = True
         self.nudge()
 
@@ -187,7 +187,7 @@ def says(*steps: Step, reason: FinishReason = "stop") -> Script:
 
 
 def talks_on(text: str = "on and on ") -> Script:
-    """Return an answer that goes on until it is cancelled."""
+    """Return an answer that continues until it is cancelled."""
     return Script(cycle([text]))
 
 
@@ -211,7 +211,7 @@ class ScriptedModels:
         self.preferred: Mode = "ssd" if has_draft else "ngram"
         self.plain: float | None = PLAIN_TOKENS_PER_S
         self.devices: tuple[DeviceMemory, ...] = (DeviceMemory("CPU", 6 * 2**30, 16 * 2**30),)
-        self.makes_programs_s: float | None = None  # for which a card has compiled
+        self.makes_programs_s: float | None = None  # for which a GPU has compiled
         self.requests: list[Request] = []
         self.closed = False
         self._scripts = list(scripts or (says("An answer from the script."),))

@@ -79,7 +79,7 @@ def test_a_request_says_how_models_are_opened() -> None:
         assert (pair.target.context, pair.draft) == (512, None)
     with localspec.open_pair(draft="demo-draft", context=256, request=request) as pair:
         assert pair.draft is not None
-        assert pair.target.context == 256  # what is said apart goes before
+        assert pair.target.context == 256  # what is said apart overrides
 
 
 def test_nothing_is_downloaded_unasked() -> None:

@@ -53,7 +53,7 @@ def test_import_leaves_out(module: str, unwanted: set[str]) -> None:
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """Return the processor time of a Python process: unlike the clock, it does not see other programs."""
+    """Return the CPU time of a Python process: unlike the clock, it does not see other programs."""
     code = (
         "import resource, subprocess, sys\n"
         "subprocess.run([sys.executable, *sys.argv[1:]], check=True, stdout=subprocess.DEVNULL)\n"

@@ -1,4 +1,4 @@
-"""A Python of its own: its messages, its limits, and how its end is told."""
+"""A Python of its own: its messages, its limits, and how its end is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No terminal obeys what files, servers, models and people wrote, whichever verb or screen shows it."""
+"""No terminal obeys what files, servers, models and users wrote, whichever command or screen shows it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def run(home: Path) -> Run:
 
 @pytest.fixture
 def call(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Call a verb that opens no models, in this process, with a terminal for its streams."""
+    """Call a command that opens no models, in this process, with a terminal for its streams."""
     for name, value in variables(home).items():
         monkeypatch.setenv(name, value)
 
@@ -129,7 +129,7 @@ def call(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         written: list[bytes] = []
 
         def read() -> None:
-            with suppress(OSError):  # nobody writes any more
+            with suppress(OSError):  # no one writes any more
                 while data := os.read(master, 1 << 16):
                     written.append(data)
 

@@ -1,4 +1,4 @@
-"""Two pretended cards behind the interface of open models."""
+"""Two pretended GPUs behind the interface of open models."""
 
 from __future__ import annotations
 

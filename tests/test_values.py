@@ -137,7 +137,7 @@ FULL = Everything(
 def test_what_is_written_is_read_again_with_its_types(value: Everything) -> None:
     found = read(Everything, json.loads(json.dumps(plain(value))))
     assert found == value
-    assert repr(found) == repr(value)  # which tells True from 1, and 1 from 1.0
+    assert repr(found) == repr(value)  # which distinguishes True from 1, and 1 from 1.0
     assert read(Everything, value) == value
 
 

@@ -1,4 +1,4 @@
-"""Phrases that read like a translation stay out of what people read: messages, documents, comments."""
+"""Phrases that read like a translation stay out of what users read: messages, documents, comments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPATIBLE = {"localspec/storage/pair_identity.py"}  # saved settings of 0.1.0 n
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a file that are text for people, with their numbers."""
+    """Yield the lines of a file that are text for users, with their numbers."""
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield from enumerate(text.splitlines(), 1)

@@ -34,7 +34,7 @@ WITH_CARD = DetectedMachine(Machine((CARD, PROCESSOR)), found(cuda(0), CPU), ONE
 
 @pytest.fixture(autouse=True)
 def calm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no other program and no real card of this machine into the tests."""
+    """Let no other program and no real GPU of this machine into the tests."""
     monkeypatch.setattr(machine, "busy_cores", lambda: (0.5, "somebody (process 1)"))
     monkeypatch.setattr(
         machine,
@@ -207,7 +207,7 @@ def test_makers_of_gpus_are_found_without_any_driver(tmp_path: Path) -> None:
     assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD", "Intel")
     (tmp_path / "sys/class/drm/card0/device").rename(tmp_path / "0000:00:02.0")
     (tmp_path / "sys/class/drm/card0/device").symlink_to(tmp_path / "0000:00:02.0")
-    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD")  # Intel's is within the processor
+    assert card_vendors(PLAIN, tmp_path) == ("NVIDIA", "AMD")  # Intel's is within the CPU
     (tmp_path / "bare/dev").mkdir(parents=True)
     (tmp_path / "bare/dev/nvidia0").touch()
     assert card_vendors(PLAIN, tmp_path / "bare") == ("NVIDIA",)

@@ -79,7 +79,7 @@ def test_repetitions_move_the_order_on_and_have_seeds_of_their_own_for_all_alike
     assert [(run.contender, run.prompt, run.repetition) for run in found[:6]] == [
         ("a", 0, 0), ("b", 0, 0), ("b", 0, 1), ("a", 0, 1), ("a", 0, 2), ("b", 0, 2)
     ]  # fmt: skip
-    assert found[6].contender == "b"  # goes on where the prompt before ended
+    assert found[6].contender == "b"  # continues where the prompt before ended
     seeds = [seed for _, _, _, seed in asked[2:]]
     assert seeds[::2] == seeds[1::2]
     assert len(set(seeds)) == 9

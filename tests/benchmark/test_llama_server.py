@@ -266,7 +266,7 @@ def test_a_server_that_never_gets_ready(fake: Fake, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_a_port_that_is_taken(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.2)  # nobody answers there
+    monkeypatch.setattr(llama_server, "_PATIENCE_S", 0.2)  # no one answers there
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(llama_server, "free_port", lambda: taken.getsockname()[1])
         assert "couldn't bind HTTP server socket" in refusal(fake.start)
@@ -278,7 +278,7 @@ def test_a_draft_that_the_server_leaves_out(fake: Fake) -> None:
     said = refusal(lambda: fake.start(DRAFT))
     assert "does not speculate with draft.gguf: srv: failed to initialize speculative decoding" in said
     assert not children()
-    fake.start().close()  # nobody asked for a draft
+    fake.start().close()  # no one asked for a draft
 
 
 def test_a_server_that_does_not_tell_whether_it_drafts(fake: Fake) -> None:

@@ -1,7 +1,7 @@
 """What rejection sampling gains over matching, at the profile's sampling, also with a draft temperature.
 
 python -m tests.benchmarks.acceptance --paced 0.1               two paced devices
-python -m tests.benchmarks.acceptance -m TARGET -md DRAFT       the processor
+python -m tests.benchmarks.acceptance -m TARGET -md DRAFT       the CPU
 """
 
 from __future__ import annotations

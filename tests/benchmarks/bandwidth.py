@@ -16,7 +16,7 @@ BLOCK = 2**29
 
 
 def main() -> None:
-    """Measure every device and the processor's memory by other means, and print both."""
+    """Measure every device and the CPU's memory by other means, and print both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
     args = parser.parse_args()

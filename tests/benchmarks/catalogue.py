@@ -14,7 +14,7 @@ from localspec.models.catalogue import CatalogueModel, approximate_shape, shippe
 from localspec.models.hub import remote_shape
 from localspec.models.names import parse
 
-ROUNDED = 0.02  # of the size: entries that nobody checked are rounded
+ROUNDED = 0.02  # of the size: entries that no one checked are rounded
 _COMPARED = ("width", "heads", "vocabulary", "training_context", "tied")
 
 

@@ -53,7 +53,7 @@ def main() -> None:
 def answer(
     runtime: Runtime, messages: Sequence[Message], settings: EngineSettings, tokens: int, stop_after: int = 0
 ) -> tuple[str, Summary]:
-    """Return an answer and its summary; `stop_after` cancels it after so many pieces of text."""
+    """Return an answer and its summary; `stop_after` cancels it after N pieces of text."""
     request = Request(tuple(messages), Sampling(temperature=0.7), settings, tokens, seed=len(messages))
     text, pieces = "", 0
     for event in runtime.generate(request):

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.draft_vocabulary PROMPTS DATA -m target.gguf ... -md draft.gguf
 
-DATA holds what tells frequent tokens, none of it measured: the target's own answers to other requests (see
+DATA has the counts of frequent tokens, none of it measured: the target's own answers to other requests (see
 training.answers) and ordinary text. Input that a smaller draft has no token for is left as it
 is where outputs are masked ("masked"); a file that was cut reads the most similar token ("as a file").
 """

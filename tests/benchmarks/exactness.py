@@ -1,7 +1,7 @@
 """Look for greedy answers that differ from plain decoding, on the bundled pair.
 
 python -m tests.benchmarks.exactness              everything: ten minutes on two cores
-python -m tests.benchmarks.exactness stress 600   only so many random runs: settings, delays, cancels, turns
+python -m tests.benchmarks.exactness stress 600   only N random runs: settings, delays, cancels, turns
 """
 
 from __future__ import annotations

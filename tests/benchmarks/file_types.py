@@ -28,7 +28,7 @@ Curve = Mapping[int, float]
 
 
 def main() -> None:
-    """Parse the arguments, measure the files in turn, and print a line for each."""
+    """Parse the arguments, measure the files alternately, and print a line for each."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -41,7 +41,7 @@ FREE, MASKED, UNMASKED = "no grammar", "grammar", "draft not told"
 
 
 def fits(text: str) -> bool:
-    """Tell whether a text is what the schema says."""
+    """Return whether a text is what the schema says."""
     try:
         value: Any = json.loads(text)
     except ValueError:

@@ -77,7 +77,7 @@ def vocabulary(chance: random.Random) -> list[str]:
 
 
 def beginnings(words: list[str]) -> list[str]:
-    """Return what a person has typed of each word after one, two or three letters."""
+    """Return what a user has typed of each word after one, two or three letters."""
     return [word[: 1 + i % 3] for i, word in enumerate(words)]
 
 

@@ -23,7 +23,7 @@ RUN = 4
 
 
 def main() -> None:
-    """Kill it so many times and print what was lost."""
+    """Kill it N times and print what was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--kills", type=int, default=20)

@@ -143,7 +143,7 @@ def main() -> None:
 
 @contextmanager
 def sharing() -> Iterator[int]:
-    """Share this machine's processor, and give the port."""
+    """Share this machine's CPU, and give the port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     command = [sys.executable, "-m", "localspec", "share", "--port", str(port), "-t", "1", "-dev", "CPU"]

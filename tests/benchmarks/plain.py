@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def asked(runtime: Runtime, tokens: int) -> Request:
-    """Return a text of `DEPTH` tokens to go on with."""
+    """Return a text of `DEPTH` tokens to continue with."""
     text = " ".join(item.prompt for item in prompts()) * 8
     head = runtime.decode(runtime.encode(text)[:DEPTH])
     while len(runtime.encode(head)) > DEPTH:

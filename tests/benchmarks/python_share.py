@@ -135,7 +135,7 @@ def _verdict(size: int, temperature: float, plain: Measured) -> str:
 
 
 def answers(runtime: Runtime, request: Request, rounds: int) -> Measured:
-    """Answer one question after the other until there are so many rounds; first rounds do not count."""
+    """Answer one question after the other until there are N rounds; first rounds do not count."""
     found = Measured()
     for number, item in enumerate(prompts() * 1000):
         asked = replace(request, prompt=(Message("user", item.prompt),), seed=number)

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.real_pair -m TARGET -md DRAFT --llama-server PATH [--prompts FILE ...] [--temp 0.8]
 
-Contenders answer the same prompts in turn from empty caches; ratios are to plain decoding, prompt by prompt.
+Contenders answer the same prompts, interleaved, from empty caches; ratios are to plain decoding by prompt.
 `sd, resting` is what a chat does with `--mode sd`: it rests where it loses. Every server holds the models
 once more: `--servers` and `--modes` choose, where there is little memory or time.
 """

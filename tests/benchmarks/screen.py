@@ -38,7 +38,7 @@ class PacedModels(ScriptedModels):
     """Scripted models that take their time."""
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
-        """Yield what the script says, so many tokens a second."""
+        """Yield what the script says, N tokens a second."""
         due = time.perf_counter()
         for event in super().generate(request):
             if isinstance(event, RoundDone):
@@ -78,7 +78,7 @@ async def measure(folder: Path, seconds: float) -> None:
 
 
 def fill(store: Store, messages: int, characters: int) -> int:
-    """Keep a chat of so many messages of about so many characters; return its id."""
+    """Keep a chat of N messages of about N characters; return its id."""
     info, parent = store.new_chat(), None
     for number in range(messages):
         role, text = ("assistant", TEXT[:characters]) if number % 2 else ("user", f"And number {number}?")

@@ -66,7 +66,7 @@ def message(number: int, content: str, state: State = "complete") -> BranchMessa
 
 
 def chat(messages: int, tokens: int) -> list[BranchMessage]:
-    """Return a chat of about so many tokens, four characters each."""
+    """Return a chat of about N tokens, four characters each."""
     answer = max(40, tokens * CHARACTERS * 2 // messages)
     text = (ANSWER * (answer // len(ANSWER) + 1))[:answer]
     return [message(number, "And then?" if number % 2 else text) for number in range(1, messages + 1)]

@@ -1,7 +1,7 @@
-"""How good the best settings are after so many trials: the tuner's search beside Optuna's own samplers.
+"""How good the best settings are after N trials: the tuner's search beside Optuna's own samplers.
 
 python -m tests.benchmarks.search --task coding                the bundled pair on all cores
-python -m tests.benchmarks.search --task writing --paced 0.1   two cards, a draft step in target passes
+python -m tests.benchmarks.search --task writing --paced 0.1   two GPUs, a draft step in target passes
 
 --task coding --paced 0.1 --tokens 250 --seeds 4, on two busy cores (the tuner also writes its file):
 

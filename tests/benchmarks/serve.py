@@ -2,9 +2,9 @@
 
 python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--clients 1,2,4] [--runs 3]
 
-The servers hold the same files on the same threads and wait; they are asked in turn. Every client asks one
+The servers have the same files and threads; they are asked one after the other. Every client asks one
 question after another, each of its own, greedily, streamed. llama-server decodes answers of several clients
-in one batch, `localspec` in turns. Time of the processors is told as well: it says more on a busy machine;
+in one batch, `localspec` in turns. Time of the CPUs is reported as well: it says more on a busy machine;
 on a virtual one, STOLEN is what others had of it meanwhile: rows with more than a few per cent are worthless.
 The cost per token is that of the same answers with and without HTTP.
 """
@@ -44,13 +44,13 @@ PER_CLIENT = 3  # questions
 
 @dataclass(slots=True)
 class Figures:
-    """What one server did for so many clients, run by run."""
+    """What one server did for N clients, run by run."""
 
     requests_per_s: list[float] = field(default_factory=list)
     tokens_per_s: list[float] = field(default_factory=list)
     first_s: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)  # per token
-    stolen: list[float] = field(default_factory=list)  # part of the processors' time
+    stolen: list[float] = field(default_factory=list)  # part of the CPUs' time
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Server:
     process: psutil.Process
 
     def cpu_s(self) -> float:
-        """Return the time that it and its children have had of the processors."""
+        """Return the time that it and its children have had of the CPUs."""
         times = [each.cpu_times() for each in (self.process, *self.process.children(recursive=True))]
         return float(sum(each.user + each.system for each in times))
 
@@ -113,7 +113,7 @@ def ask(port: int, prompt: str) -> tuple[float, int]:
 
 
 def crowd(server: Server, clients: int, figures: Figures) -> None:
-    """Let so many clients ask at once."""
+    """Let N clients ask at once."""
     questions = [prompt.prompt for prompt in prompts()]
     results: list[tuple[float, int]] = []
 
@@ -138,7 +138,7 @@ def crowd(server: Server, clients: int, figures: Figures) -> None:
 
 
 def _stolen_s() -> float:
-    return float(getattr(psutil.cpu_times(), "steal", 0.0))  # Linux alone tells it
+    return float(getattr(psutil.cpu_times(), "steal", 0.0))  # Linux alone reports it
 
 
 def overhead_us(port: int, target: ModelOptions, runs: int) -> float:

@@ -75,7 +75,7 @@ def pair_parser(about: str | None) -> argparse.ArgumentParser:
 
 
 def opened(args: argparse.Namespace) -> Runtime:
-    """Open the pair on the processor, or on paced devices."""
+    """Open the pair on the CPU, or on paced devices."""
     target, draft = (ModelOptions(path, context=2048) for path in (args.model, args.model_draft))
     if args.paced is not None:
         pass_s = args.pass_ms / 1000
@@ -91,7 +91,7 @@ def opened(args: argparse.Namespace) -> Runtime:
 
 
 def chosen_requests(args: argparse.Namespace) -> list[Request]:
-    """Return what is asked, of all tasks in turn."""
+    """Return what is asked, of all tasks alternately."""
     chosen = [item for item in prompts() if args.task in {"", item.task}]
     random.Random(args.seed).shuffle(chosen)
     sampling = Sampling(temperature=args.temp)

@@ -2,7 +2,7 @@
 
 `python -m tests.benchmarks.soak --minutes 30`: the bundled target is behind a proxy to a `localspec share` on
 this machine. It holds every byte for the delay and the rate, and what a lost segment is in until TCP would
-have sent it again; `--cut` breaks all connections every so many minutes.
+have sent it again; `--cut` breaks all connections every N minutes.
 """
 
 from __future__ import annotations

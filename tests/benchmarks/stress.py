@@ -206,7 +206,7 @@ class Tormentor:
 
 
 def stress(target: Path, draft: Path, runs: int, seed: int = 0) -> Stress:
-    """Do so many random runs on engines with a roomy and with a tight context."""
+    """Do N random runs on engines with a roomy and with a tight context."""
     report = Stress()
     with (
         closing(Pair(target, draft)) as oracle,

@@ -4,7 +4,7 @@ python -m tests.benchmarks.trees -m TARGET -md DRAFT --prompts FOLDER --traces F
 
 The first folder holds `gsm8k-test-200.jsonl`, `humaneval.jsonl` and `mt_bench.jsonl`; the second keeps what
 is traced. The engine learns from one half of the answers and is measured on the other, then the other way
-round; a line tells the mean, the least and the most against what the engine does by itself.
+round; a line reports the mean, the least and the most against what the engine does by itself.
 
 `second choices` is a tree whose branches end at once: the target judges another token beside one of a draft,
 where that pays without Python's time. At 0.8 it is drawn from the rest of q, and judged by the rest of p.
@@ -43,7 +43,7 @@ from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.benchmarks.simulation import pair_parser, recorded
 
 PASS_S, LONGEST = 0.025, 33
-# A pass by its tokens, in passes of one, and draft steps in these: cards as `paced` has them; two cards as
+# A pass by its tokens, in passes of one, and draft steps in these: GPUs as `paced` has them; two GPUs as
 # llama.cpp's pull requests 5351, 17505 and 28285 tell of them (8B Q4_0, 4B); the real pair on two busy cores,
 # and with a target in BF16 on two others.
 DEVICES: dict[str, tuple[dict[int, float], tuple[float, ...]]] = {

@@ -69,7 +69,7 @@ class Talk:
 
     @property
     def listed(self) -> bool:
-        """Tell whether the list shows it."""
+        """Return whether the list shows it."""
         return self.deleted_at is None and bool(self.messages)
 
 
@@ -122,7 +122,7 @@ class Chats(RuleBasedStateMachine):
 
     @property
     def writing(self) -> list[int]:
-        """Return the answers that somebody is writing."""
+        """Return the answers that someone is writing."""
         return [number for number, said in self.said.items() if said.state == "writing"]
 
     def has_chats(self) -> bool:
@@ -336,7 +336,7 @@ class Chats(RuleBasedStateMachine):
         self.forget_the_old()
         for said in self.said.values():
             if said.state == "writing" and said.writer == at:
-                said.writer = -1  # nobody goes on with it; it is stopped when that is noticed
+                said.writer = -1  # no one continues with it; it is stopped when that is noticed
         self.late(_LATER_S)
 
     @rule(days=st.sampled_from((0.01, 1, 29, 31)))
@@ -349,7 +349,7 @@ class Chats(RuleBasedStateMachine):
 
     def late(self, seconds: float) -> None:
         self.time += seconds
-        for said in self.said.values():  # an answer is saved twice a second; nobody did for long
+        for said in self.said.values():  # an answer is saved twice a second; no one did for long
             if said.state == "writing":
                 said.state = "stopped"
 
@@ -429,7 +429,7 @@ class Chats(RuleBasedStateMachine):
 
 
 def chats(log: Log, folder: Path) -> None:
-    """Run the machine so many times; Hypothesis shortens what it finds to the fewest steps."""
+    """Run the machine N times; Hypothesis shortens what it finds to the fewest steps."""
     tempfile.tempdir = str(folder)
     try:
         for number, count in log.batches(_BATCH):

@@ -47,7 +47,7 @@ def opened() -> Worker:
 
 
 def clients(log: Log, _folder: Path) -> None:
-    """Let several clients ask at once; each gets its answer, or is told why not, and nothing is left."""
+    """Let several clients ask at once; each gets its answer, or is reported why not, and nothing is left."""
     questions, watch = [prompt.prompt for prompt in prompts()], Watch()
     with serving(opened) as served, ThreadPoolExecutor(_CLIENTS) as crowd:
         for number in log.numbers():

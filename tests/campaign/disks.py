@@ -73,7 +73,7 @@ def small_disk(folder: Path, kib: int) -> Iterator[bool]:
 
 
 def full(rng: random.Random, folder: Path) -> None:
-    """Write to a disk that is full now and then: what was taken stays, and it goes on when there is room."""
+    """Write to a disk that is full now and then: saved text stays, and writing goes on when there is room."""
     with small_disk(folder, rng.choice((512, 1024, 4096))) as mounted:
         if not mounted:
             return
@@ -122,7 +122,7 @@ def _write(rng: random.Random, store: Store, chat: int, taken: dict[int, str]) -
 
 
 def read_only(_rng: random.Random, folder: Path) -> None:
-    """Read chats from a disk that can only be read, in a verb and in a store that was open before."""
+    """Read chats from a disk that can only be read, in a command and in a store that was open before."""
     with small_disk(folder, 8192) as mounted:
         if not mounted:
             return
@@ -184,7 +184,7 @@ KINDS = (full, limited, clock, read_only)
 
 
 def disks(log: Log, folder: Path) -> None:
-    """Try every kind in turn, each in a folder of its own."""
+    """Try every kind alternately, each in a folder of its own."""
     (folder / "probe").mkdir()
     with small_disk(folder / "probe", 64) as mounted:
         if not mounted:

@@ -50,7 +50,7 @@ def opened(name: str = "fake") -> Worker:
 
 
 class Calls(RuleBasedStateMachine):
-    """One engine after the other, and an answer that may be under way."""
+    """One engine after the other, and an answer that may be in progress."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,7 +241,7 @@ class Calls(RuleBasedStateMachine):
 
 
 def engine_calls(log: Log, _folder: Path) -> None:
-    """Run the machine so many times, and see that nothing is left behind."""
+    """Run the machine N times, and see that nothing is left behind."""
     us = psutil.Process()
     opened().close()
     before = us.num_fds(), threading.active_count(), {child.pid for child in us.children()}

@@ -84,7 +84,7 @@ class FakeRuntime:
         self._cancelled.set()
 
     def first_call_s(self) -> float | None:
-        """Return None: it runs on no card."""
+        """Return None: it runs on no GPU."""
         return None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

@@ -1,4 +1,4 @@
-"""Model files that lie: whoever reads them refuses in a line, soon, and with little memory."""
+"""Model files that lie: the client that reads them refuses in a line, soon, and with little memory."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def corpus() -> Iterator[tuple[str, tuple[Edit, ...]]]:
 
 
 def headers(log: Log, folder: Path) -> None:
-    """Read files with edits as `show`, `plan` and whoever looks at models do, in this process."""
+    """Read files with edits as `show`, `plan` and the client that looks at models do, in this process."""
     known = {base.name: base for base in bases(folder / "bases")}
     kept = list(corpus())
     path = folder / "edited.gguf"
@@ -124,7 +124,7 @@ def _in_ranges(path: Path) -> object:
 
 
 def verb(words: Sequence[str]) -> int:
-    """Run a verb in this process; what it prints is safe, and a refusal is a line."""
+    """Run a command in this process; what it prints is safe, and a refusal is a line."""
     printed, told = io.StringIO(), io.StringIO()
     with redirect_stdout(printed), redirect_stderr(told):
         code = main(words)
@@ -147,7 +147,7 @@ def peak_bytes() -> int:
 
 
 def opened(log: Log, folder: Path) -> None:
-    """Open edited files in the engine's process, and ask: that it refuses or dies is told in a line."""
+    """Open edited files in the engine's process, and ask: that it refuses or dies is reported in a line."""
     known = {base.name: base for base in bases(folder / "bases")}
     path = folder / "opened.gguf"
     for number in log.numbers():
@@ -168,5 +168,5 @@ def answered_or_told(path: Path) -> None:
     except (UserError, EngineError) as error:
         require("\n" not in str(error), f"told in several lines: {error}")
         require(_UNSAFE.search(str(error)) is None, f"told with control characters: {error!r}")
-        # an engine that fails in Python has met what nobody thought of
+        # an engine that fails in Python has met what no one thought of
         require("the engine failed:" not in str(error), str(error))

@@ -82,7 +82,7 @@ def environment(folder: Path, **more: str) -> dict[str, str]:
 
 
 def program(words: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start LocalSpec with nobody in front of it."""
+    """Start LocalSpec with no one in front of it."""
     return subprocess.Popen(
         [sys.executable, "-m", "localspec", *words],
         stdin=subprocess.DEVNULL,
@@ -155,7 +155,7 @@ def migration(rng: random.Random, folder: Path) -> None:
 
 
 def download(rng: random.Random, folder: Path) -> None:
-    """Kill a download: the next one goes on and has the right bytes."""
+    """Kill a download: the next one continues and has the right bytes."""
     content = bundled_pair()[1].read_bytes() + rng.randbytes(24 << 20)
     name, file = "someone/tiny-GGUF", "tiny-Q4_K_M.gguf"
     quiet = patch("socketserver.BaseServer.handle_error", lambda *_: None)  # of connections that are cut
@@ -177,7 +177,7 @@ def download(rng: random.Random, folder: Path) -> None:
 
 
 def tuner(rng: random.Random, folder: Path) -> None:
-    """Kill a search for settings, with its engines: what it kept can be shown, and nobody is left."""
+    """Kill a search for settings, with its engines: what it kept can be shown, and no one is left."""
     target, draft = map(str, bundled_pair())
     words, variables = ["-m", target, "-md", draft], environment(folder)
     with program(["tune", *words, "--quick", "--task", "dialogue"], variables) as process:

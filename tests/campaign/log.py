@@ -1,4 +1,4 @@
-"""What every part of the campaign has in common: how long it may go on, and what it found."""
+"""What every part of the campaign has in common: how long it may continue, and what it found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, settings
 
-PROMPT_S = 2.0  # nothing that a person waits for takes longer
+PROMPT_S = 2.0  # nothing that a user waits for takes longer
 _OURS = "/tests/campaign/"
 Kind = Callable[[random.Random, Path], None]
 """Tries something in an empty folder."""
@@ -75,7 +75,7 @@ class Log:
             self.taken_s += time.monotonic() - begun
 
     def batches(self, size: int) -> Iterator[tuple[int, int]]:
-        """Yield numbers and sizes of batches of cases, for whoever cannot be interrupted after each."""
+        """Yield numbers and sizes of batches of cases, for cases that cannot be interrupted one by one."""
         left, self.most = self.most, -(-self.most // size)
         for number in self.numbers():
             yield number, min(size, left)

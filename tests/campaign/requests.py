@@ -133,7 +133,7 @@ def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
 
 
 def _check(found: bytes) -> None:
-    """Require an answer of HTTP whose error, if it is one, is told in a line."""
+    """Require an answer of HTTP whose error, if it is one, is reported in a line."""
     if not found:
         return  # closed: what came was no request, or too slow
     head, _, body = found.partition(b"\r\n\r\n")

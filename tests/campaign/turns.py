@@ -85,7 +85,7 @@ class Person:
         self.asks(rng)
 
     def asks(self, rng: random.Random) -> None:
-        """Ask and read the answer, or leave it, or stop it, or go on with the last one."""
+        """Ask and read the answer, or leave it, or stop it, or continue with the last one."""
         chat = self.session.chat
         last = chat.path[-1] if chat.path else None
         continues = None

@@ -1,4 +1,4 @@
-"""Messages as people write them, that want help with a program, and what may follow them."""
+"""Messages as users write them, that want help with a program, and what may follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages as people write them that have nothing to do with programs."""
+"""Messages as users write them that have nothing to do with programs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class FullDisk(Store):
                 self.wrote.notify_all()
 
     def tried(self, text: str) -> bool:
-        """Wait until somebody has tried to write this."""
+        """Wait until someone has tried to write this."""
         with self.wrote:
             return self.wrote.wait_for(lambda: self.last == text, TIMEOUT_S)
 

@@ -257,7 +257,7 @@ def test_the_sums_of_an_answer_that_broke_off_are_those_of_its_rounds(chat: Open
 
 
 class Reluctant(ScriptedModels):
-    """Models that do not notice when nobody reads their answer any more."""
+    """Models that do not notice when no one reads their answer any more."""
 
     answers: ClassVar[list[Iterator[GenerationEvent]]] = []
 

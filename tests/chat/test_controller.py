@@ -164,7 +164,7 @@ async def test_answer_under_way_is_kept_where_its_chat_is_left(tmp_path: Path) -
         assert rig.store.chat(before).draft == "not sent yet"
         assert [message.content for message in rig.store.messages(before)] == ["go", "half of it "]
         await asyncio.gather(*rig.tasks)
-        assert "ended" not in rig.view.told  # nobody is told of the end of what was left
+        assert "ended" not in rig.view.told  # no one is reported of the end of what was left
 
 
 async def test_chat_cannot_be_left_before_the_question_is_asked_in_it(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_times_that_no_calendar_holds() -> None:
 
 def test_a_chat_comes_back_as_it_was(store: Store, chat: ChatInfo, tmp_path: Path) -> None:
     text = exported(store, chat)
-    with Store(tmp_path / "other.db") as other:  # its numbers begin anew
+    with Store(tmp_path / "other.db") as other:  # its numbers begin again
         back = import_json(other, text)
         assert exported(other, back) == text
         assert back == chat

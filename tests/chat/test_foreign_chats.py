@@ -1,4 +1,4 @@
-"""What people bring along from ChatGPT and Claude; the exports in exports/ are made up in their formats."""
+"""What users bring along from ChatGPT and Claude; the exports in exports/ are made up in their formats."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class LoaderRig:
         return self._states.get(timeout=WAIT_S)
 
     def open(self) -> ScriptedModels:
-        """Let the load under way succeed."""
+        """Let the load in progress succeed."""
         models = ScriptedModels()
         self.opening().end(models)
         while not isinstance(self.told(), Ready):

@@ -1,4 +1,4 @@
-"""Prompts that a person keeps as files."""
+"""Prompts that a user keeps as files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder() -> Path:
 
 
 def prompt_of(found: OwnCommands, typed: str) -> str | None:
-    """Return what a command of the person's own asks, None where the text is none."""
+    """Return what a command of the user's own asks, None where the text is none."""
     with Store(None) as store:
         session = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest())
         call = found.parse(typed)

@@ -30,7 +30,7 @@ def test_a_greeting_before_the_first_question_is_sent() -> None:
     path = branch("a0", "q1", "a1", "q2")
     assert sent(path) == ["a0", "q1", "a1", "q2"]
     assert [len(group) for group in exchanges_of(path)] == [3, 1]
-    assert sent(branch("a0")) == []  # nobody asks anything
+    assert sent(branch("a0")) == []  # no one asks anything
 
 
 def test_thinking_is_not_sent_back() -> None:

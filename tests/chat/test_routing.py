@@ -1,4 +1,4 @@
-"""Which messages are about programs, in several languages of people and of machines."""
+"""Which messages are about programs, in several languages of users and of machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.chat.routing_examples import CODE, FOLLOW_UPS
 from tests.chat.routing_others import OTHER
 
 ENOUGH_RIGHT = 0.95
-LONGEST_S = 1.0  # of the processor; it takes 0.03, and a pattern that goes back and forth takes minutes
+LONGEST_S = 1.0  # of the CPU; it takes 0.03, and a pattern that goes back and forth takes minutes
 
 
 def test_nearly_all_messages_go_where_they_belong() -> None:

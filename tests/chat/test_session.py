@@ -1,4 +1,4 @@
-"""What a person has chosen reaches the models; what is measured afterwards reaches the answer."""
+"""What a user has chosen reaches the models; what is measured afterwards reaches the answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ask(session: ChatSession, models: ScriptedModels, text: str = "hello") -> li
 def test_auto_measures_once_and_may_step_down(store: Store) -> None:
     models, at = ScriptedModels(), session(store)
     ask(at, models)
-    models.preferred = "sd"  # nobody asks again
+    models.preferred = "sd"  # no one asks again
     ask(at, models)
     assert [request.settings.mode for request in models.requests] == ["ssd", "ssd"]
     assert all(request.steps_down for request in models.requests)
@@ -162,7 +162,7 @@ def test_profile_belongs_to_the_chat_and_its_prompt_to_the_next_message(store: S
     ask(at, models)
     first = at.chat.info.id
     at.new()
-    assert at.profile.name == "general"  # new chats take the usual one
+    assert at.profile.name == "general"  # new chats take the default one
     at.choose_profile("writing")
     at.open(first)
     assert at.profile.name == "coding"

@@ -118,7 +118,7 @@ def test_an_answer_whose_program_died_was_stopped(store: Store, file: Path, cloc
     chat = say(store, "Q")
     answer = store.add(chat, None, "assistant", "Half a", state="writing").id
     with Store(file, clock) as other:
-        assert other.messages(chat)[1].state == "writing"  # somebody may still be at it
+        assert other.messages(chat)[1].state == "writing"  # someone may still be at it
         clock.time += -3600 if back else 60
         assert other.messages(chat)[1].state == "stopped"
         assert [hit.message for hit in other.search("half")] == [answer]

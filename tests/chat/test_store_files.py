@@ -256,7 +256,7 @@ def test_written_text_survives_a_kill(file: Path) -> None:
         program.send_signal(signal.SIGKILL)
     with Store(file) as store:
         assert [message.content for message in store.messages(1)] == ["Count!", "one two three"]
-        assert store.messages(1)[1].state == "stopped"  # nobody else is there who could go on with it
+        assert store.messages(1)[1].state == "stopped"  # no one else is there who could continue with it
 
 
 def test_a_closed_store_says_so(file: Path) -> None:

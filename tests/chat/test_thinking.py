@@ -157,7 +157,7 @@ def test_other_old_answers_are_as_they_were(text: str) -> None:
 
 
 def read(pieces: list[str], opened: ThinkingTags | None = None) -> list[tuple[str, str]]:
-    """What a reader tells of a text that comes in pieces, neighbours of one kind joined."""
+    """The parts of a text that a reader gets in pieces, with neighbours of one kind joined."""
     reader = ThinkingReader(opened)
     told = [stretch for piece in pieces for stretch in reader.feed(piece)]
     told += reader.feed("", more=False)

@@ -1,4 +1,4 @@
-"""Invented models on disk and a small catalogue, for the verbs that choose."""
+"""Invented models on disk and a small catalogue, for the commands that choose."""
 
 from __future__ import annotations
 

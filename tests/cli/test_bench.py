@@ -1,4 +1,4 @@
-"""The verb `bench`, on models that answer from a script."""
+"""The command `bench`, on models that answer from a script."""
 
 from __future__ import annotations
 

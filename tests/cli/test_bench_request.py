@@ -164,7 +164,7 @@ def test_a_file_without_a_telling_name(questions: Path, monkeypatch: pytest.Monk
     assert len(prompts("--prompts", "mine")) == 5
     Path("mine").rename("coding")
     assert {prompt.task for prompt in prompts("--prompts", "./coding", "coding")} == {"coding"}
-    assert len(prompts("--prompts", "./coding", "--per-task", "99")) == 5  # the set goes before, but not here
+    assert len(prompts("--prompts", "./coding", "--per-task", "99")) == 5  # the set overrides, but not here
 
 
 def test_ones_own_profile_is_a_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_config_names_it_by_the_file_of_a_model(
 
 
 def test_a_model_in_parts_goes_by_the_name_of_the_whole(fake: FakeRuntime, invoke: Invoke, own: Path) -> None:
-    write_config(f'[templates]\nbig.gguf = "{own.as_posix()}"\n')  # without quotes, as people write
+    write_config(f'[templates]\nbig.gguf = "{own.as_posix()}"\n')  # without quotes, as users write
     assert invoke("run", "Hi", "-m", "big-00001-of-00002.gguf").code == 0
     assert fake.opened[0].target.chat_template == own
 

@@ -78,7 +78,7 @@ def test_bad_input(
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for one child alone")
 @pytest.mark.parametrize("mode", ["off", "ssd"])
 def test_ctrl_c_stops_an_answer(mode: str, demo_target: Path, demo_draft: Path) -> None:
-    # counting goes on until the context is full
+    # counting continues until the context is full
     flags = ["--no-chat", "1 2 3 4 5 6 7 8", "--temp", "0", "-c", "4096", "--mode", mode]
     pair = ["-m", str(demo_target), "-md", str(demo_draft)]
     command = [sys.executable, "-m", "localspec", "run", *flags, *pair]

@@ -1,4 +1,4 @@
-"""`--host` and `--rpc`, which any verb takes: never out of a question, nor of another flag's value."""
+"""`--host` and `--rpc`, which any command takes: never out of a question, nor of another flag's value."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ TUNED = {  # flags with the value that is usual without them, and what of a tuni
 @pytest.mark.parametrize("flags", TUNED, ids=" ".join)
 def test_a_given_default_beats_what_was_tuned(flags: tuple[str, str]) -> None:
     assert pair_request(arguments()).fixed == ()
-    if flags != ("-ngld", "auto"):  # None stands for both: what the plan decides
+    if flags != ("-ngld", "auto"):  # None represents both: what the plan decides
         assert pair_request(arguments(*flags)).fixed == (TUNED[flags],)
 
 

@@ -1,4 +1,4 @@
-"""Where llama.cpp's library, or a package beside it, cannot be loaded: the first reason, from every verb."""
+"""If llama.cpp's library or a package next to it cannot be loaded, every command names the first reason."""
 
 from __future__ import annotations
 

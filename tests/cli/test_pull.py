@@ -1,4 +1,4 @@
-"""`localspec pull`, and models of the hub on every verb."""
+"""`localspec pull`, and models of the hub on every command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is recommended for invented machines, and how the verb says it."""
+"""What is recommended for invented machines, and how the command says it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that recommends its sampling is sampled so by every verb, and told of."""
+"""A file that recommends its sampling is sampled so by every command, and told of."""
 
 from __future__ import annotations
 

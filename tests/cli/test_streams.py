@@ -1,4 +1,4 @@
-"""Streams that are closed, full or read by nobody; signals; narrow terminals."""
+"""Streams that are closed, full or read by no one; signals; narrow terminals."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_full_disk(arguments: tuple[str, ...], line: str, code: int, out: str)
 def unread(
     *arguments: str, both: bool = False, answer: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run it with a pipe that nobody reads as standard output, as both streams, or as the other alone."""
+    """Run it with a pipe that no one reads as standard output, as both streams, or as the other alone."""
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as nobody, Path(answer or os.devnull).open("wb") as file:

@@ -1,4 +1,4 @@
-"""The verb `tune`, on scripted runs of the tuner."""
+"""The command `tune`, on scripted runs of the tuner."""
 
 from __future__ import annotations
 

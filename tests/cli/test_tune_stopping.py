@@ -24,7 +24,7 @@ from tests.scripted import ScriptedModels, says
 
 
 class Slow(ScriptedModels):
-    """Models whose measurement goes on until they are closed."""
+    """Models whose measurement continues until they are closed."""
 
     def __init__(self) -> None:
         super().__init__(says("hello ", "world"))

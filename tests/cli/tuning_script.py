@@ -1,4 +1,4 @@
-"""Runs of the tuner that say what a test tells them to."""
+"""Runs of the tuner with scripted events."""
 
 from __future__ import annotations
 

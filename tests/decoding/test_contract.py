@@ -73,7 +73,7 @@ class TestSsdUniform(EngineContract):
 
 
 class Repeating(EngineContract):
-    """A contract under which either the model or a repetition may write, and one go on for the other."""
+    """A contract under which either the model or a repetition may write, and one continue for the other."""
 
     @pytest.fixture(autouse=True)
     def texts_repeat(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,10 +45,10 @@ class Savable(FakeModel):
 
 
 class Talks:
-    """Conversations in turn on one engine."""
+    """Conversations alternately on one engine."""
 
     def __init__(self, tokens: int, settings: EngineSettings = OFF) -> None:
-        """Keep so many tokens of conversations."""
+        """Keep N tokens of conversations."""
         self.target, self.draft = Savable(sequences=1), Savable(sequences=8, noise=1.0)
         self.engine = Engine(self.target, self.draft)
         self.engine.conversations.keep(tokens * BYTES)

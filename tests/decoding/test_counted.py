@@ -33,7 +33,7 @@ class Letters:
 
 
 def rounds_of(sizes: Sequence[int], drafted: int, copied: int) -> Iterator[Round]:
-    """Yield the word by rounds of so many tokens, of which all but the last of each were drafted."""
+    """Yield the word by rounds of N tokens, of which all but the last of each were drafted."""
     done = 0
     for number, size in enumerate(sizes):
         tokens, own = tuple(range(done, done + size)), Provenance.TARGET

@@ -15,7 +15,7 @@ PACE = policy_of()
 
 
 def drafted(text: list[int], count: int, *, sequences: int = 1) -> tuple[DraftState, FakeModel]:
-    """Return a trunk with so many proposals."""
+    """Return a trunk with N proposals."""
     model = FakeModel(sequences=sequences)
     draft_state = DraftState(model)
     draft_state.begin(text)

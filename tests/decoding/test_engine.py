@@ -1,4 +1,4 @@
-"""What an engine tells its drafters of the way in which their tokens are chosen and judged."""
+"""What drafters learn of the way in which their tokens are chosen and judged."""
 
 from __future__ import annotations
 

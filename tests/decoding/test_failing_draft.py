@@ -56,7 +56,7 @@ FAILURES: dict[str, tuple[Callable[[Rows], Rows], str]] = {
 
 
 def spoil(toy: Toy, change: Callable[[Rows], Rows], after: int) -> None:
-    """Let the draft model's calls fail after so many."""
+    """Let the draft model's calls fail after N."""
     toy.draft.name = "small"
     append = toy.draft._append
 

@@ -22,7 +22,7 @@ def plain_at(rate: float, depth: int = DEPTH) -> PlainCost:
 
 
 def round_of(tokens: int, rate: float, origin: DraftOrigin = FRESH) -> RoundStats:
-    """Return a round with so many tokens per second, its time divided among its parts."""
+    """Return a round with N tokens per second, its time divided among its parts."""
     quarter = tokens / rate / 4
     return RoundStats(tokens - 1, tokens - 1, origin, quarter, quarter, quarter, quarter)
 
@@ -248,7 +248,7 @@ def test_a_loss_that_chance_may_explain_changes_nothing() -> None:
     mode_fallback = ModeFallback("sd", plain_at(40))
     mode_fallback.begin()
     mode_fallback.observe(round_of(4, 40), 4, DEPTH)
-    for _ in range(12):  # twelve times as slow and much faster in turn: on the whole a little slower
+    for _ in range(12):  # twelve times as slow and much faster alternately: on the whole a little slower
         for size, rate in ((4, 160), (2, 12), (1, 30), (4, 160)):
             assert mode_fallback.observe(round_of(size, rate), size, DEPTH) is None
 

@@ -1,4 +1,4 @@
-"""A head keeps the engine contract, and reads nothing but its own last guess without its target's state."""
+"""A head keeps the engine contract, and reads nothing but its own last draft without its target's state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WARM = Sampling(temperature=0.8, top_k=0, top_p=1.0, min_p=0.0)
 
 
 class Followed(FakeModel):
-    """A target that tells a head what it has read."""
+    """A target that passes its states to a head."""
 
     head: FakeHead
 
@@ -41,7 +41,7 @@ class Followed(FakeModel):
 
 
 class FakeHead(FakeModel):
-    """A head whose guesses get another taste with each that it bases on one of its own."""
+    """A head whose drafts get another taste with each that it bases on one of its own."""
 
     is_head = True
 
@@ -105,7 +105,7 @@ class TestHeadMatch(HeadContract):
 
 
 class TestHeadCombinedWarm(HeadContract):
-    """Either the head or a repetition may write, and one go on for the other."""
+    """Either the head or a repetition may write, and one continue for the other."""
 
     sampling = WARM
     settings = EngineSettings(mode="sd", draft_length=3, fallback="ngram")

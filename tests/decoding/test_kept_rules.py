@@ -1,4 +1,4 @@
-"""Rules that one careless line would break: what can be taken back, which q is told, what outlives what."""
+"""Rules that one careless line would break: what can be undone, which q is reported, what outlives what."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.fake_model import FakeModel, Hold, Pacing
 
 
 class Marked(FakeModel):
-    """A model with a running state: it keeps the last few marks, and nothing of a branch that is cut."""
+    """A model with a recurrent state: it keeps the last few marks, and nothing of a branch that is cut."""
 
     rereads = True
     max_draft = 8

@@ -118,7 +118,7 @@ WISH = CostRequest(depth=50, together=False, budget_s=0.0)
 
 
 class PacedFake(FakeModel):
-    """A fake model whose calls take so many seconds by their size, in virtual time."""
+    """A fake model whose calls take N seconds by their size, in virtual time."""
 
     def __init__(self, first_s: float, further: float, **options: int) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -135,7 +135,7 @@ class PacedFake(FakeModel):
 
 
 class CardFake(PacedFake):
-    """A fake model on a card that compiles something at the first call of every size."""
+    """A fake model on a GPU that compiles something at the first call of every size."""
 
     compile_s = 50.0
 

@@ -54,7 +54,7 @@ def answer(
     pauses: tuple[int, ...] = (),
     modes: tuple[Mode, ...] = (),
 ) -> list[int]:
-    """Decode as the runtime does, with a pause after so many rounds, and perhaps in another mode then."""
+    """Decode as the runtime does, with a pause after N rounds, and perhaps in another mode then."""
     text, first, wanted = list(PROMPT), 0, cycle(modes or [settings.mode])
     after = iter(pauses)
 

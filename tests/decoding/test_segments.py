@@ -111,7 +111,7 @@ class TestRestlessDrafting(EngineContract):
 
 
 class StoppingToy(Toy):
-    """A toy whose answers stop after every third round, let another be written, and go on."""
+    """A toy whose answers stop after every third round, let another be written, and continue."""
 
     every = 3
     forgets_places = False

@@ -53,7 +53,7 @@ def test_where_drafts_are_wrong_there_are_fewer_branches() -> None:
 
 
 def test_what_always_comes_true_is_soon_expected() -> None:
-    """The own branch stands for all tokens and the best guess."""
+    """The own branch represents all tokens and the best draft."""
     bench = taught(["accepted"] * 60)
     first, second, tail = bench.draft_state.proposals[:3]
     assert bench.own.chance > 0.6 > first.weight * second.weight * tail.weight

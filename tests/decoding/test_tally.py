@@ -89,7 +89,7 @@ def test_a_stopwatch_leaves_out_what_it_is_stopped_for(monkeypatch: pytest.Monke
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     watch = Stopwatch()
-    watch.go_on()  # which nobody has stopped
+    watch.go_on()  # which no one has stopped
     now[0] = 2.0
     watch.stop()
     now[0] = 7.0

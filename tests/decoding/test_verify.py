@@ -274,7 +274,7 @@ def test_the_target_is_asked_up_to_the_first_rejection_only(acceptance: Acceptan
 def test_the_best_logits_decide_up_to_the_first_rejection_only(wrong: int) -> None:
     text, rows = (4, 7, 1, 9), np.zeros((4, 10), np.float32)
     rows[range(4), text] = 1.0
-    rows[wrong + 1 :] = np.nan  # nobody looks
+    rows[wrong + 1 :] = np.nan  # no one looks
     tokens = tuple(token if place != wrong else 0 for place, token in enumerate(text[:3]))
     assert verify_greedily(Draft(tokens), rows) == VerifyOutcome(wrong, text[wrong])
 

@@ -140,7 +140,7 @@ def assert_cache_follows(draft_state: DraftState, model: FakeModel) -> None:
 
 
 class Gate:
-    """Lets so many calls of a `FakeModel(delay=gate)` through and holds the next until it is opened."""
+    """Lets N calls of a `FakeModel(delay=gate)` through and holds the next until it is opened."""
 
     def __init__(self, free_calls: int) -> None:
         self._free_calls = free_calls
@@ -170,7 +170,7 @@ class Gate:
 
 
 class Watched(SimpleQueue[VerifyResult | CopiedTokens | None]):
-    """An inbox that tells when its reader has done everything."""
+    """An inbox that reports when its reader has done everything."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ import pytest
 from localspec.hardware.devices import look
 from localspec.llama.backends import BackendDevice
 
-COLD_S = 3600  # Mesa's software driver compiles for minutes what a card's driver compiles in seconds
+COLD_S = 3600  # Mesa's software driver compiles for minutes what a GPU's driver compiles in seconds
 _ROWS = pytest.StashKey[list["Row"]]()
 _NONE = "gpu: no device of kind `gpu` here, nothing was run; tests/gpu/lane.sh FOLDER makes two in software"
 
@@ -24,7 +24,7 @@ class Row:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless they are asked for, and say so where there is no card."""
+    """Leave these tests out unless they are asked for, and say so where there is no GPU."""
     ours = [item for item in items if item.get_closest_marker("gpu")]
     config.stash[_ROWS] = []
     if ours and ("gpu" not in config.option.markexpr or not found()):
@@ -44,19 +44,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def found() -> tuple[BackendDevice, ...]:
-    """Return the cards; raises `UserError` for a backend that cannot be loaded."""
+    """Return the GPUs; raises `UserError` for a backend that cannot be loaded."""
     return tuple(device for device in look().found.devices if device.kind == "gpu")
 
 
 @pytest.fixture(scope="session")
 def cards() -> tuple[str, ...]:
-    """Return the names of at most two cards."""
+    """Return the names of at most two GPUs."""
     return tuple(device.name for device in found())[:2]
 
 
 @pytest.fixture(scope="session")
 def second(cards: tuple[str, ...]) -> str:
-    """Return the second card; without one the test is skipped."""
+    """Return the second GPU; without one the test is skipped."""
     if len(cards) < 2:
         pytest.skip("one card alone")
     return cards[1]

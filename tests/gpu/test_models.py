@@ -1,4 +1,4 @@
-"""The bundled pair on real cards: equal text everywhere, memory as foretold, and an end within a moment."""
+"""The bundled pair on real GPUs: equal text everywhere, memory as foretold, and an end within a moment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def models(placed: Placed) -> Iterator[Worker]:
 
 @pytest.fixture(scope="module")
 def expected(demo_target: Path) -> str:
-    """Return what the processor writes."""
+    """Return what the CPU writes."""
     with Worker.open(OpenPlan(ModelOptions(demo_target, context=2048, devices=()))) as worker:
         return text_of(list(worker.generate(greedy())))
 
@@ -122,7 +122,7 @@ def test_a_long_prompt_stops_at_once_and_continues(models: Worker, placed: Place
         assert text_of(list(models.generate(request))) == whole
     assert took
     table.append(Row("cancel", placed.name, ", ".join(f"{1000 * seconds:.0f}" for seconds in took) + " ms"))
-    if placed.name != "partly":  # what the processor shares is read as asked
+    if placed.name != "partly":  # what the CPU shares is read as asked
         assert min(took) <= STOPPABLE_S + NOISE_S
 
 

@@ -1,4 +1,4 @@
-"""The program on real cards, as a person runs it: every verb comes to its end, the screen shows both."""
+"""The program on real GPUs, as a user runs it: every command comes to its end, the screen shows both."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class NVMLError(Exception):
 
 
 class FakeLibrary:
-    """Answers for cards given as tables; what a table lacks is an error, as real drivers do it."""
+    """Answers for GPUs given as tables; what a table lacks is an error, as real drivers do it."""
 
     NVML_TEMPERATURE_GPU, NVML_CLOCK_MEM = 0, 2
 

@@ -35,7 +35,7 @@ def card(number: int, memory: float, *, used: float = 0.3, display: bool = False
 def machine(
     *cards: tuple[DeviceInfo, float], processor: DeviceInfo | None = None, rate: float = 50
 ) -> Machine:
-    """Return a machine with cards and their rates in GB/s."""
+    """Return a machine with GPUs and their rates in GB/s."""
     processor = processor or cpu()
     devices = (*(device for device, _ in cards), processor)
     return Machine(
@@ -54,14 +54,14 @@ def remote(memory: float, trip_s: float) -> DeviceInfo:
 
 
 def beside(link: float, trip_s: float, *cards: tuple[DeviceInfo, float], free: float = 48) -> Machine:
-    """Return a machine with a server behind a line of so many bytes per second."""
+    """Return a machine with a server behind a line of N bytes per second."""
     there = MemoryRate("RPC0", 900 * GB, link, 900 * GB, 0.02)
     where = machine(*cards, processor=cpu(24))
     return replace(where, devices=(remote(free, trip_s), *where.devices), rates=(there, *where.rates))
 
 
 def apple(memory: float = 32) -> Machine:
-    """Return a machine whose graphics share the processor's memory."""
+    """Return a machine whose graphics share the CPU's memory."""
     metal = DeviceInfo(
         "Metal", "integrated", "Metal", "Apple M2 Max", int(0.75 * memory * GIB), int(0.74 * memory * GIB)
     )
@@ -132,7 +132,7 @@ def asking(
     reserve: tuple[tuple[str, int], ...] = (),
     mode: Mode | None = None,
 ) -> PairRequest:
-    """Return what a person asks of a placement, whatever the models are."""
+    """Return what a user asks of a placement, whatever the models are."""
     cache, draft_cache = cache or CacheTypes(), draft_cache or CacheTypes()
     return PairRequest(
         ModelRequest(None, devices, gpu_layers, threads, cache.keys, cache.values),

@@ -31,7 +31,7 @@ def _common(maker: Maker, block: str) -> None:
 
 
 def hybrid(path: Path) -> Path:
-    """Layers with a short convolution in turn with layers of attention."""
+    """Layers with a short convolution alternately with layers of attention."""
     maker = _maker(path, "lfm2", 4)
     maker.writer.add_head_count_kv([0, 2, 0, 2])
     maker.writer.add_uint32("lfm2.shortconv.l_cache", 3)

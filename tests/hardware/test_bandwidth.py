@@ -81,7 +81,7 @@ def test_rates_follow_from_bytes_and_seconds(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class PacedBuffers(FakeBuffers):
-    """A block of a device that reads so many bytes per second, on a clock of its own."""
+    """A block of a device that reads N bytes per second, on a clock of its own."""
 
     rate = 1e9
     now = 0.0
@@ -108,7 +108,7 @@ def test_a_slow_device_is_measured_with_blocks_that_fit_the_time(
 
 
 class FarBuffers(PacedBuffers):
-    """A block of another machine, 20 ms away, whose processor takes half as long for each further token."""
+    """A block of another machine, 20 ms away, whose CPU takes half as long for each further token."""
 
     trip_s, line = 0.02, 1e8
 

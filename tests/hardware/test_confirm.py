@@ -22,7 +22,7 @@ OPTIONS = (ModelOptions(Path("large.gguf")),)
 
 
 class Llama:
-    """Tells what it is told to tell, and whether it was asked."""
+    """Tells what it is reported to tell, and whether it was asked."""
 
     def __init__(self, gib: float | None) -> None:
         self.gib = gib

@@ -159,7 +159,7 @@ def test_a_model_larger_than_any_memory_is_planned_without_taking_it(tmp_path: P
     path = make(tmp_path / "a.gguf", build)
     [[need]] = exact(ModelOptions(path=path, devices=CPU))
     assert need.weights > 200 << 30
-    [guessed] = estimate(read_shape(path), MemoryRequest(LayerSplit(), 8192))  # the usual context
+    [guessed] = estimate(read_shape(path), MemoryRequest(LayerSplit(), 8192))  # the default context
     assert guessed.total == pytest.approx(need.total, rel=0.02)
 
 

@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 
 def machine(*cards: float, memory: float = 32) -> Machine:
-    """Cards and a processor with so many GiB free."""
+    """Cards and a CPU with N GiB free."""
     found = [
         DeviceInfo(
             f"CUDA{number}", "gpu", "CUDA", "card", int(size * GIB), int(size * GIB), drives_display=False

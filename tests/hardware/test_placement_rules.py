@@ -28,7 +28,7 @@ SEEDS = range(60)
 
 
 def invented(random: Random) -> tuple[Machine, ModelShape, ModelShape | None]:
-    """Return a machine with 0 to 4 cards, a target and mostly a draft."""
+    """Return a machine with 0 to 4 GPUs, a target and mostly a draft."""
     if random.random() < 0.1:
         where = apple(random.choice([16, 32, 64]))
     else:

@@ -1,4 +1,4 @@
-"""Conversations with models that keep a running state, against plain decoding that reads every prompt anew.
+"""Conversations with hybrid models, compared with plain decoding that processes every prompt again.
 
 `python -m tests.inference.hybrid_turns [CONVERSATIONS [TURNS [PAIR ...]]]` holds long ones in every mode, and
 prints what came of them.
@@ -29,7 +29,7 @@ from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 
-LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the processor rounds differently
+LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the CPU rounds differently
 AGAIN = 0.4  # of what is said was said before
 MODES = {
     "off": OFF,
@@ -80,7 +80,7 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
 def talk(
     engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int, conversations: int = 1
 ) -> Outcome:
-    """Go on, edit, have answers written anew, cancel, and cut answers short; compare every answer.
+    """Go on, edit, have answers written again, cancel, and cut answers short; compare every answer.
 
     Several conversations take turns by chance.
     """

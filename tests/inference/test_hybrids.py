@@ -1,4 +1,4 @@
-"""Conversations with models that keep a running state say what plain decoding says, in every mode."""
+"""Conversations with models that keep a recurrent state say what plain decoding says, in every mode."""
 
 from __future__ import annotations
 

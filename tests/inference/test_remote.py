@@ -1,4 +1,4 @@
-"""Models and verbs on another machine: an `ssh` that stays on this one carries them."""
+"""Models and commands on another machine: an `ssh` that stays on this one carries them."""
 
 from __future__ import annotations
 
@@ -330,4 +330,4 @@ def test_the_server_there_ends_with_this_side(demo_target: Path) -> None:
     models.close()
     psutil.wait_procs([server], TIMEOUT_S)
     assert not server.is_running()
-    assert time.monotonic() - started < remote.SILENCE_S  # it was told, and need not guess
+    assert time.monotonic() - started < remote.SILENCE_S  # it was told, and need not draft

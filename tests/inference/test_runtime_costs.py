@@ -134,7 +134,7 @@ COMPILE_S = 30.0
 
 
 class Card(Context):
-    """A context on a card that is not here: its calls take virtual time, the first of every kind more."""
+    """A context on a GPU that is not here: its calls take virtual time, the first of every kind more."""
 
     pacing = Pacing(0.02, 0.02)
     compile_s = 0.0
@@ -162,7 +162,7 @@ class DraftCard(Card):
 
 
 class Cards(Contexts):
-    """Contexts of a pair on two such cards."""
+    """Contexts of a pair on two such GPUs."""
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         return (Card if sequences == 1 else DraftCard)(model, options, sequences=sequences)

@@ -70,7 +70,7 @@ def test_several_tokens_of_a_draft_are_accepted(runtime: Runtime) -> None:
         event for event in runtime.generate(greedy(deep, max_tokens=80)) if isinstance(event, RoundDone)
     ]
     accepted = [round_.stats.accepted for round_ in rounds if round_.stats.drafted]
-    assert max(accepted) >= 3  # the head goes on from its own states
+    assert max(accepted) >= 3  # the head continues from its own states
     assert sum(accepted) > len(accepted) / 2
 
 

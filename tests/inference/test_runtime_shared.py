@@ -45,9 +45,7 @@ def pair(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 @pytest.fixture(scope="module")
 def mtp(made_hybrid: Path) -> Iterator[Runtime]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(
-            loop, "READ_CHUNK", 32
-        )  # from 64 tokens in a call on, the processor rounds differently
+        patched.setattr(loop, "READ_CHUNK", 32)  # from 64 tokens in a call on, the CPU rounds differently
         with open_pair(made_hybrid, made_hybrid) as opened:
             yield opened
 

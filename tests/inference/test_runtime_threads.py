@@ -1,4 +1,4 @@
-"""How many processor threads each model gets."""
+"""How many CPU threads each model gets."""
 
 from __future__ import annotations
 

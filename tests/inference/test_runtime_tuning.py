@@ -1,4 +1,4 @@
-"""The runtime on the bundled pair: what it tells the tuner."""
+"""The runtime on the bundled pair: what the tuner gets from it."""
 
 from __future__ import annotations
 

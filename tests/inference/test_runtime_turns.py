@@ -37,7 +37,7 @@ def runtime(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
 
 
 class Canceller(threading.Thread):
-    """Cancels from a thread of its own as soon as it is told to."""
+    """Cancels from a thread of its own as soon as it is reported to."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__()

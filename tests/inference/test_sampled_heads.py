@@ -37,7 +37,7 @@ def runtime(
 
 
 def sampled(runtime: Runtime, temperature: float, acceptance: Acceptance, tokens: int) -> list[Judged]:
-    """Return what the target says of so many tokens that were drawn with drafts of the head."""
+    """Return what the target says of N tokens that were drawn with drafts of the head."""
     settings = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0, acceptance=acceptance)
     sampling, uniforms = replace(FULL, temperature=temperature), np.random.default_rng(7)
     found = list[Judged]()

@@ -117,6 +117,6 @@ def missing(template: ChatTemplate, shape: Shape, *, thinks: bool | None = None)
 
 
 def _closed(text: str, messages: Sequence[Message]) -> bool:
-    """Tell whether thinking that a prompt opens last is closed before the answer that stands there."""
+    """Return whether thinking that a prompt opens last is closed before the answer that stands there."""
     opened, closed = (text.rfind(tag) for tag in ("<think>", "</think>"))
     return opened <= closed or opened < text.find(messages[0].content)

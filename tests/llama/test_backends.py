@@ -1,4 +1,4 @@
-"""Devices as ggml's registry tells them, on machines that are not here."""
+"""Devices as ggml's registry reports them, on machines that are not here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What contexts do on cards, where nothing stops a call and first calls compile; tests wind the clock."""
+"""What contexts do on GPUs, where nothing stops a call and first calls compile; tests wind the clock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOKENS = [(11 * number) % 250 + 7 for number in range(900)]
 
 
 class Card:
-    """A device on which a call takes as long as a test says, of the processor's results."""
+    """A device on which a call takes as long as a test says, of the CPU's results."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, model: Model) -> None:
         self.now = 0.0
@@ -90,7 +90,7 @@ def test_what_the_cpu_computes_too_is_read_as_asked(
 ) -> None:
     monkeypatch.setattr(target_model, "_devices", ("a toy (Toy0)", "CPU"))
     context = opened(card, target_model, open_context)
-    card.seconds = lambda _count: 1.0  # copying weights to the card, however few the tokens
+    card.seconds = lambda _count: 1.0  # copying weights to the GPU, however few the tokens
     context.evaluate(TOKENS)
     assert card.sizes == [512, 388]
 

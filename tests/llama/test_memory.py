@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def in_a_container(root: Path, limit: int, used: int) -> None:
-    """Write what Linux tells of a container with these bytes."""
+    """Write the files in which Linux describes a container with these bytes."""
     files = {
         "proc/self/cgroup": "0::/box\n",
         "sys/fs/cgroup/box/memory.max": f"{limit}\n",

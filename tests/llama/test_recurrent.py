@@ -1,4 +1,4 @@
-"""Models that keep a running state: where they go back to, and that they are right afterwards, bit for bit.
+"""Models that keep a recurrent state: where they go back to, and that they are right afterwards, bit for bit.
 
 llama.cpp says yes to rollbacks that it computes wrong; every test of one fails without its guard.
 """
@@ -64,7 +64,7 @@ def after(model: Model, text: list[int]) -> Rows:
 
 
 def is_right(context: RecurrentContext, model: Model, text: list[int], sequence: int = 0) -> bool:
-    """Tell whether a context holds a text: the next token's logits say so."""
+    """Return whether a context holds a text: the next token's logits say so."""
     assert context.length(sequence) == len(text)
     row = context.step([9], [sequence]) if sequence else context.evaluate([9])
     return np.array_equal(row[0], after(model, [*text, 9]))

@@ -1,4 +1,4 @@
-"""Templates that are careless or hostile: each is told in a line, soon, and harms nobody."""
+"""Templates that are careless or hostile: each is reported in a line, soon, and harms no one."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ PROMPTS = ("Write a function that adds two numbers.",)
 
 @contextmanager
 def answering(*replies: bytes) -> Iterator[Endpoint]:
-    """Give a place where whoever comes gets these bytes, one after each that was received, and then none."""
+    """Serve these bytes to the first client, one reply after each message, and then none."""
     listener = socket.create_server(("127.0.0.1", 0))
     held: list[socket.socket] = []
 
@@ -187,7 +187,7 @@ def test_devices_that_cannot_be_shared_are_reported(
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[str]:
-    """Share this machine's processor."""
+    """Share this machine's CPU."""
     if "RPC" not in devices.look().found.backends:
         pytest.skip("this build of llama.cpp lacks the RPC backend")
     port = free_port()
@@ -241,7 +241,7 @@ def test_greedy_answers_are_those_of_this_machine_wherever_the_models_are(
     monkeypatch.delenv(rpc.VARIABLE)
     with Worker.open(OpenPlan(target, draft)) as models:
         here = texts(models)
-    assert [len(each) for each in found] == [4, 4, 3, 4, 4]  # nobody drafts ahead beside a target on one line
+    assert [len(each) for each in found] == [4, 4, 3, 4, 4]  # no one drafts ahead beside a target on one line
     assert all(each == {key: here[key] for key in each} for each in found)
 
 
@@ -316,7 +316,7 @@ def test_a_server_that_ends_ends_the_answer_in_one_sentence(servers: str, demo_t
 
 @contextmanager
 def asleep(address: str) -> Iterator[None]:
-    """Stop the server that listens there, and let it go on."""
+    """Stop the server that listens there, and let it continue."""
     port = int(address.partition(":")[2])
     used = (each for each in psutil.net_connections("tcp") if each.laddr and each.laddr.port == port)
     server = psutil.Process(next(each.pid for each in used if each.pid and each.status == "LISTEN"))
@@ -407,7 +407,7 @@ def test_opening_at_a_server_that_sleeps_stops_at_once(servers: str, demo_target
 
 
 def reading(path: Path) -> Iterator[float]:
-    """Yield how long a text takes of which nobody wants to know how it could go on."""
+    """Yield how long a text takes of which no one wants to know how it could continue."""
     with closing(Model.open(ModelOptions(path, context=512, threads=1, devices=("RPC0",)))) as model:
         context = Context(model, model.options)
         for _ in range(4):  # a call of a shape that is new takes round trips of its own

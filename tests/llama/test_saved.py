@@ -1,4 +1,4 @@
-"""What a context held, saved and taken up again: the same logits, bit for bit, wherever the text goes on."""
+"""A saved and restored context gives the same logits, bit for bit, wherever the text continues."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_state_after_an_abort_is_right(opener: Opener, monkeypatch: pytest.Mon
     saved = context.save(anything)
     read(context, OTHER[:50])
     if saved is None:
-        assert length == 0  # a running state that was never kept
+        assert length == 0  # a recurrent state that was never kept
         return
     saved.restore()
     assert context.length() == length

@@ -266,7 +266,7 @@ def test_a_broken_header_is_one_clear_line(edits: list[Edit], words: str, tmp_pa
 
 
 def read_by_llama_cpp(path: Path) -> bool:
-    """Tell whether llama.cpp's own reader takes the header of a file."""
+    """Return whether llama.cpp's own reader takes the header of a file."""
 
     class Parameters(ctypes.Structure):
         _fields_ = (("no_alloc", ctypes.c_bool), ("context", ctypes.c_void_p))

@@ -119,7 +119,7 @@ def test_special_tokens_have_their_names(llama_model: Model) -> None:
 ENDS = {
     "fin": ("</s>", "<|fin|>", "<|im_start|>"),
     "phi3": ("<|end|>", "<|user|>"),
-    "channels": (),  # its model goes on behind each of its tokens
+    "channels": (),  # its model continues behind each of its tokens
     "one_call": ("<|end|>", "<|user|>"),
     "llama2": ("</s>", "<s>", "[INST]"),
     "mistral": ("</s>", "[INST]"),
@@ -163,7 +163,7 @@ MAKERS = (
         (Message("assistant", "So", thinking="hm"), "hm\n</think>\n\nSo"),
         (Message("assistant", "<think>\nhm\n</think>\n\nSo"), "hm\n</think>\n\nSo"),
         (Message("assistant", "<think>\n\n</think>\n\nSo"), "\n</think>\n\nSo"),
-        (Message("assistant", "<think>\nhm"), "hm"),  # it goes on thinking
+        (Message("assistant", "<think>\nhm"), "hm"),  # it continues thinking
         (Message("assistant", "The tag `</think>` ends it"), "\n</think>\n\nThe tag `</think>` ends it"),
         (Message("assistant", ""), ""),  # nothing has come yet
     ],

@@ -19,7 +19,7 @@ def model_bytes() -> bytes:
 
 
 def header_bytes(*tensors: str, lists: Sequence[str] = (), **values: str | int) -> bytes:
-    """Return a GGUF file of a header and tensors of one number; `__` in a key stands for a dot.
+    """Return a GGUF file of a header and tensors of one number; `__` in a key represents a dot.
 
     `lists` are keys of arrays with a text in them.
     """

@@ -51,7 +51,7 @@ class Hub:
     tokens: set[str] = field(default_factory=lambda: {"hf_good"})
     asked: list[Asked] = field(default_factory=list, repr=False)
     cut_after: list[int] = field(default_factory=list)  # for each download: bytes before the line breaks
-    stalls: int = 0  # so many downloads stop half-way, without an end
+    stalls: int = 0  # N downloads stop half-way, without an end
     first_stall: int = 1  # which of the downloads is the first of them
     released: threading.Event = field(default_factory=threading.Event)
     damaged: bool = False  # a byte of each download is wrong

@@ -1,4 +1,4 @@
-"""The shipped catalogue keeps its promises, and a broken one is told to the line."""
+"""The shipped catalogue keeps its promises, and a broken one is reported to the line."""
 
 from __future__ import annotations
 

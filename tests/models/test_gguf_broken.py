@@ -211,7 +211,7 @@ def test_a_header_is_the_same_in_whatever_pieces_it_comes(
 def test_a_pipe_is_reported_and_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     os.mkfifo(path)
-    held = os.open(path, os.O_RDWR)  # whoever reads from it finds something
+    held = os.open(path, os.O_RDWR)  # the client that reads from it finds something
     try:
         os.write(held, b"GGUF\x03\0\0\0".ljust(512, b"\0"))
         with pytest.raises(ModelFileError, match="is a pipe or a device"):

@@ -27,7 +27,7 @@ def offered(hub: Hub) -> Repository:
 
 @pytest.fixture
 def mine(empty_home: Path) -> Path:
-    """A file of the person, which is called like the model."""
+    """A file of the user, which is called like the model."""
     path = empty_home / "documents" / FILE
     path.parent.mkdir()
     path.write_text("mine")

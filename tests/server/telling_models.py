@@ -1,4 +1,4 @@
-"""Open models that say what a test tells them to, three letters at a time, and take calls as Hermes does."""
+"""Open models that write given texts, three letters at a time, and take calls as Hermes does."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_another_version_is_rejected(served: Served, monkeypatch: pytest.MonkeyP
 
 
 class Lent:
-    """Models that somebody else closes."""
+    """Models that someone else closes."""
 
     def __init__(self, models: Runtime) -> None:
         self._models = models

@@ -60,13 +60,13 @@ class Engine:
                 await asyncio.to_thread(_MOMENT.wait, 0.001)
 
     async def at_work(self, number: int) -> None:
-        """Wait until so many requests have come in."""
+        """Wait until N requests have come in."""
         await self.until(lambda: self.queue._numbers == number and self.queue._current is not None)
 
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(queue_module, "TURN_S", 0.0)  # a turn is a round where somebody else has had less
+    monkeypatch.setattr(queue_module, "TURN_S", 0.0)  # a turn is a round where someone else has had less
     found = Engine(*getattr(request, "param", ()))
     yield found
     found.steps.release(10_000)

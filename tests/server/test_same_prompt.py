@@ -1,4 +1,4 @@
-"""A conversation is the same to a model whether a person has it on the screen or a client asks the server."""
+"""A conversation is the same to a model whether a user has it on the screen or a client asks the server."""
 
 from __future__ import annotations
 

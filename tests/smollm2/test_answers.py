@@ -17,7 +17,7 @@ from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Mode, Request
 from tests.conftest import SMOLLM2_PACKAGE
 
-GREEDY = replace(smollm2.SAMPLING, temperature=0.0)  # what is drawn differs between processors
+GREEDY = replace(smollm2.SAMPLING, temperature=0.0)  # what is drawn differs between CPUs
 BRIEF = Message("system", "You are a helpful assistant. Be brief.")  # with it no token is nearly a tie
 FRANCE = "What is the capital of France?"
 
@@ -37,7 +37,7 @@ def models() -> Iterator[Runtime]:
 
 
 def answer(models: Runtime, mode: Mode, *texts: str) -> tuple[str, Finished]:
-    """Return the answer to the last of questions and answers in turn."""
+    """Return the answer to the last of questions and answers alternately."""
     turns = (Message("assistant" if number % 2 else "user", text) for number, text in enumerate(texts))
     settings = EngineSettings(mode=mode, draft_length=3, min_confidence=0.0)
     *events, end = models.generate(Request((BRIEF, *turns), GREEDY, settings, max_tokens=64, seed=1))

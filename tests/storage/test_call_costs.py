@@ -38,7 +38,7 @@ def test_costs_come_back_for_a_day() -> None:
     assert recall_costs(path, NOW) == COSTS
     assert recall_costs(path, NOW + HOLDS_S - 1) == COSTS
     assert recall_costs(path, NOW + HOLDS_S) is None
-    assert recall_costs(path, NOW - 1) is None  # somebody has set the clock
+    assert recall_costs(path, NOW - 1) is None  # someone has set the clock
 
 
 def test_whatever_costs_depend_on_has_a_file_of_its_own() -> None:

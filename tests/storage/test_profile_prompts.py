@@ -16,7 +16,7 @@ from localspec.storage.profiles import Profile, TuningPrompts, profiles
 SHIPPED = profiles(Path("nowhere")).good
 PUBLIC = Path(__file__).parents[3] / "shared" / "prompts"
 LONGEST = 2700  # characters: the bundled pair reads 1,024 tokens, and the answer has to fit too
-GRAM = 8  # words: so many in a row are no accident
+GRAM = 8  # words: N in a row are no accident
 
 
 def own(profile: Profile) -> TuningPrompts:

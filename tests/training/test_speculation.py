@@ -45,12 +45,12 @@ def test_greedy_fan_out_ranks_what_the_draft_missed() -> None:
     logits = np.array([[3, 2, 1, 0], [3, 2, 1, 0], [3, 2, 1, 0]], np.float32)
     fan_out = greedy_fan_out(logits, [0, 1, 3])
     assert fan_out.ranks == (2, 4)
-    assert fan_out.greedy_misses()[:3] == [0.5, 0.5, 0.0]  # one guess finds rank 2, three find rank 4
+    assert fan_out.greedy_misses()[:3] == [0.5, 0.5, 0.0]  # one draft finds rank 2, three find rank 4
     assert fan_out.rank_shares(4) == {2: 0.5, 3: 0.0, 4: 0.5}
 
 
 def test_sampled_fan_out_is_what_drawing_gives() -> None:
-    """Reject and draw as the engines do, and count how often the bonus token is among the guesses."""
+    """Reject and draw as the engines do, and count how often the bonus token is among the drafts."""
     rng = np.random.default_rng(1)
     size, draws = 80, 20_000
     p, q = softmax(rng.normal(size=(1, size)) * 2), softmax(rng.normal(size=(1, size)) * 2)

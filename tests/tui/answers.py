@@ -1,4 +1,4 @@
-"""Rounds of answers as the engine tells them: plain, speculative, and speculative ahead of time."""
+"""Rounds of answers as the engine reports them: plain, speculative, and speculative ahead of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tiny app around a composer, which keeps what it is told."""
+"""A tiny app around a composer, which keeps what it is reported."""
 
 from __future__ import annotations
 

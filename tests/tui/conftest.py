@@ -55,7 +55,7 @@ def questions_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def no_tmux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what tests copy out of the buffers of whoever runs them."""
+    """Keep what tests copy out of the buffers of the client that runs them."""
     monkeypatch.delenv("TMUX", raising=False)
 
 

@@ -32,7 +32,7 @@ from tests.tui.settled import settled, until
 
 
 class Desktop:
-    """A running screen: what a person sees and does."""
+    """A running screen: what a user sees and does."""
 
     def __init__(
         self, pilot: Pilot[int], store: Store, loader: ModelLoader, models: list[ScriptedModels]

@@ -25,7 +25,7 @@ TIMEOUT_S = 60.0  # for a slow machine; nothing waits that long on a usual one
 
 
 class Terminal:
-    """One run of `localspec` with somebody in front of it."""
+    """One run of `localspec` with someone in front of it."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Terminal:
         return on | {">u"} if keyboards else on
 
     def vanish(self) -> None:
-        """Be no more, and tell nobody."""
+        """Be no more, and tell no one."""
         os.close(self._master)
 
     def send(self, keys: str) -> None:
-        """Type keys; `\\udc9b` stands for the byte 0x9b, which is no UTF-8."""
+        """Type keys; `\\udc9b` represents the byte 0x9b, which is no UTF-8."""
         os.write(self._master, keys.encode("utf-8", "surrogateescape"))
 
     def read(self, within_s: float) -> None:

@@ -1,4 +1,4 @@
-"""What happens while nobody looks: titles are written when the models are idle, and a long answer is told."""
+"""What happens while the user is away: idle models write titles, and a long answer rings the bell."""
 
 from __future__ import annotations
 

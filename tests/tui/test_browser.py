@@ -1,4 +1,4 @@
-"""A link opens in a browser with a window of its own, or in none; copies are told as what they are."""
+"""A link opens in a browser with a window of its own, or in none; copies are reported as what they are."""
 
 from __future__ import annotations
 

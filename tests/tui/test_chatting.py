@@ -67,7 +67,7 @@ async def test_a_gpu_that_makes_its_programs_is_reported_while_it_does(tmp_path:
 
 
 class Idle(ScriptedModels):
-    """Models that measure costs while nobody asks anything."""
+    """Models that measure costs while no one asks anything."""
 
     measuring = False
 

@@ -1,4 +1,4 @@
-"""Lists that narrow while one types, as a person types: in one burst, with Enter right behind."""
+"""Lists that narrow while one types, as a user types: in one burst, with Enter right behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first start: whom one talks to, and the best models for this machine, fetched while one chats."""
+"""The first start: whom one talks to, and the best models for this machine, downloaded while one chats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed goes where a person means it to go, however fast they type."""
+"""What is typed goes where a user means it to go, however fast they type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formulae read as people write them; prices, code and what is not known stay as they are."""
+"""Formulae read as users write them; prices, code and what is not known stay as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving a chat while something is under way in it: nothing is lost, and nothing lands elsewhere."""
+"""Leaving a chat while something is in progress in it: nothing is lost, and nothing lands elsewhere."""
 
 from __future__ import annotations
 

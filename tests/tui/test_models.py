@@ -1,4 +1,4 @@
-"""Models chosen in the chat: those on this machine and those to be fetched, as a person types and clicks."""
+"""Models chosen in the chat: those on this machine and those to be downloaded, as a user types and clicks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SIZES = ((80, 24), (110, 30), (160, 45))
 
 @pytest.fixture(autouse=True)
 def invented_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine has a processor, and the catalogue a pair that would fit and one that would not."""
+    """The machine has a CPU, and the catalogue a pair that would fit and one that would not."""
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: machine())
     put_in_catalogue(monkeypatch, pair(BIG), pair(entry("giant", 900)))
 

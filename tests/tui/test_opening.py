@@ -1,4 +1,4 @@
-"""The models while they are opened, and when they cannot be; what speculation does is told."""
+"""The models while they are opened, and when they cannot be; what speculation does is reported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class SlowOpener:
-    """Opens models when it is told to; the first load can be stopped."""
+    """Opens models when it is reported to; the first load can be stopped."""
 
     def __init__(self) -> None:
         self.go = threading.Event()

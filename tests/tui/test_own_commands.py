@@ -1,4 +1,4 @@
-"""Commands that a person has made are found where the others are, and send their prompts."""
+"""Commands that a user has made are found where the others are, and send their prompts."""
 
 from __future__ import annotations
 

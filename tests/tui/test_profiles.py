@@ -1,4 +1,4 @@
-"""Whom `auto` follows is seen and can be pinned; stale settings are told."""
+"""Whom `auto` follows is seen and can be pinned; stale settings are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program as a person runs it: a pseudo-terminal, the worker process, the bundled pair, the disk."""
+"""The program as a user runs it: a pseudo-terminal, the worker process, the bundled pair, the disk."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_screen_is_back_after_a_profile_was_broken(run: Callable[..., Terminal],
 def test_signal_gives_the_terminal_back_and_ends_the_program(
     run: Callable[..., Terminal], tmp_path: Path, ends: signal.Signals
 ) -> None:
-    before = signal.signal(ends, signal.SIG_DFL)  # whoever started the tests may have it ignored
+    before = signal.signal(ends, signal.SIG_DFL)  # the client that started the tests may have it ignored
     try:
         terminal = run()
     finally:

@@ -1,4 +1,4 @@
-"""What a person settles: it takes effect, is kept where they say, and is found again at the next start."""
+"""What a user settles: it takes effect, is kept where they say, and is found again at the next start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio
 
 
 def written(text: str) -> Path:
-    """Return the person's config.toml, which says this."""
+    """Return the user's config.toml, which says this."""
     path = config_dir() / "config.toml"
     path.write_text(text, encoding="utf-8")
     return path

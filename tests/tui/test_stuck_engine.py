@@ -1,4 +1,4 @@
-"""An engine that lives but does not react holds nobody up: not the answer, not the chats, not the way out."""
+"""An engine that lives but does not react holds no one up: not the answer, not the chats, not the way out."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if not sys.platform.startswith("linux"):
     pytest.skip("the engine's process is found and stopped as on Linux", allow_module_level=True)
 
 ENDLESS = ("--temp", "0", "--ignore-circles", "-c", "16384", "--mode", "off")
-SONG = "la " * 16  # goes on for ever
+SONG = "la " * 16  # continues for ever
 QUIT_S = 5.0  # 2 s where nothing else runs
 
 
 class Stuck:
-    """The program with an engine that somebody has stopped in the middle of an answer."""
+    """The program with an engine that someone has stopped in the middle of an answer."""
 
     def __init__(self, terminal: Terminal, folder: Path) -> None:
         self.terminal = terminal

@@ -84,7 +84,7 @@ NOT_TYPED = [
     "\x1b[48;24;80;480;800t",
     "\x1b[12;40R",
     "\x1b[5n",
-    "\x1b[999;999z",  # which nobody knows
+    "\x1b[999;999z",  # which no one knows
     "\x1b]11;rgb:1a1a/1b1b/1c1c\x07",
     "\x1b]52;c;aGVsbG8=\x1b\\",
     "\x1bP>|tmux 3.3a\x1b\\",

@@ -27,7 +27,7 @@ TIMEOUT_S = 20.0
 
 
 class Script:
-    """A tuner that plays events; one that `holds` then goes on until it is stopped."""
+    """A tuner that plays events; one that `holds` then continues until it is stopped."""
 
     def __init__(self, events: Callable[[], Iterator[TuneEvent]] = whole, *, holds: bool = False) -> None:
         self._events = events

@@ -92,7 +92,7 @@ async def test_modes_are_marked_and_enter_sends_in_both() -> None:
         app.area.vim_mode = "INSERT"
         frame = app.area.parent
         await pilot.press(*"hello")
-        app.post_message(events.Key("alt+x", "x"))  # so a terminal tells of Escape and a letter at once
+        app.post_message(events.Key("alt+x", "x"))  # a terminal sends this for Escape and a letter at once
         await pilot.pause()
         assert (frame.border_subtitle, app.did, app.composer.text) == ("NORMAL", [], "hell")  # type: ignore[union-attr]
         await pilot.press("enter", *"again", "enter")

@@ -68,7 +68,7 @@ def test_the_tuner_and_the_figures_of_an_answer() -> None:
 
 
 async def hover(desk: Desktop, kind: type[ExplainedWidget], word: str) -> str:
-    """Point at a word in a widget of this kind, and return what is told of it."""
+    """Point at a word in a widget of this kind, and return what is reported of it."""
     rows = desk.screen_text().splitlines()
     for widget in desk.app.screen.query(kind):
         for y in range(widget.region.y, widget.region.bottom):

@@ -99,5 +99,5 @@ async def until(pilot: Pilot[None], words: str | Iterable[str]) -> None:
         await pilot.pause()
         if all(re.search(re.escape(word), host.text()) for word in wanted):
             return
-        await asyncio.sleep(0.005)  # messages are prepared in a thread, which needs the processor, too
+        await asyncio.sleep(0.005)  # messages are prepared in a thread, which needs the CPU, too
     raise AssertionError(f"{wanted} never came:\n{host.text()}")

@@ -80,7 +80,7 @@ class FakeModels:
         """Nothing runs for long."""
 
     def first_call_s(self) -> float | None:
-        """Return None: it runs on no card."""
+        """Return None: it runs on no GPU."""
         return None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

@@ -20,7 +20,7 @@ ASTRAY = 4 * columns(VOCABULARY)  # to the ids of tokens that stand in the same 
 class StrayingModel(PlacedModel):
     """A placed model that writes other tokens once it has led itself astray, and is as sure of them.
 
-    It has not where a wrong token surprises it: then it goes on as after the right one, for one token.
+    It has not where a wrong token surprises it: then it continues as after the right one, for one token.
     """
 
     def __init__(self, toy: Toy, stage: Stage, actor: int) -> None:

@@ -1,6 +1,6 @@
-"""Simulated rates of made-up answers stay what they were, so that a study that goes on finds its own again.
+"""Simulated rates of made-up answers stay what they were, so that a study that continues finds its own again.
 
-A change to the policy or to the simulator that is meant to move them writes them anew.
+A change to the policy or to the simulator that is meant to move them writes them again.
 """
 
 from __future__ import annotations

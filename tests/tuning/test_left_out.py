@@ -1,4 +1,4 @@
-"""What ends the models' process, or cannot be run at all, is left out with the reason; the rest goes on."""
+"""What ends the models' process, or cannot be run at all, is left out with the reason; the rest continues."""
 
 from __future__ import annotations
 

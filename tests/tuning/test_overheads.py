@@ -180,7 +180,7 @@ def test_what_cannot_draft_ahead_has_no_such_overhead() -> None:
 
 @dataclass
 class OnCard(Answering):
-    """Models on a card, which compiles something in the first round of each kind."""
+    """Models on a GPU, which compiles something in the first round of each kind."""
 
     compiled: set[tuple[str, int]] = field(default_factory=set)
 

@@ -101,7 +101,7 @@ def test_as_many_drawn_tokens_are_accepted_as_the_engine_accepts(sampling: Sampl
 
 
 def test_unjudged_tokens_know_nothing_of_the_text() -> None:
-    """The bonus token after a full draft is drawn from p, the guess from q: they meet by chance only."""
+    """The bonus token after a full draft is drawn from p, the draft from q: they meet by chance only."""
     met, expected, places = 0, 0.0, 0
     for seed in range(12):
         written = Written(PLAIN, tokens=150, seed=seed)

@@ -93,7 +93,7 @@ def test_a_simulation_is_repeatable_and_leaves_nothing_after() -> None:
 
 @pytest.mark.slow
 def test_emitted_tokens_do_not_bias_later_ones() -> None:
-    """Not even where the bonus token is a tail that was drawn anew after the model had read the old one."""
+    """Not even where the bonus token is a tail that was drawn again after the model had read the old one."""
     beyond: list[int] = []
     settle = SpeculationCache.apply_result
 
@@ -216,7 +216,7 @@ def test_drafting_ahead_takes_the_costs_of_working_together() -> None:
 
 
 def test_a_draft_model_that_agrees_still_cannot_foresee_what_is_drawn() -> None:
-    """After a full draft the bonus token is drawn from p, and the only branch stands for a draw from q."""
+    """After a full draft the bonus token is drawn from p, and the only branch represents a draw from q."""
     written = Written(PLAIN, 600, noise=0.0, vocabulary=16)
     settings = EngineSettings(mode="ssd", draft_length=1, fan_out_budget=0, min_confidence=0.0)
     summary = Simulator(Trace(PLAIN, (written.segment(),)), costs_of())(settings)

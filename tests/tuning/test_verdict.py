@@ -73,7 +73,7 @@ def test_drift_is_reported_and_measured_again_and_widens_the_intervals(change: f
     assert f"{'slower' if change < 1 else 'faster'} meanwhile" in verdict.reason
     assert len(models.measured) > 6 + 2 * len(REQUESTS)  # it did not stop with the fewest
     wide, narrow = (each.contenders[1].gain for each in (verdict, calm))
-    assert wide.value == pytest.approx(1.2, rel=0.05)  # those in turn are hit alike
+    assert wide.value == pytest.approx(1.2, rel=0.05)  # those alternately are hit alike
     assert wide.high / wide.low > narrow.high / narrow.low
     assert "meanwhile" not in calm.reason
     assert verdict.contenders[0].gain == Interval(1.0, 1.0, 1.0)

@@ -111,7 +111,7 @@ def test_possible_workplaces_are_few_distinct_and_sensible(room: MachineLimits) 
 
 
 def test_two_cores_leave_one_for_each_model() -> None:
-    assert {each.draft_threads for each in possible(MachineLimits(2))} == {None}  # the usual split
+    assert {each.draft_threads for each in possible(MachineLimits(2))} == {None}  # the default split
     assert all(each.threads == 0 for each in possible(MachineLimits(2)))
     assert {1, 4} <= {each.draft_threads for each in possible(MachineLimits(8))}
     assert not is_sensible(LoadOptions(threads=4, draft_threads=4), MachineLimits(8))

@@ -54,7 +54,7 @@ class Linear:
 
 
 class Stage:
-    """Lets the actor with the earliest appointment go on when all of them wait; the first one in a tie."""
+    """Lets the actor with the earliest appointment continue when all of them wait; the first one in a tie."""
 
     def __init__(self, actors: int) -> None:
         self.now = 0.0

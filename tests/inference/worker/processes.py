@@ -63,7 +63,7 @@ def run_script(code: str, *arguments: object) -> str:
 
 
 def ends(pid: int) -> bool:
-    """Tell whether a process has ended, or does so soon; one that nobody has waited for has ended."""
+    """Return whether a process has ended, or does so soon; one that no one has waited for has ended."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:

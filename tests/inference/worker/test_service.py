@@ -194,7 +194,7 @@ def test_it_reports_that_it_measures_and_a_question_ends_that(
 ) -> None:
     monkeypatch.setattr(child, "_IDLE_S", 0.0)
     line.service._runtime = cast(Runtime, models := LackingCosts())
-    line.service.take(Call(1, "measure_plain", ()))  # after which nobody asks anything
+    line.service.take(Call(1, "measure_plain", ()))  # after which no one asks anything
     told = line.read(2)
     assert isinstance(told[0], Failure)
     assert told[1] == Measuring(is_under_way=True)

@@ -1,4 +1,4 @@
-"""The worker answers as the runtime in this process does, and stops when it is told to."""
+"""The worker answers as the runtime in this process does, and stops when it is reported to."""
 
 from __future__ import annotations
 
