@@ -160,4 +160,4 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
             values = {name: None for name in values if name != "context"}
         session.update_settings(**values)
         saved.append(f"{', '.join(each.title for each in part)} {words}")
-    return f"kept: {'; '.join(saved)}"
+    return f"saved: {'; '.join(saved)}"

@@ -1,1 +1,1 @@
-"""The command line: one module per verb; it reads arguments and prints, nothing else."""
+"""The command line: one module per command; it reads arguments and prints, nothing else."""

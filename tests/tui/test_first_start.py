@@ -120,7 +120,7 @@ async def test_downloaded_while_one_chats_paused_gone_on_with_and_opened(hub: Hu
         await screen.shows("better models are downloaded: F9 opens them")
         assert len(screen.opened) == 1
         await screen.press("f9")
-        await screen.shows("big-Q4_K_M + small", "these models open from now on")
+        await screen.shows("big-Q4_K_M + small", "these models now open at every start")
         assert screen.texts == ["Hi", "Hello."]
         assert screen.opened[0].closed
         await screen.answered("And now?")

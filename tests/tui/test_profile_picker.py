@@ -60,7 +60,7 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
         await desk.press("ctrl+o")
         await desk.until(lambda: isinstance(desk.app.screen, SettingsScreen) and desk.app.screen.focused)
         await burst(desk, ["down", *"1.5", "f2"])
-        await desk.shows("kept: Temperature in profile My Poems")
+        await desk.shows("saved: Temperature in profile My Poems")
         assert "temperature = 1.5" in file.read_text(encoding="utf-8")
         await opened(desk)
         await desk.press(*"poems", "delete", "y")

@@ -73,7 +73,7 @@ async def test_settings_typed_in_a_burst_are_kept_with_the_chat_and_survive_a_re
         await desk.answered("one")
         await opened(desk)
         await burst(desk, ["down", *"0.3", "tab", *"7", "down", "down", *"0.2", "enter"])
-        await desk.shows("kept: Temperature, Top-k, Min-p with this chat")
+        await desk.shows("saved: Temperature, Top-k, Min-p with this chat")
     async with desktop(tmp_path) as desk:
         await desk.answered("two")
         sampling = desk.models.requests[-1].sampling
@@ -97,7 +97,7 @@ async def test_wrong_value_is_reported_in_its_row_and_nothing_is_lost(tmp_path: 
         await desk.press("escape")
         await desk.shows("Esc again drops the changes")
         await burst(desk, [*["backspace"] * 4, *"5", "ctrl+s"])
-        await desk.shows("kept: Temperature, Top-k with this chat")
+        await desk.shows("saved: Temperature, Top-k with this chat")
         assert desk.chat.session.sampling(None).top_k == 5
         await opened(desk)
         await desk.press("down", "ctrl+r", "escape", "escape")
@@ -115,7 +115,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
         await desk.press("down", *["backspace"] * 3, *"0.2")
         await desk.until(lambda: row(screen, "temperature").wanted == 0.2)
         await desk.pilot.click(next(b for b in screen.query(Button) if "In profile General" in str(b.label)))
-        await desk.shows("kept: Temperature in profile General")
+        await desk.shows("saved: Temperature in profile General")
         assert desk.chat.session.sampling(None).temperature == 0.2
         assert desk.chat.session.chat.info.settings == ChatSettings()  # what this chat said is gone
         await desk.enter("/new")
@@ -136,7 +136,7 @@ async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Pa
         await desk.pilot.click(row(screen, "thinking").field)
         await desk.until(lambda: row(screen, "thinking").wanted is False)
         await desk.press("ctrl+s")
-        await desk.shows("kept: Decoding, Thinking with this chat")
+        await desk.shows("saved: Decoding, Thinking with this chat")
         assert desk.chat.session.chat.info.settings == ChatSettings(thinking=False)
 
 
@@ -194,7 +194,7 @@ async def test_system_prompt_of_several_lines_is_written_in_its_own_screen(tmp_p
         await desk.press("enter", *"Be brief.", "ctrl+s")
         await desk.until(lambda: desk.app.screen is screen)
         await desk.press("f2")
-        await desk.shows("kept: System prompt in profile General")
+        await desk.shows("saved: System prompt in profile General")
         await desk.answered("hello")
         assert desk.models.requests[-1].prompt[0] == Message(
             "system", "You are a helpful assistant.\nBe brief."
@@ -219,7 +219,7 @@ async def test_what_the_file_of_the_model_recommends_is_reported_and_the_profile
         shown = [line for line in desk.screen_text().splitlines() if "from the model's file" in line]
         assert [line.split()[1] for line in shown] == ["Temperature", "Top-k"]
         await desk.press("down", *"0.9", "f2")
-        await desk.shows("kept: Temperature in profile General")
+        await desk.shows("saved: Temperature in profile General")
         await desk.answered("two")
         assert desk.models.requests[-1].sampling == Sampling(temperature=0.9, top_k=20)
         await opened(desk)

@@ -166,7 +166,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def verb_parser(verb: str, description: str) -> Parser:
-    """Return an empty parser for one verb."""
+    """Return an empty parser for one command."""
     parser = Parser(
         prog=f"localspec {verb}",
         description=description,

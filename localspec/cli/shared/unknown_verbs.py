@@ -32,7 +32,7 @@ _UNLESS_LONG = {
     "kill": "", "set": "", "start": "serve", "stop": "", "switch": "", "test": "verify", "update": "",
     "use": "run",
 }  # fmt: skip
-"""Verbs of other programs, with ours that is nearest, if any; these also begin questions."""
+"""Commands of other programs, with our nearest one, if any; these also begin questions."""
 _FEW = 2  # words after one of those; with more it is a question
 
 
@@ -48,7 +48,7 @@ _WAYS = {
     "update": "install LocalSpec again to update it (README, Install); `localspec pull` downloads models",
     "version": "`localspec --version` prints it",
 }
-"""What does here what a command of other programs does, where no verb does."""
+"""Our equivalent of another program's command that has no command of ours."""
 _ALIKE = {
     "login": "auth", "logout": "auth", "configure": "config", "settings": "config", "set": "config",
     "quit": "exit", "bye": "exit", "unload": "stop", "upgrade": "update", "templates": "template",

@@ -201,7 +201,7 @@ class ChatScreen(Screen[int]):
             raise UserError("there are no better models to download", "/model lists others")
         if offer.stage == "here":
             await self._open_models(await asyncio.to_thread(choice_of, offer.pair), keeps=True)
-            self.say("these models open from now on")
+            self.say("these models now open at every start")
         else:
             self.say("")  # what was said of it so far
             self.fetches.turn(offer.pair.pair.name)
