@@ -26,6 +26,7 @@ from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Request
 from tests.contract import GREEDY
 from tests.inference.runtimes import open_pair, text_of
+from tests.inference.worker.processes import ENDLESS
 from tests.scripted import ScriptedModels, talks_on
 from tests.server.turning_models import TurningModels
 
@@ -61,7 +62,7 @@ class OpenModelsContract:
 
     def test_a_cancelled_answer_ends_soon_and_the_next_one_is_written(self, models: OpenModels) -> None:
         events: list[GenerationEvent] = []
-        for event in models.generate(asking(max_tokens=None)):
+        for event in models.generate(ENDLESS):
             events.append(event)
             if isinstance(event, TextDelta):
                 models.cancel()
@@ -106,7 +107,7 @@ class SharedModelsContract(OpenModelsContract):
 
     def test_a_dropped_answer_is_gone(self, models: SharedModels) -> None:
         number = None
-        for event in models.generate(asking(max_tokens=None)):
+        for event in models.generate(ENDLESS):
             models.pause()
             number = event.number if isinstance(event, Paused) else None
         assert number is not None

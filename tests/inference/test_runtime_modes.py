@@ -72,7 +72,7 @@ def test_the_cpu_computes_what_is_not_offloaded(
 ) -> None:
     cards = () if devices == () or layers == 0 else ("CUDA0",)
     options = ModelOptions(Path("model.gguf"), devices=devices, gpu_layers=layers)
-    model = SimpleNamespace(options=options, layers=4, cards=cards)
+    model = SimpleNamespace(options=options, counted_layers=4, cards=cards)
     assert uses_processor(cast(Model, model)) == is_there
 
 
