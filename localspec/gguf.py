@@ -507,7 +507,8 @@ def _named(header: Header) -> Iterator[tuple[str, str]]:
         yield "pre-tokenizer", pre
 
 
-CHECKPOINTS = 4  # of a running state, in the CPU's memory
+CHECKPOINTS = 4  # of a recurrent state, or of windows, in the CPU's memory
+CHECKPOINT_BYTES = 2**29  # of all checkpoints of a context
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
 
 

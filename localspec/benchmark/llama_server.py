@@ -61,7 +61,7 @@ _PLAIN = re.compile(rb'"speculative":\s*false')  # what a slot says that does no
 _EVENT = b"data: "
 _MAX_SEED = 2**31 - 1  # the server reads seeds as signed numbers; a negative one would be drawn again
 _ALONE = (
-    f"--host {HOST} --parallel 1 --fit off --swa-full --no-ui --offline --skip-chat-parsing "
+    f"--host {HOST} --parallel 1 --fit off --no-ui --offline --skip-chat-parsing "
     "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
 ).split()
 """One conversation, in memory like ours, with nothing saved between answers and only text in them."""
@@ -239,13 +239,14 @@ def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int |
     """Return the flags of the models, with as many threads as ours would take."""
     threads = target.threads or physical_cores()
     flags = target_flags(replace(target, threads=threads))
+    yield from ("--swa-full",) * target.swa_full
     if draft is None:
         flags.append(("--spec-type", "none"))
     else:
         flags += draft_flags(target, draft, draft.threads or threads)
         if draft_length is not None:
             flags.append(("--spec-draft-n-max", str(draft_length)))
-    return chain.from_iterable(flags)
+    yield from chain.from_iterable(flags)
 
 
 def target_flags(options: ModelOptions) -> list[Flag]:

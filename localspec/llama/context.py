@@ -74,6 +74,7 @@ class Context:
 
     is_head = False
     _extra_states = (0, 0)  # snapshots and spare sequences: see `kept_states`
+    is_windowed = False  # whether layers with a window keep only the tokens that it can reach
     _why_lost = ""  # what it cannot go back to
 
     def __init__(
@@ -90,14 +91,16 @@ class Context:
         _check_options(options, sequences + spare)
         context = options.context or model.training_context
         cells = context + (sequences - 1) * _CELLS_PER_BRANCH
-        needed = kv_bytes(model.header, cells, options.kv_type_k, options.kv_type_v)
+        self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
+        certain = min(cells, self._window + options.micro_batch) if self.is_windowed else cells
+        needed = kv_bytes(model.header, certain, options.kv_type_k, options.kv_type_v)
         if link is not None:
             needed //= max(1, model.header.integer("{arch}.block_count"))  # a head is one layer
         _check_memory(model, context, needed)
         self.model = model
         self._flag, self._abort = abort_flag(api)
         parameters = context_parameters(options, cells, sequences + spare, rows)
-        parameters.n_rs_seq = snapshots
+        parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
         if link is not None:
             parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
         parameters.abort_callback = self._abort
@@ -119,8 +122,6 @@ class Context:
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self.max_draft = context  # tokens of the last call that can be taken back
         self.rereads = False
-        self._slides = api.llama_model_n_swa(model.pointer) > 0
-        self._way_back = 0  # no length before that but 0: a saved copy lacks tokens outside its window
         self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
@@ -201,7 +202,11 @@ class Context:
 
     def rewindable(self, length: int) -> int:
         """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
-        return length if length >= self._way_back else 0
+        if not self._window or not 0 < length < self._lengths[0]:
+            return length
+        # the token after that looks back this far; llama.cpp would not say that cells are gone
+        first: int = native().llama_memory_seq_pos_min(self._memory, 0)
+        return length if 0 <= first <= max(0, length - self._window + 1) else 0
 
     def mark(self) -> None:
         """Keep this position reachable for `truncate` for some rounds; here it always is."""
@@ -237,7 +242,6 @@ class Context:
         if not self._remove(self._memory, sequence, length or -1, -1):
             return False
         self._lengths[sequence] = length
-        self._way_back = min(self._way_back, length) if not sequence else self._way_back
         if self.reader is not None and not sequence:
             self.reader.cut(length)
         return True
@@ -274,7 +278,6 @@ class Context:
             self.truncate(0, sequence)
         if native().llama_state_seq_set_data(self._pointer, address_of(state), state.size, 0):
             self._lengths[0] = length
-            self._way_back = length - 1 if self._slides else 0
 
     def first_call_s(self) -> float | None:
         """Return for how long a GPU has been at a call unlike any before, if longer than calls take.
@@ -543,7 +546,6 @@ def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: 
     parameters.type_k = kv_types()[options.kv_type_k][0]
     parameters.type_v = kv_types()[options.kv_type_v][0]
     parameters.kv_unified = True  # without it branches cannot share cells
-    parameters.swa_full = True  # without it a sliding window recycles cells that a rewind needs
     parameters.no_perf = True
     return parameters
 

@@ -14,28 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from time import perf_counter
-
-import numpy as np
-from numpy.typing import NDArray
 
 from localspec.errors import EngineError
-from localspec.gguf import CHECKPOINTS, STATE_DRAFT, kept_states
-from localspec.llama.context import Context, Rows, SavedSequence, address_of
+from localspec.gguf import STATE_DRAFT, kept_states
+from localspec.llama.checkpoints import TAIL, CheckpointedContext
+from localspec.llama.context import Context, Rows, SavedSequence
 from localspec.llama.library import native
 from localspec.llama.model import Model
+from localspec.llama.windowed import WindowedContext
 from localspec.types.models import ModelOptions
 
-TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
 _MERGED = 8  # tokens after a mark that are cheaper to add to another call than to process alone
-_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the running state without the cache of tokens
 
 
 def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> Context:
     """Open the context that a model needs."""
     if not model.recurrent:
-        return Context(model, options, sequences=sequences, rows=rows)
+        slides = native().llama_model_n_swa(model.pointer) > 0
+        kind = WindowedContext if slides and sequences == 1 and not options.swa_full else Context
+        return kind(model, options, sequences=sequences, rows=rows)
     for states in (kept_states(model.header.architecture, sequences), (0, 1)):
         context = RecurrentContext(model, options, sequences, rows, states)
         if context.max_draft:
@@ -44,7 +41,7 @@ def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, row
     return context
 
 
-class RecurrentContext(Context):
+class RecurrentContext(CheckpointedContext):
     """A context that goes back to saved states, and continues from there."""
 
     _why_lost = ": it has a recurrent state"
@@ -62,7 +59,6 @@ class RecurrentContext(Context):
         self._unread: list[int] = []  # the end of the main sequence, which llama.cpp has to read again
         self._marks: dict[int, int] = {}  # by length of the text: a spare sequence
         self._free_marks = list(range(sequences, sequences + marks))
-        self._checkpoints: dict[int, NDArray[np.uint8]] = {}  # by length of the text
 
     def length(self, sequence: int = 0) -> int:
         """Return the number of tokens in a sequence."""
@@ -112,7 +108,7 @@ class RecurrentContext(Context):
         """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
         if length >= self._lengths[0] - self._undoable or any(mark <= length for mark in self._marks):
             return length
-        return max((kept for kept in self._checkpoints if kept <= length), default=0)
+        return self._last_checkpoint(length)
 
     def _shorten(self, length: int, sequence: int) -> bool:
         """Go back into the last call, or to a saved state; a branch is emptied."""
@@ -131,29 +127,21 @@ class RecurrentContext(Context):
 
     def _go_back(self, length: int) -> None:
         """Restore the last saved state of at most `length` tokens."""
-        kept = [at for at in (*self._marks, *self._checkpoints) if at <= length]
-        at = max(kept, default=0)
-        self._lengths[0], self._undoable = at, 0
-        if at in self._marks:
-            self._remove(self._memory, 0, -1, -1)
-            self._copy(self._memory, self._marks[at], 0, -1, -1)
+        mark = max((at for at in self._marks if at <= length), default=0)
+        at, self._undoable = self._last_checkpoint(length), 0
+        if not mark or mark < at:
+            self._load_checkpoint(at)
             return
-        if at:
-            state, api = self._checkpoints[at], native()
-            if api.llama_state_seq_set_data_ext(self._pointer, address_of(state), state.size, 0, _PARTIAL):
-                self._remove(self._memory, 0, at, -1)  # of the cache of tokens; the state ends there
-                return
-            self._checkpoints.clear()
+        self._lengths[0] = mark
         self._remove(self._memory, 0, -1, -1)
-        self._lengths[0] = 0
+        self._copy(self._memory, self._marks[mark], 0, -1, -1)
 
     def _cut(self, length: int) -> None:
         """Drop saved states of a longer text."""
         del self._texts[0][length:]
         for at in [at for at in self._marks if at > length]:
             self._drop_mark(at)
-        for at in [at for at in self._checkpoints if at > length]:
-            del self._checkpoints[at]
+        self._drop_checkpoints(length)
         if self.reader is not None:  # it has to see the processed tokens again
             self.reader.cut(self._lengths[0])
 
@@ -188,33 +176,21 @@ class RecurrentContext(Context):
     def checkpoint(self) -> None:
         """Keep this position reachable for `truncate` for long; if there are too many, drop the cheapest."""
         self._read_along()
-        at, api = self._lengths[0], native()
-        if not at or at in self._checkpoints:
-            return
-        if len(self._checkpoints) == CHECKPOINTS:
-            ends = sorted(self._checkpoints)
-            gaps = {end: end - before for before, end in pairwise([0, *ends])}
-            del self._checkpoints[min(gaps, key=gaps.__getitem__)]
-        started = perf_counter()
-        state = np.empty(api.llama_state_seq_get_size_ext(self.pointer, 0, _PARTIAL), np.uint8)
-        if api.llama_state_seq_get_data_ext(self.pointer, address_of(state), state.size, 0, _PARTIAL):
-            self._checkpoints[at] = state
-        self.busy_s += perf_counter() - started
+        super().checkpoint()
 
     def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
         """Return a copy of the main sequence, its checkpoints among it; it lacks what is to be read again."""
-        text, kept = self._texts[0][: self._lengths[0]], self._checkpoints.copy()
-        more = sum(state.nbytes for state in kept.values())
-        saved = None if self._slides else super().save(lambda size: room(size + more))
+        text = self._texts[0][: self._lengths[0]]
+        saved = None if self._window else super().save(room)
         if saved is None:
             return None
 
         def restore() -> None:
             saved.restore()
             if self._lengths[0]:
-                self._texts[0], self._checkpoints = text.copy(), kept.copy()
+                self._texts[0] = text.copy()
 
-        return replace(saved, size=saved.size + more, restore=restore)
+        return replace(saved, restore=restore)
 
     def branchable(self, end: int) -> bool:
         """Return whether a branch can share the main sequence up to position `end`."""

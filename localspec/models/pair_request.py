@@ -71,6 +71,7 @@ class PairRequest:
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | Literal["auto"] | None = None
+    swa_full: bool = False
     batch: int | None = None
     micro_batch: int | None = None
     mmap: bool = True

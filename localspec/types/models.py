@@ -71,6 +71,7 @@ class ModelOptions:
     GPU. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
     llama.cpp choose. `output_at_home` keeps the output layer on this machine's CPU: another
     machine then sends rows as wide as the model, not as its vocabulary.
+    `swa_full` makes layers with a window cache all tokens, as a draft model's do in any case.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
 
@@ -85,6 +86,7 @@ class ModelOptions:
     kv_type_k: KvType = "f16"
     kv_type_v: KvType = "f16"
     flash_attention: bool | None = None
+    swa_full: bool = False
     batch: int = 2048
     micro_batch: int = 512
     threads: int = 0

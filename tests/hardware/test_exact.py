@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 @contextmanager
 def opened(options: ModelOptions, sequences: int = 1) -> Iterator[Context]:
     with closing(Model.open(options)) as model:
-        yield Context(model, options, sequences=sequences)
+        yield open_context(model, options, sequences=sequences)
 
 
 @pytest.mark.slow
@@ -86,6 +86,7 @@ def test_a_pair_is_planned_as_it_is_opened(demo_target: Path, demo_draft: Path) 
         MemoryRequest(LayerSplit(), 512, micro_batch=64),
         MemoryRequest(LayerSplit(), 8192, CacheTypes("q8_0", "q4_0")),
         MemoryRequest(LayerSplit(), 8192, flash_attention=False),
+        MemoryRequest(LayerSplit(), 8192, swa_full=True),
         MemoryRequest(LayerSplit(), 3000, flash_attention=False, sequences=17),
         MemoryRequest(LayerSplit(), 30_000, sequences=33),
     ],
@@ -99,9 +100,10 @@ def test_estimates_of_other_contexts(name: str, asked: MemoryRequest, tmp_path: 
         kv_type_v=asked.cache.values,
         flash_attention=asked.flash_attention,
         micro_batch=asked.micro_batch,
+        swa_full=asked.swa_full,
     )
     with closing(Model.open(options, allocate=False)) as model:
-        [planned] = needs_of(Context(model, options, sequences=asked.sequences))
+        [planned] = needs_of(open_context(model, options, sequences=asked.sequences))
     [guessed] = estimate(read_shape(path), asked)
     assert guessed.cache == planned.cache
     assert guessed.total == pytest.approx(planned.total, rel=0.10)

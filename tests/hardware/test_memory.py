@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.gguf import CHECKPOINTS
 from localspec.hardware.memory.needs import (
     CacheTypes,
     DeviceNeed,
@@ -91,10 +92,18 @@ def test_types_of_the_cache(dense: ModelShape) -> None:
     assert small.cache == half.cache * (34 + 18) // 128
 
 
-def test_windows_forget_nothing(windows: ModelShape) -> None:
-    [whole] = estimate(windows, MemoryRequest(LayerSplit(), 16384))
+def test_windows_keep_what_they_reach_and_a_micro_batch_with_copies_for_the_way_back(
+    windows: ModelShape,
+) -> None:
     per_cell = 2 * (windows.layers[0].key_values + windows.layers[0].value_values)
+    sliding = sum(layer.window is not None for layer in windows.layers)
+    [small] = estimate(windows, MemoryRequest(LayerSplit(), 16384))
+    copies = CHECKPOINTS * 512 * sliding
+    assert small.cache == per_cell * (16384 * (8 - sliding) + (512 + 512) * sliding + copies)
+    [whole] = estimate(windows, MemoryRequest(LayerSplit(), 16384, swa_full=True))
     assert whole.cache == per_cell * 16384 * 8
+    [branching] = estimate(windows, MemoryRequest(LayerSplit(), 16384, sequences=2))
+    assert branching.cache > whole.cache  # shared cells are never given away
 
 
 def test_no_vocabulary_is_too_large_to_count(dense: ModelShape) -> None:
@@ -141,6 +150,6 @@ def test_a_model_split_over_gpus_takes_what_llama_cpp_took(
 ) -> None:
     path = demo_target if name == "demo" else make(tmp_path / "a.gguf", replace(SHAPES[name], bare=True))
     split = LayerSplit(("A", "B")[: len(layers)], layers)
-    needs = by_device(read_shape(path), MemoryRequest(split, context, micro_batch=micro_batch))
+    needs = by_device(read_shape(path), MemoryRequest(split, context, micro_batch=micro_batch, swa_full=True))
     found = {device: need.total / MIB for device, need in needs.items()}
     assert found == {device: pytest.approx(size, rel=0.05) for device, size in taken.items()}

@@ -16,10 +16,11 @@ import pytest
 from localspec.errors import Cancelled, EngineError
 from localspec.gguf import CHECKPOINTS
 from localspec.llama import recurrent
+from localspec.llama.checkpoints import TAIL
 from localspec.llama.context import Rows
 from localspec.llama.library import native
 from localspec.llama.model import Model
-from localspec.llama.recurrent import TAIL, RecurrentContext, open_context
+from localspec.llama.recurrent import RecurrentContext, open_context
 from localspec.types.models import ModelOptions
 from tests.llama.test_cancel import cancel_inside
 

@@ -218,6 +218,8 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         add(short, flag, dest=name, type=whole(least, most), metavar="N", help=about)
     switch = partial(add, type=on_off_auto, metavar="on|off|auto")
     switch("-fa", "--flash-attn", dest="flash_attention", help="flash attention")
+    about = "cache all tokens in layers with a sliding window, so edits of old messages are faster"
+    add("--swa-full", action="store_true", help=about)
     for short, flag, name, about in (
         ("-ctk", "--cache-type-k", "kv_type_k", "type of the K cache"),
         ("-ctv", "--cache-type-v", "kv_type_v", "type of the V cache"),
@@ -275,6 +277,7 @@ def pair_request(args: argparse.Namespace) -> PairRequest:
         main_gpu=args.main_gpu,
         tensor_split=args.tensor_split,
         flash_attention=args.flash_attention,
+        swa_full=args.swa_full,
         batch=args.batch,
         micro_batch=args.micro_batch,
         mmap=args.mmap,

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from localspec.errors import EngineDied, EngineError
-from localspec.gguf import CHECKPOINTS, kept_states, kv_types
+from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.models.shape import LayerShape, ModelShape, read_shape
 from localspec.types.models import KvType, ModelOptions
@@ -113,13 +113,11 @@ class MemoryRequest:
     flash_attention: bool | None = None
     micro_batch: int = 512
     sequences: int = 1
+    swa_full: bool = False
 
 
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
-    """Return the memory of a model on each of its devices, the CPU last.
-
-    Layers with windows also keep all tokens, which a rewind needs.
-    """
+    """Return the memory of a model on each of its devices, the CPU last."""
     cached = partial(_cache_bytes, shape, request)
     assignments = _assignments(shape, request)
     needs = []
@@ -130,7 +128,7 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
             weights += shape.output_bytes
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
-        cache = sum(map(cached, layers)) + on_processor * CHECKPOINTS * shape.state_bytes
+        cache = sum(map(cached, layers)) + on_processor * checkpoint_bytes(shape, request)
         compute = _compute(shape, request, device, layers)
         if device in request.split.devices[:1]:  # which reads prompts for the CPU: a matrix, a cache
             lent = (layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR])
@@ -141,10 +139,25 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
     return tuple(needs)
 
 
-def cells(request: MemoryRequest) -> int:
-    """Return the cache's size in tokens, including the branches."""
+def cells(request: MemoryRequest, window: int | None = None) -> int:
+    """Return the cache's size in tokens, including the branches; of a layer with a window if given.
+
+    A window-sized cache has room for a micro-batch besides (llama-kv-cache-iswa.cpp).
+    """
     wanted = request.context + (request.sequences - 1) * CELLS_PER_BRANCH
+    if window is not None and request.sequences == 1 and not request.swa_full:
+        wanted = min(wanted, window + request.micro_batch)
     return -(-wanted // _CELLS_MULTIPLE) * _CELLS_MULTIPLE
+
+
+def checkpoint_bytes(shape: ModelShape, request: MemoryRequest) -> int:
+    """Return the most that copies of recurrent states, or of windows, take of the CPU's memory."""
+    if shape.state_bytes:
+        return CHECKPOINTS * shape.state_bytes
+    if request.sequences > 1 or request.swa_full:
+        return 0
+    windows = (layer.window * _per_cell(shape, request, layer) for layer in shape.layers if layer.window)
+    return min(CHECKPOINT_BYTES, CHECKPOINTS * sum(windows))
 
 
 def logits_bytes(vocabulary: int, sequences: int) -> int:
@@ -166,15 +179,19 @@ def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[L
 
 
 def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
-    held, values = cells(request), layer.value_values
+    window = None if shape.state_bytes else layer.window  # a hybrid's windows keep all tokens
+    snapshots, spare = kept_states(shape.architecture, request.sequences)
+    states = (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
+    return cells(request, window) * _per_cell(shape, request, layer) + states
+
+
+def _per_cell(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
+    """Return the bytes of a token in the cache of a layer."""
+    values = layer.value_values
     if values and request.flash_attention is False:  # values are transposed then, as wide as the widest
         values = max(other.value_values for other in shape.layers)
-    per_cell = (
-        layer.key_values * kv_types()[request.cache.keys][1] // 32
-        + values * kv_types()[request.cache.values][1] // 32
-    )
-    snapshots, spare = kept_states(shape.architecture, request.sequences)
-    return held * per_cell + (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
+    keys, type_v = kv_types()[request.cache.keys][1], kv_types()[request.cache.values][1]
+    return layer.key_values * keys // 32 + values * type_v // 32
 
 
 def _compute(shape: ModelShape, request: MemoryRequest, device: str, layers: tuple[LayerShape, ...]) -> int:
@@ -210,8 +227,9 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
         sequences += kept_states(shape.architecture, sequences)[1]
     # llama.cpp plans with as many tokens for one sequence as for another
     tokens = -(-min(request.micro_batch, kept) // sequences) * sequences
-    kinds = {layer.window is not None for layer in shape.layers if layer.key_values}
-    mask = len(kinds) * kept * (_HALF if flash else _FLOAT)  # per token
+    windows = {layer.window for layer in shape.layers if layer.key_values}
+    masked = sum(cells(request, None if shape.state_bytes else window) for window in windows)
+    mask = masked * (_HALF if flash else _FLOAT)  # per token
     cached = max((layer.key_values + layer.value_values for layer in shape.layers), default=0)
     queries = shape.attention_width or shape.width
     if flash:
@@ -295,8 +313,11 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     from localspec.llama.backends import breakdown
 
     rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0
-    if context.model.recurrent:
-        kept = CHECKPOINTS * read_shape(context.model.options.path).state_bytes
+    if context.model.recurrent or context.is_windowed:
+        options = context.model.options
+        cache = CacheTypes(options.kv_type_k, options.kv_type_v)
+        request = MemoryRequest(LayerSplit(), 0, cache, options.flash_attention)
+        kept = checkpoint_bytes(read_shape(options.path), request)
     return tuple(
         DeviceNeed(device, weights, cache + kept * here, compute + rows * here)
         for device, (weights, cache, compute) in breakdown(context.pointer).items()

@@ -227,10 +227,11 @@ class PlacementSearch:
         asked = self.request
         flash, batch = asked.flash, asked.micro_batch_size
         if shape is not self.draft:
-            return MemoryRequest(split, context, CacheTypes(*asked.target.kv_types), flash, batch)
+            cache = CacheTypes(*asked.target.kv_types)
+            return MemoryRequest(split, context, cache, flash, batch, swa_full=asked.swa_full)
         held, here = CacheTypes(*asked.draft.kv_types), self.uses_processor(shape, split)
         if shape.is_head:
-            return MemoryRequest(split, context, held, flash, min(batch, ROWS))
+            return MemoryRequest(split, context, held, flash, min(batch, ROWS), swa_full=True)
         flash = draft_flash_attention(flash, held.values, on_processor=here)
         return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
 

@@ -72,6 +72,7 @@ def _options(path: Path, asked: ModelRequest, request: PairRequest) -> ModelOpti
         kv_type_k=kv_type_k,
         kv_type_v=kv_type_v,
         flash_attention=request.flash,
+        swa_full=request.swa_full,
         batch=request.batch_size,
         micro_batch=request.micro_batch_size,
         threads=asked.threads or 0,

@@ -155,7 +155,8 @@ def confirm(
 def _memory(assignment: DeviceAssignment, side: ModelRequest, request: PairRequest) -> MemoryRequest:
     split = LayerSplit(assignment.devices, assignment.layers, assignment.output_at_home)
     cache = CacheTypes(*side.kv_types)
-    return MemoryRequest(split, assignment.context, cache, request.flash, request.micro_batch_size)
+    batch = request.micro_batch_size
+    return MemoryRequest(split, assignment.context, cache, request.flash, batch, swa_full=request.swa_full)
 
 
 def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:

@@ -1,0 +1,48 @@
+"""The context of a model with sliding windows whose layers keep only the tokens that a window can reach.
+
+llama.cpp gives a cell away only if it is masked for the next token, so the end of a call can always be taken
+back. Further back llama.cpp claims to go and is wrong; `Context.rewindable` asks for the first position that
+is left. Earlier texts come back from checkpoints. Branches need full caches: shared cells stay for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from localspec.llama.checkpoints import TAIL, CheckpointedContext
+from localspec.llama.context import Rows
+
+
+class WindowedContext(CheckpointedContext):
+    """A context of one sequence with window-sized caches."""
+
+    is_windowed = True
+    _why_lost = ": its windows are past that"
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to the main sequence and return the logits after the last `logits` of them.
+
+        The end of a prompt gets a checkpoint: the next one may leave out what the model thinks after it.
+        """
+        if logits != 1 or len(tokens) < 2 * TAIL:
+            return super().evaluate(tokens, logits)
+        self._check_room(self.length() + len(tokens), 0)
+        super().evaluate(tokens[:-TAIL], 0)
+        self.checkpoint()
+        return super().evaluate(tokens[-TAIL:], logits)
+
+    def rewindable(self, length: int) -> int:
+        """Return the most of the main sequence's first `length` tokens to which `truncate` can go back."""
+        reached = super().rewindable(length)
+        return reached if reached == length else self._last_checkpoint(length)
+
+    def _shorten(self, length: int, sequence: int) -> bool:
+        if super().rewindable(length) == length:
+            is_shorter = super()._shorten(length, sequence)
+        else:
+            self._load_checkpoint(length)
+            is_shorter = self._lengths[0] == length
+            if self.reader is not None:
+                self.reader.cut(self._lengths[0])
+        self._drop_checkpoints(self._lengths[0])
+        return is_shorter

@@ -1,0 +1,174 @@
+"""Window-sized caches: the same logits as full ones, whatever is taken back, edited, saved or cancelled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.errors import Cancelled
+from localspec.gguf import CHECKPOINTS
+from localspec.llama import checkpoints
+from localspec.llama.backends import breakdown
+from localspec.llama.checkpoints import TAIL
+from localspec.llama.context import Context, Rows, SavedSequence
+from localspec.llama.model import Model
+from localspec.llama.recurrent import open_context
+from localspec.llama.windowed import WindowedContext
+from localspec.types.models import ModelOptions
+from tests.llama import tiny
+from tests.llama.test_cancel import cancel_inside
+
+CONTEXT, WINDOW = 1024, 16
+OPTIONS: dict[str, Any] = {
+    "threads": 1, "micro_batch": 32, "kv_type_k": "f32", "kv_type_v": "f32", "flash_attention": False,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[WINDOW, 100])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+    path = tiny.sliding_window(tmp_path_factory.mktemp("tiny") / "window.gguf", request.param)
+    with closing(Model.open(ModelOptions(path, CONTEXT, **OPTIONS))) as opened:
+        yield opened
+
+
+def windowed(model: Model) -> Context:
+    context = open_context(model, model.options)
+    assert isinstance(context, WindowedContext)
+    return context
+
+
+def full(model: Model) -> Context:
+    context = open_context(model, ModelOptions(model.options.path, CONTEXT, swa_full=True, **OPTIONS))
+    assert type(context) is Context
+    return context
+
+
+class Story:
+    """The same text in both caches, and what both say about it."""
+
+    def __init__(self, model: Model, seed: int) -> None:
+        self.small, self.whole = windowed(model), full(model)
+        self.random = random.Random(seed)
+        self.text: list[int] = []
+        self.saved: list[tuple[list[int], SavedSequence]] = []
+        self.returns = 0  # to a checkpoint
+
+    def tokens(self, most: int) -> list[int]:
+        return [self.random.randrange(10, 250) for _ in range(self.random.randint(1, most))]
+
+    def read(self, tokens: list[int], logits: int) -> None:
+        same(*(each.evaluate(tokens, logits) for each in (self.small, self.whole)))
+        self.text += tokens
+
+    def cut(self, length: int) -> None:
+        """Go back as the loop does: as far as the cache can, and read the rest again."""
+        end = self.small.rewindable(length)
+        self.returns += 0 < end < length
+        self.small.truncate(end)
+        self.whole.truncate(length)
+        if end < length:
+            self.small.evaluate(self.text[end:length], 0)
+        del self.text[length:]
+
+    def step(self) -> None:
+        what = self.random.choice(("verify", "verify", "prompt", "prompt", "edit", "save", "restore"))
+        if len(self.text) > CONTEXT - 250:
+            self.cut(self.random.randrange(0, 60))
+        if what == "verify":
+            run = self.tokens(13)
+            kept = len(self.text) + self.random.randint(1, len(run))
+            self.read(run, len(run))
+            assert self.small.rewindable(kept) == kept, "a verification can always be taken back"
+            self.cut(kept)
+        elif what == "prompt":
+            self.read(self.tokens(120), 1)
+        elif what == "edit" and self.text:
+            self.cut(self.random.randrange(len(self.text) // 4, len(self.text)))
+        elif what == "save" and self.text:
+            found = self.small.save(lambda _size: True)
+            assert found is not None
+            self.saved = [*self.saved[-2:], (self.text.copy(), found)]
+        elif what == "restore" and self.saved:
+            self.text, found = self.random.choice(self.saved)
+            self.text = self.text.copy()
+            found.restore()
+            self.whole.truncate(0)
+            self.whole.evaluate(self.text, 0)
+        assert self.small.length() == self.whole.length() == len(self.text)
+
+
+def same(found: Rows, expected: Rows) -> None:
+    assert np.allclose(found, expected, 0, 2e-3), float(np.abs(found - expected).max())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_logits_are_those_of_a_full_cache_in_any_story(model: Model, seed: int) -> None:
+    story = Story(model, seed)
+    for _ in range(400):
+        story.step()
+    story.read([9, 11, 13], 3)
+    assert story.returns > 1
+
+
+def test_without_asking_for_the_first_position_the_logits_are_wrong(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Context, "rewindable", lambda _context, length: length)
+    story = Story(model, 0)
+
+    def tell() -> None:
+        for _ in range(150):
+            story.step()
+
+    with pytest.raises(AssertionError):
+        tell()
+
+
+def test_a_turn_that_replaces_the_last_answer_processes_only_itself_again(model: Model) -> None:
+    context = windowed(model)
+    prompt = [number % 200 + 10 for number in range(400)]
+    context.evaluate(prompt, 1)
+    for token in range(400):
+        context.evaluate([token % 200 + 20], 1)  # an answer with thoughts that the next prompt leaves out
+    assert context.rewindable(len(prompt)) == len(prompt) - TAIL
+
+
+def test_checkpoints_are_bounded_in_number_and_bytes(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = windowed(model)
+    for _ in range(2 * CHECKPOINTS):
+        context.evaluate([number % 200 + 10 for number in range(60)], 1)
+    kept = context._checkpoints  # type: ignore[attr-defined]
+    assert len(kept) == CHECKPOINTS
+    size = max(state.nbytes for state in kept.values())
+    monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 2 * size)
+    context.evaluate([number % 200 + 10 for number in range(60)], 1)
+    assert len(kept) == 2
+
+
+def test_a_cancelled_prompt_continues_where_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    small, whole = windowed(model), full(model)
+    text = [number % 200 + 10 for number in range(500)]
+    small.evaluate(text[:200], 1)
+    cancel_inside(small, monkeypatch, 3)
+    with pytest.raises(Cancelled):
+        small.evaluate(text[200:], 1)
+    done = small.length()
+    assert 200 <= done < 500
+    whole.evaluate(text[:done], 0)
+    same(small.evaluate(text[done : done + 3], 3), whole.evaluate(text[done : done + 3], 3))
+
+
+def test_a_windowed_cache_takes_less_memory(tmp_path: Path) -> None:
+    path = tiny.sliding_window(tmp_path / "window.gguf", 64)
+    sizes = []
+    for swa_full in (False, True):
+        options = ModelOptions(path, 4096, threads=1, swa_full=swa_full)
+        with closing(Model.open(options)) as opened, closing(open_context(opened, options)) as context:
+            sizes.append(sum(cache for _, cache, _ in breakdown(context.pointer).values()))
+    assert sizes[0] < 0.7 * sizes[1]
