@@ -115,6 +115,40 @@ def attention(path: Path) -> Path:
     return path
 
 
+def windowed(path: Path, window: int = 16, layers: int = 6) -> Path:
+    """Write a gemma3 with the hybrid's embeddings and output; its sixth layers alone see everything."""
+    weights = Weights(path, "gemma3", "q8_0")
+    writer = weights.writer
+    writer.add_block_count(layers)
+    writer.add_context_length(2048)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(1)
+    writer.add_key_length(HEAD_WIDTH)
+    writer.add_value_length(HEAD_WIDTH)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_dimension_count(HEAD_WIDTH)
+    writer.add_sliding_window(window)
+    weights.add("token_embd.weight", weights.random.normal(0, 1, (weights.vocabulary, WIDTH)))
+    weights.ones("output_norm")
+    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    for layer in range(layers):
+        block = f"blk.{layer}"
+        weights.ones(f"{block}.attn_norm", f"{block}.post_attention_norm")
+        weights.ones(f"{block}.ffn_norm", f"{block}.post_ffw_norm")
+        weights.ones(f"{block}.attn_q_norm", f"{block}.attn_k_norm", width=HEAD_WIDTH)
+        weights.matrix(f"{block}.attn_q", WIDTH, HEADS * HEAD_WIDTH)
+        weights.matrix(f"{block}.attn_k", WIDTH, HEAD_WIDTH)
+        weights.matrix(f"{block}.attn_v", WIDTH, HEAD_WIDTH)
+        weights.matrix(f"{block}.attn_output", HEADS * HEAD_WIDTH, WIDTH)
+        weights.matrix(f"{block}.ffn_gate", WIDTH, 2 * WIDTH)
+        weights.matrix(f"{block}.ffn_up", WIDTH, 2 * WIDTH)
+        weights.matrix(f"{block}.ffn_down", 2 * WIDTH, WIDTH)
+    finish(weights.writer)
+    return path
+
+
 def _describe_hybrid(writer: gguf.GGUFWriter, heads: int) -> None:
     writer.add_name("Made hybrid")
     writer.add_block_count(LAYERS + heads)  # the head counts as a block

@@ -67,7 +67,7 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
             return stack.enter_context(closing(Model.open(options, head=head)))
 
         weights = model(options, head=draft == target)
-        first, plain = (open_context(weights, options) for _ in range(2))
+        first, plain = (open_context(weights, each) for each in (options, replace(options, swa_full=True)))
         other: Context
         if kind is not None:
             of_head = weights if draft == target else model(of_draft, head=True)
@@ -156,6 +156,10 @@ def main(seeds: str = "50", turns: str = "30", *wanted: str) -> None:
     pairs = {
         "attention": (hybrid, made_models.attention(folder / "attention.gguf")),
         "hybrid": (hybrid, made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False)),
+        "windows": (
+            made_models.windowed(folder / "w.gguf"),
+            made_models.attention(folder / "attention.gguf"),
+        ),
         "mtp": (hybrid, hybrid),
         "eagle3": (in_q8, made_models.eagle3(folder / "eagle3.gguf")),
     }

@@ -20,6 +20,7 @@ MODES_OF = {
     "attention": ALONE + WITH_DRAFT + AHEAD,
     "attention, target without snapshots": ALONE + WITH_DRAFT + AHEAD,
     "hybrid": WITH_DRAFT + AHEAD,
+    "windows": ALONE + WITH_DRAFT + AHEAD,
     "mtp": WITH_DRAFT,
 }
 
@@ -28,7 +29,9 @@ MODES_OF = {
 def pair(
     request: pytest.FixtureRequest, made_hybrid: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
-    path = tmp_path_factory.mktemp("draft") / "draft.gguf"
+    path, target = tmp_path_factory.mktemp("draft") / "draft.gguf", made_hybrid
+    if request.param == "windows":
+        target = made_models.windowed(path.with_name("target.gguf"))
     if request.param == "mtp":
         path = made_hybrid
     elif request.param == "hybrid":
@@ -39,7 +42,7 @@ def pair(
         patched.setattr(loop, "READ_CHUNK", LONGEST)
         if "without" in request.param:
             patched.setattr(recurrent, "kept_states", lambda *_: (0, 1))
-        with opened(made_hybrid, path) as engines:
+        with opened(target, path) as engines:
             yield engines
 
 
