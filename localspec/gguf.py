@@ -508,7 +508,7 @@ def _named(header: Header) -> Iterator[tuple[str, str]]:
 
 
 CHECKPOINTS = 4  # of a recurrent state, or of windows, in the CPU's memory
-CHECKPOINT_BYTES = 2**29  # of all checkpoints of a context
+CHECKPOINT_BYTES = 2**30  # of all checkpoints of a context, but for the first
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
 
 

@@ -63,6 +63,7 @@ def test_a_draft_model_that_nobody_asks_stays_closed(
         (["-td", "2"], BIG, replace(SMALL, threads=2)),
         (["-b", "256"], replace(BIG, batch=256, micro_batch=256), replace(SMALL, batch=256, micro_batch=256)),
         (["--ubatch-size", "64"], replace(BIG, micro_batch=64), replace(SMALL, micro_batch=64)),
+        (["--swa-full"], replace(BIG, swa_full=True), replace(SMALL, swa_full=True)),
         (["-fa", "on"], replace(BIG, flash_attention=True), replace(SMALL, flash_attention=True)),
         (["--flash-attn", "off"], replace(BIG, flash_attention=False), replace(SMALL, flash_attention=False)),
         (["-fa", "auto"], BIG, SMALL),

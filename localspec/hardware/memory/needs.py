@@ -156,8 +156,8 @@ def checkpoint_bytes(shape: ModelShape, request: MemoryRequest) -> int:
         return CHECKPOINTS * shape.state_bytes
     if request.sequences > 1 or request.swa_full:
         return 0
-    windows = (layer.window * _per_cell(shape, request, layer) for layer in shape.layers if layer.window)
-    return min(CHECKPOINT_BYTES, CHECKPOINTS * sum(windows))
+    one = sum(layer.window * _per_cell(shape, request, layer) for layer in shape.layers if layer.window)
+    return max(one, min(CHECKPOINT_BYTES, CHECKPOINTS * one))
 
 
 def logits_bytes(vocabulary: int, sequences: int) -> int:
