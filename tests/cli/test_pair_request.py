@@ -57,6 +57,7 @@ UNUSUAL = PairRequest(
     main_gpu=1,
     tensor_split=(3.0, 1.0),
     flash_attention=False,
+    swa_full=True,
     batch=1024,
     micro_batch=128,
     mmap=False,
@@ -71,7 +72,7 @@ def asked(*flags: str) -> PairRequest:
 
 def test_every_flag_is_found_in_the_request() -> None:
     given = [word for flag in FLAGS.items() for word in flag]
-    assert asked(*given, "--no-mmap", "--no-fit") == UNUSUAL
+    assert asked(*given, "--no-mmap", "--swa-full", "--no-fit") == UNUSUAL
 
 
 def test_no_field_of_the_request_was_left_out() -> None:
