@@ -64,7 +64,10 @@ _ALONE = (
     f"--host {HOST} --parallel 1 --fit off --no-ui --offline --skip-chat-parsing "
     "--no-cache-prompt --cache-ram 0 --ctx-checkpoints 0"
 ).split()
-"""One conversation, in memory like ours, with nothing saved between answers and only text in them."""
+"""One conversation, in memory like ours, with nothing saved between answers and only text in them.
+
+Layers with windows cache what llama.cpp caches by default, unless `--swa-full` is given for both.
+"""
 
 _FLAGS = getattr(subprocess, "CREATE_NO_WINDOW", 0)  # that Windows alone has
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +27,8 @@ _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without the cache that keeps
 class CheckpointedContext(Context):
     """A context with copies of a part of its main sequence's state, by length of the text."""
 
-    def __init__(self, model: Model, options: ModelOptions, **more: Any) -> None:  # noqa: ANN401 - as `Context` takes it
-        super().__init__(model, options, **more)
+    def __init__(self, model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> None:
+        super().__init__(model, options, sequences=sequences, rows=rows)
         self._checkpoints: dict[int, NDArray[np.uint8]] = {}
 
     def checkpoint(self) -> None:
