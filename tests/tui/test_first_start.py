@@ -94,6 +94,8 @@ async def test_the_best_pair_is_named_and_nothing_is_downloaded_unasked(hub: Hub
             await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to download", "tokens/s here")
             await screen.shows("licence MIT", "Download them  F9", "Ask anything")
             assert screen.chat.pane.welcome.max_scroll_y == 0
+        await screen.pilot.resize_terminal(66, 40)  # less than the longest line
+        await screen.shows("Nothing is downloaded unless you ask", "meanwhile.")
         assert isinstance(screen.app.focused, PromptArea)  # one may type at once
         await screen.pilot.click("#keep")
         await screen.until(lambda: OFFER not in screen.screen_text())
