@@ -1,8 +1,9 @@
 """The context of a model with sliding windows whose layers keep only the tokens that a window can reach.
 
-llama.cpp gives a cell away only if it is masked for the next token, so the end of a call can always be taken
-back. Further back llama.cpp claims to go and is wrong; `Context.rewindable` asks for the first position that
-is left. Earlier texts come back from checkpoints. Branches need full caches: shared cells stay for good.
+llama.cpp gives a cell away only if it is masked for the next token, so the end of a micro-batch can always
+be taken back. Further back llama.cpp claims to go and is wrong; `Context.rewindable` asks for the first
+position that is left. Earlier texts come back from checkpoints. Branches need full caches: shared cells stay
+for good.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 
 from localspec.llama.checkpoints import TAIL, CheckpointedContext
 from localspec.llama.context import Rows
+from localspec.llama.model import Model
+from localspec.types.models import ModelOptions
 
 
 class WindowedContext(CheckpointedContext):
@@ -18,6 +21,10 @@ class WindowedContext(CheckpointedContext):
 
     is_windowed = True
     _why_lost = ": its windows are past that"
+
+    def __init__(self, model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> None:
+        super().__init__(model, options, sequences=sequences, rows=rows)
+        self.max_draft = self._micro_batch - 1  # a later micro-batch of a call may take cells of the first
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the logits after the last `logits` of them.

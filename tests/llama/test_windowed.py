@@ -130,6 +130,21 @@ def test_without_asking_for_the_first_position_the_logits_are_wrong(
         tell()
 
 
+def test_a_verification_within_a_micro_batch_can_be_taken_back_without_a_spare_cell(tmp_path: Path) -> None:
+    path = tiny.sliding_window(tmp_path / "window.gguf", 252)  # with a micro-batch of 4: 256 cells
+    options = ModelOptions(path, CONTEXT, **OPTIONS | {"micro_batch": 4})
+    with closing(Model.open(options)) as opened:
+        context, dice = windowed(opened), random.Random(1)
+        assert context.max_draft == 3
+        context.evaluate([number % 200 + 10 for number in range(300)], 1)
+        while context.length() < CONTEXT - 10:
+            before = context.length()
+            context.evaluate([9, 11, 13, 15], 4)
+            kept = before + dice.randint(1, 4)
+            assert context.rewindable(kept) == kept
+            context.truncate(kept)
+
+
 def test_a_turn_that_replaces_the_last_answer_processes_only_itself_again(model: Model) -> None:
     context = windowed(model)
     prompt = [number % 200 + 10 for number in range(400)]
