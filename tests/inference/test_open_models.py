@@ -93,9 +93,9 @@ class SharedModelsContract(OpenModelsContract):
     """What `SharedModels` promises besides."""
 
     def test_a_paused_answer_continues_where_it_stopped(self, models: SharedModels) -> None:
-        whole = text_of(list(models.generate(asking(300))))
+        whole = text_of(list(models.generate(asking(800))))
         first: list[GenerationEvent] = []
-        for event in models.generate(asking(300)):
+        for event in models.generate(asking(800)):
             first.append(event)
             if isinstance(event, TextDelta):
                 models.pause()

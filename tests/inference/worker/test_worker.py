@@ -142,7 +142,7 @@ def until_paused(worker: Worker, request: Request) -> tuple[str, int]:
 
 def test_answers_take_turns_and_their_caches_are_kept(worker: Worker) -> None:
     models: SharedModels = worker
-    request = greedy(prompt=(Message("user", LONG_STORY),), max_tokens=300)
+    request = greedy(prompt=(Message("user", LONG_STORY),), max_tokens=1500)
     list(models.generate(replace(request, max_tokens=1)))  # replaces what an earlier test left in the caches
     models.keep_conversations(2**30)
     text, number = until_paused(worker, request)
