@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from localspec.demo import prompts
 from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
 from localspec.types.events import Finished, GenerationEvent, TextDelta
 from localspec.types.models import ModelOptions
@@ -39,6 +40,16 @@ def greedy(
 def measuring(request: Request) -> Request:
     """Return a request whose answer waits until costs are measured."""
     return replace(request, measures_first=True)
+
+
+def beginning(models: OpenModels, events: Iterable[GenerationEvent], length: int) -> str:
+    """Return the first characters of an answer that would not end, and cancel it."""
+    text = ""
+    for event in events:
+        text += event.text if isinstance(event, TextDelta) else ""
+        if len(text) >= length:
+            models.cancel()
+    return text[:length]
 
 
 def text_of(events: Sequence[GenerationEvent]) -> str:
