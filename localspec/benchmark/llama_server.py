@@ -261,6 +261,8 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--tensor-split", ",".join(f"{share:g}" for share in options.tensor_split)),
         ("--split-mode", options.split_mode if options.split_mode != "layer" else ""),
         ("--main-gpu", options.main_gpu),
+        ("--override-tensor", _overrides(options)),
+        ("--n-cpu-moe", options.experts_at_home),
         ("--threads", options.threads),
         ("--batch-size", options.batch),
         ("--ubatch-size", options.micro_batch),
@@ -282,6 +284,8 @@ def draft_flags(target: ModelOptions, draft: ModelOptions, threads: int) -> list
     own = (
         ("--spec-draft-model", _path(draft)),
         *_device_flags(draft, "--spec-draft-device", "--spec-draft-ngl"),
+        ("--spec-draft-override-tensor", _overrides(draft)),
+        ("--spec-draft-n-cpu-moe", draft.experts_at_home),
     )
     found = (
         *(() if draft.path == target.path and kind else own),
@@ -301,6 +305,10 @@ def _device_flags(options: ModelOptions, device: str, layers: str) -> Iterator[F
     if options.devices is not None:
         yield device, ",".join(options.devices)
     yield layers, "all" if options.gpu_layers is None else str(options.gpu_layers)
+
+
+def _overrides(options: ModelOptions) -> str:
+    return ",".join(f"{override.pattern}={override.device}" for override in options.overrides)
 
 
 def _path(options: ModelOptions) -> str:

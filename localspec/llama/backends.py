@@ -134,6 +134,13 @@ def device_array(names: tuple[str, ...]) -> Native:
     return (ctypes.c_void_p * (len(chosen) + 1))(*[by_name[name] for name in chosen], None)
 
 
+def buffer_type(device: str) -> int:
+    """Return ggml's type of a device's ordinary buffers."""
+    find = function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    found: int = find(device_handles()[device])
+    return found
+
+
 def features() -> dict[str, tuple[str, ...]]:
     """Return the build features of each backend: "AVX2", "ARCHS = 890"."""
     found: dict[str, tuple[str, ...]] = {}

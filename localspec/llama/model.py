@@ -18,6 +18,7 @@ from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
 from localspec.llama.memory import free_memory
+from localspec.llama.overrides import CPU, all_overrides, check_overrides, device_of
 from localspec.llama.template.chat_template import ChatTemplate
 from localspec.llama.template.template_file import usable_template
 from localspec.llama.vocabulary import Vocabulary
@@ -29,7 +30,6 @@ Progress = Callable[[float], bool]
 
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
-_OUTPUT = rb"^(output|token_embd)\."  # the table is the output's, too, where the file has no other
 
 
 class _Override(ctypes.Structure):
@@ -65,11 +65,12 @@ class Model:
             likely_ends=(eom,) if isinstance(eom, int) else (),
         )
         self.layers: int = api.llama_model_n_layer(pointer)
-        self.counted_layers = header.integer("{arch}.block_count") - _missing_heads(header)  # in `gpu_layers`
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
         self.cards = tuple(card.name for card in cards)  # devices other than the CPU that hold a part of it
-        self._devices = _in_words(cards, options, header)
+        self.layers_at_home = _layers_at_home(cards, options, header)
+        words = tuple(f"{card.description} ({card.name})" for card in cards)
+        self._devices = (*words, CPU) if self.layers_at_home else words
         self._pointer: int | None = pointer
         self._dependents: list[weakref.WeakMethod[Callable[[], None]]] = []
 
@@ -95,6 +96,8 @@ class Model:
         native()
         cards = _cards(options)
         _check_devices(options, cards)
+        names = [card.name for card in cards]
+        check_overrides(header, options.overrides, options.experts_at_home, names)
         if allocate:
             _check_room(options, header, cards)
         pointer = _load(options, header, on_progress, allocate=allocate, mtp=head)
@@ -105,7 +108,12 @@ class Model:
         """Return a view of these weights with other options: closing one closes both."""
         here, other = self.options, copy(self)
         other.options = replace(
-            options, gpu_layers=here.gpu_layers, devices=here.devices, output_at_home=here.output_at_home
+            options,
+            gpu_layers=here.gpu_layers,
+            devices=here.devices,
+            output_at_home=here.output_at_home,
+            experts_at_home=here.experts_at_home,
+            overrides=here.overrides,
         )
         other.header = header
         return other
@@ -229,12 +237,11 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
         shares = (ctypes.c_float * limit)(*options.tensor_split)
         keep.append(shares)
         parameters.tensor_split = shares
-    if options.output_at_home:
-        processor = backends.function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
-        keep.append(
-            kept := (_Override * 2)(_Override(_OUTPUT, processor))
-        )  # the last, without a pattern, ends them
-        parameters.tensor_buft_overrides = ctypes.cast(kept, ctypes.c_void_p)
+    if overrides := all_overrides(options):
+        entries = [(each.pattern.encode(), backends.buffer_type(each.device)) for each in overrides]
+        end = _Override()
+        keep.append(array := (_Override * (len(entries) + 1))(*(_Override(*entry) for entry in entries), end))
+        parameters.tensor_buft_overrides = ctypes.cast(array, ctypes.c_void_p)
     return parameters, keep
 
 
@@ -268,16 +275,27 @@ def _check_devices(options: ModelOptions, devices: Sequence[BackendDevice]) -> N
         raise UserError(f"there is no device number {options.main_gpu} among {cards}", "counting starts at 0")
 
 
-def _in_words(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> tuple[str, ...]:
+def _layers_at_home(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> bool:
+    """Return whether the CPU computes layers of a model, or the experts of some."""
     layers = header.integer("{arch}.block_count") - _missing_heads(header)
-    partly = not cards or (options.gpu_layers is not None and options.gpu_layers <= layers)
-    words = tuple(f"{card.description} ({card.name})" for card in cards)
-    return (*words, "CPU") if partly else words
+    if not cards or (options.gpu_layers is not None and options.gpu_layers <= layers):
+        return True
+    moved = all_overrides(replace(options, output_at_home=False))
+    return any(
+        device_of(tensor.name, moved) == CPU for tensor in header.tensors if tensor.name.startswith("blk.")
+    )
 
 
 def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDevice]) -> None:
     """Refuse weights that plainly fit nowhere; the system would rather kill the process than say no."""
     free = free_memory()
+    moved = all_overrides(options)
+    here = sum(tensor.bytes for tensor in header.tensors if device_of(tensor.name, moved) == CPU)
+    if here > free:
+        raise UserError(
+            f"the weights of {options.path} in RAM need {here / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            "put more on the GPU, choose a smaller model or quantization, or close other programs",
+        )
     on_cards = sum(card.memory_free for card in cards)
     needed = header.weight_bytes
     if needed > free + on_cards:

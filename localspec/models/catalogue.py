@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from localspec.models.names import Reference, looks_like_reference
-from localspec.models.shape import LayerShape, ModelShape
+from localspec.models.shape import ExpertWeights, LayerShape, ModelShape
 from localspec.storage.toml_file import TomlTable, read_table
 from localspec.values import Line, Range
 
@@ -174,7 +174,11 @@ def approximate_shape(model: CatalogueModel) -> ModelShape:
     outside = model.vocabulary * model.width * (1 if model.tied else 2)
     used = max(0, model.active - outside) / max(1, model.parameters - outside)
     cached = model.kv_heads * model.head_size
-    full = LayerShape(each, round(each * min(1.0, used)), cached, cached)
+    read = round(each * min(1.0, used))
+    queries = model.heads * model.head_size
+    attention = round(2 * model.width * (queries + cached) * width)
+    experts = (ExpertWeights("ffn_exps", each - attention),) if attention < read < each else ()
+    full = LayerShape(each, read, cached, cached, experts=experts)
     other = replace(full, window=model.window)
     if model.state:
         other = replace(full, key_values=0, value_values=0, state_bytes=model.state)

@@ -10,7 +10,7 @@ from typing import Protocol
 from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
-from localspec.models.pair_request import PairRequest
+from localspec.models.pair_request import ModelRequest, PairRequest
 from localspec.types.request import Mode
 
 _DRAFT_FLAGS = {
@@ -19,6 +19,8 @@ _DRAFT_FLAGS = {
     "devices": "-devd",
     "kv_type_k": "-ctkd",
     "kv_type_v": "-ctvd",
+    "experts_at_home": "-ncmoed",
+    "overrides": "-otd",
 }
 
 
@@ -153,7 +155,7 @@ def _check_draft(request: PairRequest, *, has_draft: bool) -> None:
     if request.mode in ("sd", "ssd"):
         raise _no_draft(request.mode)
     for name, flag in _DRAFT_FLAGS.items():
-        if getattr(request.draft, name) is not None:
+        if getattr(request.draft, name) != getattr(ModelRequest(), name):
             raise UserError(f"{flag} needs a draft model", "add -md FILE")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from localspec.models.names import Reference
-from localspec.types.models import KvType, SplitMode
+from localspec.types.models import KvType, SplitMode, TensorOverride
 from localspec.types.request import Mode
 
 DraftKind = Literal["draft-simple", "draft-mtp", "draft-eagle3"]
@@ -30,7 +30,7 @@ class ModelRequest:
     """The request for one model; None leaves a field to the plan.
 
     `name` is a path, a name that `localspec models` lists, or a model on the Hub. `threads` 0: all cores.
-    The other fields are those of `ModelOptions`.
+    `experts_at_home` "all": of every layer. The other fields are those of `ModelOptions`.
     """
 
     name: str | Reference | None = None
@@ -39,6 +39,8 @@ class ModelRequest:
     threads: int | None = None
     kv_type_k: KvType | None = None
     kv_type_v: KvType | None = None
+    experts_at_home: int | Literal["all"] | None = None
+    overrides: tuple[TensorOverride, ...] = ()
 
     @property
     def kv_types(self) -> tuple[KvType, KvType]:

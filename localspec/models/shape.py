@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,9 +22,29 @@ from localspec.gguf import (
     read_model,
     total,
 )
+from localspec.llama.overrides import EXPERTS, device_of
 from localspec.models.heads import head_part, kind_of_draft
 from localspec.models.recommended import recommended
+from localspec.types.models import TensorOverride
 from localspec.types.request import Recommendation
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """The weights of all experts of a layer under one name, `ffn_up_exps`; biases and scales go with them."""
+
+    name: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovedWeights:
+    """Weights of a layer that are on another device (`-ot`); without a layer, those after the last one."""
+
+    device: str
+    layer: int | None
+    bytes: int
+    read_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +57,22 @@ class LayerShape:
     value_values: int
     window: int | None = None  # tokens that the cache keeps at most
     state_bytes: int = 0  # of a recurrent layer
+    experts: tuple[ExpertWeights, ...] = ()  # the largest first
+
+    @property
+    def expert_bytes(self) -> int:
+        """Return the bytes of all experts."""
+        return sum(expert.bytes for expert in self.experts)
+
+    @property
+    def dense_bytes(self) -> int:
+        """Return the bytes of the weights that every token reads."""
+        return self.weight_bytes - self.expert_bytes
+
+    @property
+    def expert_share(self) -> float:
+        """Return the share of its experts that one token reads."""
+        return (self.read_bytes - self.dense_bytes) / self.expert_bytes if self.experts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +101,18 @@ class ModelShape:
     recommended: Recommendation = field(default_factory=Recommendation)
     is_head: bool = False  # it drafts from the hidden states of its target, on the same device
     prediction_layers: int = 0  # in the file after the others: llama.cpp counts them in `-ngl`
+    moved: tuple[MovedWeights, ...] = ()  # which are not in the sizes above
 
     @property
     def weight_bytes(self) -> int:
         """Return the bytes of all weights."""
-        return self.input_bytes + self.output_bytes + sum(layer.weight_bytes for layer in self.layers)
+        outside = self.input_bytes + self.output_bytes + sum(moved.bytes for moved in self.moved)
+        return outside + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def expert_bytes(self) -> int:
+        """Return the bytes of all experts of its layers."""
+        return sum(layer.expert_bytes for layer in self.layers)
 
     @property
     def state_bytes(self) -> int:
@@ -147,18 +190,18 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
         # some recurrent layers also have attention
         has_attention = any(name.startswith("attn_k" if is_recurrent else "attn_") for name in parts)
         is_cached = has_attention and number < caches
-        read = sum(
-            tensor.bytes * used // experts if "_exps" in name and experts else tensor.bytes
-            for name, tensor in parts.items()
-        )
+        weights = sum(tensor.bytes for tensor in parts.values())
+        of_experts = _experts(parts)
+        whole = sum(each.bytes for each in of_experts)
         layers.append(
             LayerShape(
-                weight_bytes=sum(tensor.bytes for tensor in parts.values()),
-                read_bytes=read,
+                weight_bytes=weights,
+                read_bytes=weights - whole + _used(whole, used, experts),
                 key_values=key if is_cached else 0,
                 value_values=value if is_cached else 0,
                 window=window,
                 state_bytes=_state_bytes(header) if is_recurrent else 0,
+                experts=of_experts,
             )
         )
     if any(
@@ -167,6 +210,20 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     ):
         raise header.broken("a size of its attention is less than 0")
     return tuple(layers)
+
+
+def _experts(parts: Mapping[str, Tensor]) -> tuple[ExpertWeights, ...]:
+    """Return the weights of experts among a layer's tensors, the largest first."""
+    sizes = Counter[str]()
+    for name, tensor in parts.items():
+        if found := EXPERTS.match(name):
+            sizes[found[1]] += tensor.bytes
+    return tuple(ExpertWeights(name, size) for name, size in sizes.most_common())
+
+
+def _used(size: int, used: int, experts: int) -> int:
+    """Return the bytes of the experts that one token uses."""
+    return size * used // experts if experts else size
 
 
 def _by_layer(tensors: Sequence[Tensor]) -> tuple[dict[int, dict[str, Tensor]], dict[str, Tensor]]:
@@ -238,14 +295,52 @@ def _state_bytes(header: Header) -> int:
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 
 
-def read_shape(path: Path) -> ModelShape:
-    """Read a model's shape from its file; of a split model, name the first."""
-    return _shape(read_model(path))
+def read_shape(path: Path, overrides: Sequence[TensorOverride] = ()) -> ModelShape:
+    """Read a model's shape from its file; of a split model, name the first.
+
+    Weights that `overrides` put on another device are apart.
+    """
+    header = read_model(path)
+    shape = _shape(header)
+    used, count = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    for tensor in header.tensors if overrides else ():
+        if device := device_of(tensor.name, overrides):
+            shape = _moved(shape, tensor, device, lambda size: _used(size, used, count))
+    return shape
 
 
-def read_draft_shape(target: Path, draft: Path) -> ModelShape:
+def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int], int]) -> ModelShape:
+    """Return a shape with a tensor elsewhere; `used` counts the bytes of experts that a token reads."""
+    block = _BLOCK.fullmatch(tensor.name)
+    if block is None:
+        moved = MovedWeights(device, None, tensor.bytes, 0 if tensor.name == _TABLE else tensor.bytes)
+        shape = replace(shape, moved=(*shape.moved, moved))
+        if tensor.name == _TABLE:
+            return replace(shape, input_bytes=0)
+        return replace(shape, output_bytes=shape.output_bytes - tensor.bytes)
+    number = int(block[1])
+    if number >= len(shape.layers):  # of a head, which is another shape
+        return shape
+    layer, experts = shape.layers[number], EXPERTS.match(block[2])
+    read = used(tensor.bytes) if experts else tensor.bytes
+    left = tuple(
+        replace(each, bytes=each.bytes - tensor.bytes) if experts and each.name == experts[1] else each
+        for each in layer.experts
+    )
+    without = replace(
+        layer,
+        weight_bytes=layer.weight_bytes - tensor.bytes,
+        read_bytes=layer.read_bytes - read,
+        experts=tuple(each for each in left if each.bytes),
+    )
+    layers = (*shape.layers[:number], without, *shape.layers[number + 1 :])
+    moved = MovedWeights(device, number, tensor.bytes, read)
+    return replace(shape, layers=layers, moved=(*shape.moved, moved))
+
+
+def read_draft_shape(target: Path, draft: Path, overrides: Sequence[TensorOverride] = ()) -> ModelShape:
     """Read the shape of a drafter: for a head, its own tensors and those that it reads."""
-    kind, shape = kind_of_draft(target, draft), read_shape(draft)
+    kind, shape = kind_of_draft(target, draft), read_shape(draft, overrides)
     if kind is None:
         return shape
     header = read_model(draft)
@@ -263,7 +358,12 @@ def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShap
     part, groups = head_part(header), _most(header, "{arch}.attention.head_count_kv")
     width = shape.width // max(1, shape.heads)
     keys, values = (header.integer(f"{{arch}}.attention.{kind}_length", width) for kind in ("key", "value"))
-    layer = LayerShape(part.weight_bytes, part.weight_bytes, groups * keys, groups * values)
+    block = next(iter(_by_layer(part.tensors)[0].values()))
+    experts = _experts(block)
+    whole = sum(each.bytes for each in experts)
+    used, count = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
+    read = part.weight_bytes - whole + _used(whole, used, count)
+    layer = LayerShape(part.weight_bytes, read, groups * keys, groups * values, experts=experts)
     return replace(
         shape,
         parameters=part.parameters if is_own else shape.parameters,

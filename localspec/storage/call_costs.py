@@ -79,6 +79,8 @@ def _side(options: ModelOptions | None, *, keeps_costs: bool) -> str:
         "keeps_costs": keeps_costs,
         "chat_template": None,
     }
+    if options.experts_at_home or options.overrides:  # later than the others
+        values |= {"experts_at_home": options.experts_at_home, "overrides": options.overrides}
     return f"ModelOptions({', '.join(f'{name}={value}' for name, value in values.items())})"
 
 

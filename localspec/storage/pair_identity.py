@@ -112,7 +112,9 @@ def _split(options: ModelOptions) -> str:
     ways = "" if options.split_mode == "layer" else f", split by {options.split_mode}"
     shares = ":".join(f"{share:g}" for share in options.tensor_split)
     home = ", output at home" if options.output_at_home else ""
-    return ways + (f", {shares}" if shares else "") + home
+    experts = f", experts of {options.experts_at_home} layers in RAM" if options.experts_at_home else ""
+    moved = "".join(f", {override.pattern} on {override.device}" for override in options.overrides)
+    return ways + (f", {shares}" if shares else "") + home + experts + moved
 
 
 def _context_class(context: int) -> int:

@@ -64,6 +64,14 @@ class ModelInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorOverride:
+    """Weights whose name matches a regular expression are on a device, wherever their layer is."""
+
+    pattern: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """The options that open a GGUF file.
 
@@ -71,6 +79,8 @@ class ModelOptions:
     GPU. `devices` names ggml devices ("CUDA0"); an empty tuple is the CPU alone, None lets
     llama.cpp choose. `output_at_home` keeps the output layer on this machine's CPU: another
     machine then sends rows as wide as the model, not as its vocabulary.
+    `experts_at_home` is the number of first layers whose experts stay in RAM although their layers are on
+    GPUs; `overrides` move other weights.
     `swa_full` makes layers with a window cache all tokens, as a draft model's do in any case.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
@@ -83,6 +93,8 @@ class ModelOptions:
     split_mode: SplitMode = "layer"
     main_gpu: int = 0
     output_at_home: bool = False
+    experts_at_home: int = 0
+    overrides: tuple[TensorOverride, ...] = ()
     kv_type_k: KvType = "f16"
     kv_type_v: KvType = "f16"
     flash_attention: bool | None = None

@@ -15,6 +15,7 @@ from localspec.errors import UserError
 from localspec.models.names import Reference
 from localspec.models.pair_request import ModelChoice, ModelRequest, PairRequest
 from localspec.storage.paths import config_dir
+from localspec.types.models import TensorOverride
 
 FLAGS = {
     "-m": "large.gguf",
@@ -38,14 +39,27 @@ FLAGS = {
     "-mg": "1",
     "-dev": "CUDA0,CUDA1",
     "-devd": "none",
+    "-ncmoe": "3",
+    "-ot": "exps=CPU,output=CUDA0",
+    "-ncmoed": "1",
+    "-otd": "norm=CPU",
     "--reserve": "0=1GiB,cpu=2GiB",
     "--spec-type": "draft-mtp",
     "--draft-length": "7",
     "--fan-out": "32",
 }
 UNUSUAL = PairRequest(
-    target=ModelRequest("large.gguf", ("CUDA0", "CUDA1"), 20, 5, "q8_0", "q5_0"),
-    draft=ModelRequest("small.gguf", (), 9, 3, "bf16", "q4_0"),
+    target=ModelRequest(
+        "large.gguf",
+        ("CUDA0", "CUDA1"),
+        20,
+        5,
+        "q8_0",
+        "q5_0",
+        3,
+        (TensorOverride("exps", "CPU"), TensorOverride("output", "CUDA0")),
+    ),
+    draft=ModelRequest("small.gguf", (), 9, 3, "bf16", "q4_0", 1, (TensorOverride("norm", "CPU"),)),
     file="file.gguf",
     draft_kind="draft-mtp",
     chat_template=Path("own.jinja"),
@@ -80,7 +94,7 @@ def test_no_field_of_the_request_was_left_out() -> None:
     same = {each.name for each in fields(usual) if getattr(usual, each.name) == getattr(UNUSUAL, each.name)}
     assert same == {"own_head"}  # which no flag says
     for side in (UNUSUAL.target, UNUSUAL.draft):
-        assert all(getattr(side, each.name) is not None for each in fields(side))
+        assert all(getattr(side, each.name) != each.default for each in fields(side))
 
 
 @pytest.mark.parametrize("parser", [run.parser, plan.parser, tune.parser, bench_parser])

@@ -37,7 +37,7 @@ PAIR = ("-m", "large.gguf", "-md", "small.gguf")
 def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
     """Stand in for this machine and for the headers of two files."""
 
-    def read_shape(path: Path) -> ModelShape:
+    def read_shape(path: Path, _overrides: object = ()) -> ModelShape:
         return LARGE if path.name == "large.gguf" else SMALL
 
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.needs import CacheTypes
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
-from localspec.models.shape import LayerShape, ModelShape
+from localspec.models.shape import ExpertWeights, LayerShape, ModelShape
 from localspec.types.request import Mode
 
 GIB = 2**30
@@ -94,10 +94,15 @@ def model(
 
 
 def mixture(gib: float, layers: int, share: float) -> ModelShape:
-    """Return a mixture of experts of which one token reads a share."""
+    """Return a mixture of experts of which one token reads a share, in three tensors for each layer."""
     shape = model(gib, layers)
-    part = tuple(replace(layer, read_bytes=int(share * layer.weight_bytes)) for layer in shape.layers)
-    return replace(shape, layers=part)
+
+    def sparse(layer: LayerShape) -> LayerShape:
+        names = ("ffn_down_exps", "ffn_gate_exps", "ffn_up_exps")
+        experts = tuple(ExpertWeights(name, layer.weight_bytes // 3) for name in names)
+        return replace(layer, read_bytes=int(share * layer.weight_bytes), experts=experts)
+
+    return replace(shape, layers=tuple(map(sparse, shape.layers)))
 
 
 def recurrent(gib: float, layers: int) -> ModelShape:

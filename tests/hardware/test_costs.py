@@ -11,7 +11,7 @@ from localspec.decoding.speed_model import PredictedSpeed, plain_speed, predict,
 from localspec.hardware.bandwidth import Rates
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import LayerSplit
-from localspec.hardware.placement.candidates import Pass, Passes, ahead_speed
+from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, cpu, machine, mixture, model
 

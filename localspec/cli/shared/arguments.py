@@ -18,7 +18,7 @@ from localspec.models.pair_request import USUAL_BATCH, USUAL_FAN_OUT, ModelReque
 from localspec.safe_text import safe_line
 from localspec.storage.config import MAX_CONTEXT, MIN_CONTEXT
 from localspec.storage.paths import expanded
-from localspec.types.models import KvType, SplitMode
+from localspec.types.models import KvType, SplitMode, TensorOverride
 from localspec.types.request import (
     SEEDS,
     Acceptance,
@@ -99,6 +99,19 @@ def tensor_split(text: str) -> tuple[float, ...]:
             f"`{text}` is not a list of shares such as `3,1`, at least one above 0"
         )
     return shares
+
+
+def tensor_overrides(text: str) -> tuple[TensorOverride, ...]:
+    """Read overrides such as `exps=CPU,output=CUDA0`: patterns of tensor names, and their devices."""
+    found = []
+    for part in text.split(","):
+        pattern, equals, device = (word.strip() for word in part.rpartition("="))
+        if not (equals and pattern and device):
+            raise argparse.ArgumentTypeError(
+                rf"`{part}` is not a pattern and a device such as `blk\.[0-9]\.ffn_.*_exps=CPU`"
+            )
+        found.append(TensorOverride(pattern, device))
+    return tuple(found)
 
 
 def device_names(text: str) -> tuple[str, ...]:
@@ -257,6 +270,8 @@ def pair_request(args: argparse.Namespace) -> PairRequest:
             threads=args.threads,
             kv_type_k=args.kv_type_k,
             kv_type_v=args.kv_type_v,
+            experts_at_home=args.experts_at_home,
+            overrides=tuple(args.overrides),
         ),
         draft=ModelRequest(
             name=args.model_draft,
@@ -265,6 +280,8 @@ def pair_request(args: argparse.Namespace) -> PairRequest:
             threads=args.draft_threads,
             kv_type_k=args.draft_kv_type_k,
             kv_type_v=args.draft_kv_type_v,
+            experts_at_home=args.draft_experts_at_home,
+            overrides=tuple(args.draft_overrides),
         ),
         file=args.hf_file,
         draft_kind=getattr(args, "spec_type", None),
@@ -321,6 +338,23 @@ def _add_device_flags(parser: Parser) -> None:
     devices("-dev", "--device", dest="devices", help="devices of the target, or none")
     about = "devices of the draft model"
     devices("-devd", "--device-draft", "--spec-draft-device", dest="draft_devices", help=about)
+    _add_expert_flags(add)
+
+
+def _add_expert_flags(add: Callable[..., argparse.Action]) -> None:
+    target, draft = "experts_at_home", "draft_experts_at_home"
+    number = partial(add, type=whole(0, 1024), metavar="N")
+    number("-ncmoe", "--n-cpu-moe", dest=target, help="keep the experts of the first N layers in RAM")
+    everything = partial(add, action="store_const", const="all")
+    everything("-cmoe", "--cpu-moe", dest=target, help="keep all experts in RAM")
+    same = "the same for the draft model"
+    number("-ncmoed", "--n-cpu-moe-draft", "--spec-draft-n-cpu-moe", dest=draft, help=same)
+    everything("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe", dest=draft, help=same)
+    overrides = partial(add, type=tensor_overrides, default=[], action="extend", metavar="PATTERN=DEVICE,...")
+    about = "put weights on another device than their layer, such as 'ffn_.*_exps=CPU'; repeatable"
+    overrides("-ot", "--override-tensor", dest="overrides", help=about)
+    aliases = ("--override-tensor-draft", "--spec-draft-override-tensor")
+    overrides("-otd", *aliases, dest="draft_overrides", help=same)
 
 
 def add_sampling_flags(parser: Parser) -> None:

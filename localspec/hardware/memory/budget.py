@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DeviceInfo, Machine
-from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, estimate
+from localspec.hardware.memory.needs import (
+    DeviceNeed,
+    LayerSplit,
+    MemoryRequest,
+    cache_bytes,
+    estimate,
+)
 from localspec.models.shape import ModelShape
 from localspec.units import memory
 
@@ -109,38 +115,56 @@ class LayerSizes:
         on_card = next(found for found in estimate(shape, whole) if found.device == card)
         self.compute = on_card.compute
         self.output = max(0, on_card.weights - sum(layer.weight_bytes for layer in layers))
-        kept = [
-            (layer.key_values + layer.value_values) * whole.context * 2 + layer.state_bytes
-            for layer in layers
-        ]
-        per_kept = on_card.cache / max(1, sum(kept))
-        self._up_to = list(
-            accumulate(
-                (layer.weight_bytes + per_kept * size for layer, size in zip(layers, kept, strict=True)),
-                initial=0.0,
-            )
-        )
+        dense = (layer.dense_bytes + cache_bytes(shape, whole, layer) for layer in layers)
+        self._dense_up_to = list(accumulate(dense, initial=0))
+        self._experts_up_to = list(accumulate((layer.expert_bytes for layer in layers), initial=0))
 
     def fill(
-        self, devices: Sequence[str], left: dict[str, int], most: int, *, at_home: bool = False
+        self,
+        devices: Sequence[str],
+        left: Mapping[str, int],
+        most: int,
+        *,
+        at_home: bool = False,
+        experts_at_home: int = 0,
     ) -> LayerSplit:
         """Give the last device as many of the last layers as fit, then the one before it, `most` in all.
 
-        It also gets the output layer, unless that stays on this machine.
+        It also gets the output layer, unless that stays on this machine, where the experts of the first
+        `experts_at_home` layers stay as well.
         """
-        end = len(self._up_to) - 1
+        end = len(self._dense_up_to) - 1
         lowest = end - most
         counts: dict[str, int] = {}
         for device in reversed(devices):
             free = left[device] - self.compute - (0 if counts or at_home else self.output)
             start = end
-            while start > lowest and self._up_to[end] - self._up_to[start - 1] <= free:
+            while start > lowest and self._size(start - 1, end, experts_at_home) <= free:
                 start -= 1
             if start < end:
                 counts[device] = end - start
             end = start
         order = tuple(reversed(counts))
-        return LayerSplit(order, tuple(counts[name] for name in order), at_home and bool(order))
+        layers = tuple(counts[name] for name in order)
+        return LayerSplit(order, layers, at_home and bool(order), experts_at_home if order else 0)
+
+    def fill_experts(
+        self, devices: Sequence[str], left: Mapping[str, int], most: int, *, at_home: bool = False
+    ) -> LayerSplit:
+        """Put the dense weights and caches of `most` layers on GPUs, then experts of the last layers."""
+        count = len(self._dense_up_to) - 1
+
+        def fits(experts_at_home: int) -> bool:
+            split = self.fill(devices, left, most, at_home=at_home, experts_at_home=experts_at_home)
+            return split.on_cards == most
+
+        fewest = bisect_left(range(count), True, key=fits)
+        return self.fill(devices, left, most, at_home=at_home, experts_at_home=fewest)
+
+    def _size(self, start: int, end: int, experts_at_home: int) -> int:
+        first = min(max(start, experts_at_home), end)
+        dense = self._dense_up_to[end] - self._dense_up_to[start]
+        return dense + self._experts_up_to[end] - self._experts_up_to[first]
 
 
 def check_fit(
@@ -233,7 +257,7 @@ def _one_less(models: Models, budget: MemoryBudget) -> Models:
     left = budget.left(need for shape, asked in models for need in estimate(shape, asked))
     layers = Counter(dict(zip(request.split.devices, request.split.layers, strict=True)))
     layers[min(+layers, key=left.__getitem__)] -= 1
-    split = LayerSplit(tuple(+layers), tuple((+layers).values()))
+    split = replace(request.split, devices=tuple(+layers), layers=tuple((+layers).values()))
     return (target, replace(request, split=split)), *rest
 
 

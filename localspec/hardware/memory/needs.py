@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import EngineDied, EngineError
 from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
-from localspec.models.shape import LayerShape, ModelShape, read_shape
+from localspec.models.shape import ExpertWeights, LayerShape, ModelShape, read_shape
 from localspec.types.models import KvType, ModelOptions
 
 if TYPE_CHECKING:
@@ -66,11 +66,15 @@ class LayerSplit:
 
     The output layer is on the last device, or on the CPU if `output_at_home`;
     without devices everything is on the CPU.
+    Of the model's first `experts_at_home` layers the experts are on the CPU, wherever the layers are; of the
+    layer after them, the largest `parts_at_home` weights of experts.
     """
 
     devices: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
     output_at_home: bool = False
+    experts_at_home: int = 0
+    parts_at_home: int = 0
 
     @property
     def output(self) -> str:
@@ -118,25 +122,41 @@ class MemoryRequest:
 
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
     """Return the memory of a model on each of its devices, the CPU last."""
-    cached = partial(_cache_bytes, shape, request)
-    assignments = _assignments(shape, request)
+    cached = partial(cache_bytes, shape, request)
+    split, assignments = request.split, _assignments(shape, request.split)
+    kept = [expert for _, experts in experts_at_home(shape, split) for expert in experts]
     needs = []
     for device, layers in assignments.items():
-        has_output, on_processor = device == request.split.output, device == PROCESSOR
+        has_output, on_processor = device == split.output, device == PROCESSOR
         weights = sum(layer.weight_bytes for layer in layers)
+        weights += sum(moved.bytes for moved in shape.moved if moved.device == device)
         if has_output:
             weights += shape.output_bytes
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
+            weights += sum(expert.bytes for expert in kept)
         cache = sum(map(cached, layers)) + on_processor * checkpoint_bytes(shape, request)
         compute = _compute(shape, request, device, layers)
-        if device in request.split.devices[:1]:  # which reads prompts for the CPU: a matrix, a cache
-            lent = (layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR])
-            compute += max(lent, default=0)
+        if device in split.devices[:1]:  # which reads prompts for the CPU: a matrix, a cache
+            lent = [layer.weight_bytes // 3 + cached(layer) for layer in assignments[PROCESSOR]]
+            compute += max((*lent, *(expert.bytes for expert in kept)), default=0)
         if on_processor:  # it also holds the logits of all others
             compute += logits_bytes(shape.vocabulary, request.sequences)
         needs.append(DeviceNeed(device, weights, cache, compute))
     return tuple(needs)
+
+
+def experts_at_home(shape: ModelShape, split: LayerSplit) -> list[tuple[int, tuple[ExpertWeights, ...]]]:
+    """Return the layers on GPUs whose experts are on the CPU, with those experts."""
+    first = len(shape.layers) - split.on_cards
+    last = min(len(shape.layers), split.experts_at_home + 1)
+    found = []
+    for number in range(first, last):
+        experts = shape.layers[number].experts
+        kept = experts if number < split.experts_at_home else experts[: split.parts_at_home]
+        if kept:
+            found.append((number, kept))
+    return found
 
 
 def cells(request: MemoryRequest, window: int | None = None) -> int:
@@ -165,20 +185,25 @@ def logits_bytes(vocabulary: int, sequences: int) -> int:
     return max(ROWS, sequences) * vocabulary * _FLOAT
 
 
-def _assignments(shape: ModelShape, request: MemoryRequest) -> dict[str, tuple[LayerShape, ...]]:
-    """Return the layers on each device: the last ones on the GPUs, in order."""
-    split = request.split
-    at = max(0, len(shape.layers) - split.on_cards)
-    first = shape.layers[:at]
+def _assignments(shape: ModelShape, split: LayerSplit) -> dict[str, tuple[LayerShape, ...]]:
+    """Return the layers on each device: the last ones on the GPUs, in order, without experts at home."""
+    layers = list(shape.layers)
+    for number, experts in experts_at_home(shape, split):
+        layer = layers[number]
+        without = layer.weight_bytes - sum(expert.bytes for expert in experts)
+        layers[number] = replace(layer, weight_bytes=without, experts=layer.experts[len(experts) :])
+    at = max(0, len(layers) - split.on_cards)
+    first = tuple(layers[:at])
     assignments: dict[str, tuple[LayerShape, ...]] = {}
     for device, count in zip(split.devices, split.layers, strict=True):
-        assignments[device] = shape.layers[at : at + count]
+        assignments[device] = tuple(layers[at : at + count])
         at += count
     assignments[PROCESSOR] = first
     return assignments
 
 
-def _cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
+def cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
+    """Return the bytes of the cache and of the recurrent states of a layer."""
     window = None if shape.state_bytes else layer.window  # a hybrid's windows keep all tokens
     snapshots, spare = kept_states(shape.architecture, request.sequences)
     states = (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
@@ -303,9 +328,7 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
 
 def uses_processor(model: Model) -> bool:
     """Return whether the CPU computes at least a part of a model."""
-    layers = model.options.gpu_layers  # the output layer counts as one
-    partly = layers is not None and layers <= model.counted_layers
-    return not model.cards or partly or model.options.output_at_home
+    return model.layers_at_home or model.options.output_at_home
 
 
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:

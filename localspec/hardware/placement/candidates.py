@@ -1,26 +1,15 @@
-"""Candidate placements: devices, memory and expected speed.
-
-A pass reads weights at the rate of their memory. The figures below are assumptions, which measured costs
-replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
-"""
+"""Candidate placements: devices, memory and expected speed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from itertools import accumulate, pairwise
-from math import inf
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import chain
+from math import ceil
 
-from localspec.decoding.speed_model import (
-    BRANCHES,
-    PredictedSpeed,
-    plain_speed,
-    ranked,
-    sd_speed,
-    shared_cores,
-    ssd_speed,
-)
+from localspec.decoding.speed_model import PredictedSpeed, plain_speed, ranked, sd_speed, shared_cores
 from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR, Rates
 from localspec.hardware.device_info import Machine
@@ -36,8 +25,10 @@ from localspec.hardware.memory.needs import (
     context_size,
     draft_flash_attention,
     estimate,
+    experts_at_home,
 )
-from localspec.models.pair_request import PairRequest
+from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
+from localspec.models.pair_request import USUAL_MICRO_BATCH, ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types.request import Mode
 
@@ -46,7 +37,8 @@ from localspec.types.request import Mode
 class DeviceAssignment:
     """The placement of one model: `layers` on each of `devices` in order, the rest on the CPU.
 
-    Without devices, all layers are on the CPU. Field names are those of `ModelOptions` where it has them.
+    Without devices, all layers are on the CPU. Of the layer after those with all `experts_at_home`, the CPU
+    has `parts_at_home`, names of weights. Other names are those of `ModelOptions` where it has them.
     """
 
     devices: tuple[str, ...]
@@ -56,6 +48,8 @@ class DeviceAssignment:
     needs: tuple[DeviceNeed, ...]
     output_at_home: bool = False
     prediction_layers: int = 0  # which llama.cpp counts after the last layer
+    experts_at_home: int = 0
+    parts_at_home: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The placement of both models; `reasons` are shown to the user word for word."""
+    """The placement of both models; `reasons` are shown to the user word for word.
+
+    `mmap` False reads weights into memory that GPUs can copy from directly.
+    """
 
     target: DeviceAssignment
     draft: DeviceAssignment | None
@@ -77,19 +74,16 @@ class Placement:
     tokens_per_s: float | None  # expected from rates and sizes
     reasons: tuple[str, ...]
     rejected: tuple[Alternative, ...] = ()
+    micro_batch: int = USUAL_MICRO_BATCH
+    draft_cache: CacheTypes = field(default_factory=CacheTypes)
+    mmap: bool = True
 
 
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
 MIN_CONTEXT = 512
 WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 4
-CARD_LAYER_S = 4e-5  # to start a layer's kernels
-CORE_LAYER_S = 2e-5  # for the cores to wait for each other
-CARD_FURTHER = 0.02  # of a pass, for each further token in it
-FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmetic is soon the limit
-CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
-CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
-ACTIVATION, LOGIT = 4, 4  # bytes
+TURN_READ, TURN_WRITTEN = 2000, 400  # tokens of a turn by which placements are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,10 +250,13 @@ class PlacementSearch:
         if asked == 0 or (given is not None and not names):
             return [LayerSplit()]
         most = layers if asked is None else min(layers, max(0, asked - shape.prediction_layers - 1))
-        sizes = self._sizes(shape, context)
+        sizes, at_home = self._sizes(shape, context), _requested_experts(request.draft, shape)
         if given is not None and len(names) > 1 and sizes is not None:
-            return [sizes.fill(names, dict(self.budget.free), most)]
-        found: list[LayerSplit | None] = [LayerSplit((name,), (most,)) for name in names]
+            return [sizes.fill(names, dict(self.budget.free), most, experts_at_home=at_home or 0)]
+        choices = (0, layers) if at_home is None and shape.is_head and shape.expert_bytes else (at_home or 0,)
+        found: list[LayerSplit | None] = [
+            LayerSplit((name,), (most,), experts_at_home=choice) for name in names for choice in choices
+        ]
         if given is None and (asked is None or not names):
             found.append(LayerSplit())
             if request.mode is None:
@@ -274,23 +271,56 @@ class PlacementSearch:
         if sizes is None or not names or request.target.gpu_layers == 0:
             yield LayerSplit()
             return
-        asked = request.target.gpu_layers
+        asked, at_home = request.target.gpu_layers, _requested_experts(request.target, self.target)
         shares = (*request.tensor_split, *(0.0 for _ in names))[: len(names)]
         if any(shares):
-            yield by_shares(names, shares, every if asked is None else asked, layers, predicting)
+            split = by_shares(names, shares, every if asked is None else asked, layers, predicting)
+            yield self._with_experts(split, taken, context)
             return
         most = layers if asked is None else min(layers, max(0, asked - predicting - 1))
+        fills: list[Callable[..., LayerSplit]] = [partial(sizes.fill, experts_at_home=at_home or 0)]
+        if at_home is None and self.target.expert_bytes:
+            fills.append(sizes.fill_experts)
         for order in self._orders(names):
-            split = self._filled(sizes, order, taken, most, context)
-            if asked is None or split.on_cards == most:
-                yield split
-            if self.is_remote(order[-1]) and asked is None:  # without the output, more layers may fit
-                yield self._filled(sizes, order, taken, most, context, at_home=True)
+            for fill in fills:
+                split = self._filled(partial(fill, order, most=most), taken, context)
+                if asked is None or split.on_cards == most:
+                    yield self._with_a_part(split, taken, context) if at_home is None else split
+                if self.is_remote(order[-1]) and asked is None:  # without the output, more layers may fit
+                    yield self._filled(partial(fill, order, most=most, at_home=True), taken, context)
         left = self.budget.left(taken)
         shares = tuple(max(1.0, left[name]) for name in names)
-        yield by_shares(names, shares, most + predicting + 1, layers, predicting)
+        split = by_shares(names, shares, most + predicting + 1, layers, predicting)
+        yield self._with_experts(split, taken, context)
         if asked is None and request.target.devices is None:
             yield LayerSplit()
+
+    def _with_experts(self, split: LayerSplit, taken: Sequence[DeviceNeed], context: int) -> LayerSplit:
+        """Keep the experts of as few layers as possible on the CPU, where layers are where they are."""
+        at_home = _requested_experts(self.request.target, self.target)
+        if at_home is not None or not self.target.expert_bytes:
+            return replace(split, experts_at_home=at_home or 0)
+
+        def fits(count: int) -> bool:
+            return self._fits_cards(replace(split, experts_at_home=count), taken, context)
+
+        fewest = bisect_left(range(len(self.target.layers)), True, key=fits)
+        return self._with_a_part(replace(split, experts_at_home=fewest), taken, context)
+
+    def _with_a_part(self, split: LayerSplit, taken: Sequence[DeviceNeed], context: int) -> LayerSplit:
+        """Put some experts of the last layer without them on its GPU, if they fit."""
+        layer = split.experts_at_home - 1
+        if layer < len(self.target.layers) - split.on_cards or layer < 0:
+            return split
+        for parts in range(1, len(self.target.layers[layer].experts)):
+            more = replace(split, experts_at_home=layer, parts_at_home=parts)
+            if self._fits_cards(more, taken, context):
+                return more
+        return split
+
+    def _fits_cards(self, split: LayerSplit, taken: Sequence[DeviceNeed], context: int) -> bool:
+        short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
+        return all(shortage.device not in split.devices for shortage in short)
 
     @property
     def _cards(self) -> tuple[str, ...]:
@@ -310,7 +340,7 @@ class PlacementSearch:
                 if not self.is_remote(card):  # the last one has the output
                     count = layers.get(card, 0)
                     others = {name: number for name, number in layers.items() if name != card}
-                    yield LayerSplit((*others, card), (*others.values(), count))
+                    yield replace(split, devices=(*others, card), layers=(*others.values(), count))
 
     def is_remote(self, name: str) -> bool:
         """Return whether a device is another machine's."""
@@ -326,18 +356,11 @@ class PlacementSearch:
             yield (order[at],)
 
     def _filled(
-        self,
-        sizes: LayerSizes,
-        order: tuple[str, ...],
-        taken: Sequence[DeviceNeed],
-        most: int,
-        context: int,
-        *,
-        at_home: bool = False,
+        self, fill: Callable[[Mapping[str, int]], LayerSplit], taken: Sequence[DeviceNeed], context: int
     ) -> LayerSplit:
         """Fill GPUs, and take back what the exact need shows to be too much."""
         left = self.budget.left(taken)
-        split = sizes.fill(order, left, most, at_home=at_home)
+        split = fill(left)
         for _ in range(_CORRECTIONS):
             short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
             cards = [shortage for shortage in short if shortage.device in split.devices]
@@ -345,7 +368,7 @@ class PlacementSearch:
                 break
             for shortage in cards:
                 left[shortage.device] -= shortage.missing
-            split = sizes.fill(order, left, most, at_home=at_home)
+            split = fill(left)
         return split
 
     # --- how fast they would be
@@ -382,11 +405,33 @@ class PlacementSearch:
             speeds = (asked, *(speed for speed in speeds if speed is not asked))
         return speeds
 
+    def copies_weights(self, found: PlacementCandidate) -> bool:
+        """Return whether a GPU copies weights from RAM to read a prompt; another machine's never does."""
+        first = next(iter(found.target.devices), PROCESSOR)
+        is_apart = self.rates.link(PROCESSOR, first) is not None and not self.is_remote(first)
+        return is_apart and self.uses_processor(self.target, found.target)
+
+    def turn_s(self, found: PlacementCandidate) -> float:
+        """Return the seconds of a turn, without what all placements of a model take alike.
+
+        A GPU that reads a prompt is given the weights in RAM once for each micro-batch.
+        """
+        written = TURN_WRITTEN / found.best.tokens_per_s
+        link = self.rates.link(PROCESSOR, next(iter(found.target.devices), PROCESSOR))
+        if link is None or not self.copies_weights(found):
+            return written
+        layers = self.target.layers[: len(self.target.layers) - found.target.on_cards]
+        experts = chain.from_iterable(experts for _, experts in experts_at_home(self.target, found.target))
+        copied = sum(layer.weight_bytes for layer in layers) + sum(expert.bytes for expert in experts)
+        return written + ceil(TURN_READ / self.request.micro_batch_size) * copied / link
+
     def uses_processor(self, shape: ModelShape | None, split: LayerSplit | None) -> bool:
         """Return whether the CPU computes a part of a model, if it is open."""
         if shape is None or split is None:
             return False
-        return split.output == PROCESSOR or split.on_cards < len(shape.layers)
+        moved = any(each.device == PROCESSOR and each.read_bytes for each in shape.moved)
+        experts = bool(experts_at_home(shape, split))
+        return split.output == PROCESSOR or split.on_cards < len(shape.layers) or experts or moved
 
     def threads(self, target: LayerSplit, draft: LayerSplit | None) -> Threads:
         """Return the cores of each model; a model on GPUs needs one to feed them."""
@@ -403,6 +448,11 @@ class PlacementSearch:
         return Threads((for_target, for_draft), (for_target, for_draft))
 
 
+def _requested_experts(asked: ModelRequest, shape: ModelShape) -> int | None:
+    """Return the number of layers whose experts the user wants in RAM, None if that is left to the plan."""
+    return len(shape.layers) if asked.experts_at_home == "all" else asked.experts_at_home
+
+
 def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
     """Return the sizes to try, the wanted one first."""
     if asked:
@@ -410,124 +460,3 @@ def _contexts(target: ModelShape, asked: int) -> tuple[int, ...]:
     most = context_size(0, target.training_context or DEFAULT_CONTEXT)
     halves = (DEFAULT_CONTEXT >> number for number in range(1, DEFAULT_CONTEXT.bit_length()))
     return (most, *(size for size in halves if MIN_CONTEXT <= size < most))
-
-
-@dataclass(frozen=True, slots=True)
-class Pass:
-    """The seconds of one pass, and of the use of each GPU or memory."""
-
-    seconds: float
-    busy: dict[str, float]
-
-
-class Passes:
-    """The passes of one model on one machine, wherever its layers are."""
-
-    def __init__(self, shape: ModelShape, rates: Rates, cores: int) -> None:
-        self._shape = shape
-        self._rates = rates
-        self._cores = cores
-        self._read_up_to: dict[int, list[float]] = {}
-        self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
-
-    def take(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
-        """Return the cost of a pass over `tokens` tokens with `threads` of the CPU."""
-        layers = len(self._shape.layers)
-        busy: dict[str, float] = {}
-        start = layers - split.on_cards
-        seconds = self._on_processor(start, split.output == PROCESSOR, tokens, threads, busy)
-        for device, count in zip(split.devices, split.layers, strict=True):
-            has_output = device == split.output
-            seconds += self._on_card(device, (start, start + count), has_output, tokens, busy)
-            start += count
-        return Pass(seconds + self._crossings(split, tokens), busy)
-
-    def _on_processor(
-        self, layers: int, has_output: bool, tokens: int, threads: int, busy: dict[str, float]
-    ) -> float:
-        size = self._read(0, layers, has_output, tokens)
-        if size == 0:
-            return 0.0
-        rate, used = self._rates.processor, threads / self._cores
-        computed = None if self._is_float else self._rates.measured[PROCESSOR].weights
-        # a quarter of the cores reaches half of the memory's rate, three quarters nine tenths
-        reads = min(rate * min(1.0, 3 * used / (2 * used + 1)), used * (computed or inf))
-        if size > CACHE_PER_CORE * self._cores:
-            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + size / rate
-        further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
-        arithmetic = further * self._reused(0, layers, has_output, tokens) / (computed or rate)
-        return size / reads + arithmetic / used + layers * CORE_LAYER_S
-
-    def _on_card(
-        self, device: str, span: tuple[int, int], has_output: bool, tokens: int, busy: dict[str, float]
-    ) -> float:
-        rate, further = self._rates.of[device].read, self._rates.measured[device].further or CARD_FURTHER
-        if self._is_float:
-            further = min(further, FLOAT_FURTHER)
-        else:
-            rate = self._rates.measured[device].weights or rate
-        read_s = self._read(*span, has_output, tokens) / rate
-        further_s = further * self._reused(*span, has_output, tokens) / rate
-        seconds = read_s + further_s + (span[1] - span[0]) * CARD_LAYER_S
-        busy[device] = seconds
-        if self._rates.shares_memory(device):
-            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read_s
-        return seconds
-
-    def _crossings(self, split: LayerSplit, tokens: int) -> float:
-        """Return the seconds of the ways between devices: there a token is as wide as the model, or a row."""
-        seconds, state = 0.0, self._shape.width * ACTIVATION
-        back = state if split.output_at_home else self._shape.vocabulary * LOGIT
-        ways = list(pairwise((PROCESSOR, *split.devices, PROCESSOR)))
-        for (source, target), size in zip(ways, (*[state] * (len(ways) - 1), back), strict=True):
-            rate = self._rates.link(source, target)
-            if rate is not None:
-                seconds += self._rates.hand_over_s(source, target) + tokens * size / rate
-        return seconds
-
-    def _read(self, start: int, end: int, has_output: bool, tokens: int) -> float:
-        """Return the bytes that some layers read: tokens share weights, except experts that only one uses."""
-        known = self._read_up_to.get(tokens)
-        if known is None:
-            sizes = (
-                layer.weight_bytes * (1.0 - (1.0 - layer.read_bytes / layer.weight_bytes) ** tokens)
-                if layer.weight_bytes
-                else 0.0
-                for layer in self._shape.layers
-            )
-            known = self._read_up_to[tokens] = list(accumulate(sizes, initial=0.0))
-        return known[end] - known[start] + (self._shape.output_bytes if has_output else 0)
-
-    def _reused(self, start: int, end: int, has_output: bool, tokens: int) -> float:
-        """Return the bytes that further tokens use of weights which another token has read already.
-
-        Those of an expert that one token alone uses are read and computed with at the same time.
-        """
-        return tokens * self._read(start, end, has_output, 1) - self._read(start, end, has_output, tokens)
-
-
-def ahead_speed(
-    target: Callable[[int], Pass],
-    draft: Callable[[int], Pass],
-    *,
-    take_turns: bool,
-    acceptance: float | None = None,
-) -> PredictedSpeed:
-    """Return the speed of drafting ahead; `take_turns` if the models have too few cores to work at once.
-
-    What both models need at the same time serves one after the other: a GPU, or the way to a memory.
-    """
-    branches = draft(BRANCHES)
-
-    def overlap(length: int, verify_s: float, prepare_s: float) -> float:
-        if take_turns:
-            return verify_s + prepare_s
-        busy, busy_drafting = target(length + 1).busy, branches.busy
-        shared = [
-            CONTENTION * (busy[name] + length * busy_drafting[name]) for name in busy if name in busy_drafting
-        ]
-        return max(verify_s, *shared, 0.0)
-
-    return ssd_speed(
-        lambda tokens: target(tokens).seconds, lambda width: draft(width).seconds, acceptance, overlap
-    )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.gguf import read_header
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.storage.tuned_settings import LoadOptions
@@ -69,6 +70,8 @@ def _options(path: Path, asked: ModelRequest, request: PairRequest) -> ModelOpti
         context=request.context or 0,
         gpu_layers=asked.gpu_layers,
         devices=asked.devices,
+        experts_at_home=_experts_at_home(path, asked),
+        overrides=asked.overrides,
         kv_type_k=kv_type_k,
         kv_type_v=kv_type_v,
         flash_attention=request.flash,
@@ -78,6 +81,12 @@ def _options(path: Path, asked: ModelRequest, request: PairRequest) -> ModelOpti
         threads=asked.threads or 0,
         mmap=request.mmap,
     )
+
+
+def _experts_at_home(path: Path, asked: ModelRequest) -> int:
+    if asked.experts_at_home == "all":
+        return read_header(path).integer("{arch}.block_count")
+    return asked.experts_at_home or 0
 
 
 def _as_wide(options: ModelOptions, micro_batch: int) -> ModelOptions:

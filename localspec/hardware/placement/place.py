@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -11,23 +12,31 @@ from localspec.errors import EngineError, UserError
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, suggestions
-from localspec.hardware.memory.needs import CacheTypes, DeviceNeed, LayerSplit, MemoryRequest, Needs, exact
+from localspec.hardware.memory.needs import (
+    CacheTypes,
+    DeviceNeed,
+    LayerSplit,
+    MemoryRequest,
+    Needs,
+    exact,
+    experts_at_home,
+)
 from localspec.hardware.placement.candidates import (
-    ACTIVATION,
-    LOGIT,
     Alternative,
     DeviceAssignment,
     Placement,
     PlacementCandidate,
     PlacementSearch,
 )
-from localspec.models.pair_request import ModelRequest, PairRequest
+from localspec.hardware.placement.passes import ACTIVATION, LOGIT
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types.models import ModelOptions
 from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
 _OUTPUT = "the output layer"
+_MICRO_BATCHES = (1024, 2048)  # larger ones than usual
 _FEW = 3  # alternatives that are shown by default
 CLOSE = 0.15  # share of a device's memory; the formula's error is less than that
 
@@ -42,16 +51,57 @@ def place(
 
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
-    search = PlacementSearch(machine, (target, draft), request)
+    models = (target, draft)
+    search = PlacementSearch(machine, models, request)
     chosen = search.chosen()
     if chosen is None:
         raise _refusal(search)
+    for better in (_with_larger_batches, _with_smaller_draft_cache):
+        for other in better(search, chosen):
+            again = PlacementSearch(machine, models, other)
+            found = again.chosen()
+            if found and found.context >= chosen.context and again.turn_s(found) < search.turn_s(chosen):
+                search, chosen = again, found
+    return _placement(search, chosen)
+
+
+def _with_larger_batches(search: PlacementSearch, chosen: PlacementCandidate) -> list[PairRequest]:
+    """Return requests with which a GPU copies the weights in RAM less often to read a prompt."""
+    asked = search.request
+    if (asked.batch, asked.micro_batch) != (None, None) or not search.copies_weights(chosen):
+        return []
+    return [replace(asked, micro_batch=size) for size in _MICRO_BATCHES if size <= chosen.context]
+
+
+def _with_smaller_draft_cache(search: PlacementSearch, chosen: PlacementCandidate) -> list[PairRequest]:
+    """Return requests whose draft model leaves more of the GPUs to the target.
+
+    Its cache decides which tokens it drafts, never which are written.
+    """
+    draft = search.request.draft
+    is_free = (draft.kv_type_k, draft.kv_type_v) == (None, None) and search.request.flash is not False
+    on_card = chosen.draft is not None and chosen.draft.devices
+    if not (is_free and on_card and search.copies_weights(chosen)):
+        return []
+    return [replace(search.request, draft=replace(draft, kv_type_k="q8_0", kv_type_v="q8_0"))]
+
+
+def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement:
+    target, draft = search.target, search.draft
     for_target, for_draft = search.threads(chosen.target, chosen.draft).alone
 
     def assigned(shape: ModelShape, split: LayerSplit, threads: int, needs: Needs) -> DeviceAssignment:
-        at_home, predicting = split.output_at_home, shape.prediction_layers
+        next_experts = shape.layers[split.experts_at_home].experts if split.parts_at_home else ()
         return DeviceAssignment(
-            split.devices, split.layers, threads, chosen.context, needs, at_home, predicting
+            devices=split.devices,
+            layers=split.layers,
+            threads=threads,
+            context=chosen.context,
+            needs=needs,
+            output_at_home=split.output_at_home,
+            prediction_layers=shape.prediction_layers,
+            experts_at_home=split.experts_at_home,
+            parts_at_home=tuple(expert.name for expert in next_experts[: split.parts_at_home]),
         )
 
     return Placement(
@@ -63,6 +113,9 @@ def place(
         tokens_per_s=chosen.best.tokens_per_s,
         reasons=tuple(_reasons(chosen, search)),
         rejected=tuple(_rejected(chosen, search)),
+        micro_batch=search.request.micro_batch_size,
+        draft_cache=CacheTypes(*search.request.draft.kv_types),
+        mmap=search.request.mmap and not search.copies_weights(chosen),
     )
 
 
@@ -80,7 +133,12 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
             f"instead of {rate(chosen.best.tokens_per_s)}"
         )
         yield f"the context is {chosen.context:,} tokens: {gain}"
-    for reason in (_output_reason(chosen, search), _draft_reason(chosen, search), _shape_reason(search)):
+    for reason in (
+        _output_reason(chosen, search),
+        _batch_reason(chosen, search),
+        _draft_reason(chosen, search),
+        _shape_reason(search),
+    ):
         if reason is not None:
             yield reason
     yield _speed_reason(chosen, search)
@@ -147,20 +205,29 @@ def confirm(
         needs = exact(*options, max_fan_out=request.max_fan_out)
     except EngineError:
         return
-    sides = zip(shapes, assignments, (request.target, request.draft), strict=False)
-    models = tuple((shape, _memory(assignment, side, request)) for shape, assignment, side in sides)
+    caches = (CacheTypes(*request.target.kv_types), placement.draft_cache)
+    request = replace(request, micro_batch=placement.micro_batch)
+    sides = zip(shapes, assignments, caches, strict=False)
+    models = tuple((shape, _memory(assignment, cache, request)) for shape, assignment, cache in sides)
     check_fit(chain(*needs), machine, request.reserve, models)
 
 
-def _memory(assignment: DeviceAssignment, side: ModelRequest, request: PairRequest) -> MemoryRequest:
-    split = LayerSplit(assignment.devices, assignment.layers, assignment.output_at_home)
-    cache = CacheTypes(*side.kv_types)
+def _memory(assignment: DeviceAssignment, cache: CacheTypes, request: PairRequest) -> MemoryRequest:
+    split = LayerSplit(
+        assignment.devices,
+        assignment.layers,
+        assignment.output_at_home,
+        assignment.experts_at_home,
+        len(assignment.parts_at_home),
+    )
     batch = request.micro_batch_size
     return MemoryRequest(split, assignment.context, cache, request.flash, batch, swa_full=request.swa_full)
 
 
 def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:
     target = f"target on {_assignments(found.target, len(search.target.layers))}"
+    if experts := _experts_words(found.target, search.target):
+        target += f" with {experts}"
     if search.draft is None:
         return target
     if found.draft is None:
@@ -183,6 +250,18 @@ def _assignments(split: LayerSplit, layers: int) -> str:
     return ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
+def _experts_words(split: LayerSplit, shape: ModelShape) -> str:
+    """Return the experts of layers on GPUs that are in RAM, in words; empty without any."""
+    kept = experts_at_home(shape, split)
+    if not kept:
+        return ""
+    total = memory(sum(expert.bytes for _, experts in kept for expert in experts))
+    whole = sum(experts == shape.layers[number].experts for number, experts in kept)
+    layers = f"{whole} layer{'s' if whole != 1 else ''}" if whole else ""
+    part = "a part of " + ("the next" if whole else "one layer") if len(kept) > whole else ""
+    return f"the experts of {' and '.join(filter(None, (layers, part)))} ({total}) in RAM"
+
+
 def _lack(shortages: Sequence[Shortage]) -> str:
     return ", ".join(
         f"{short.device} has {memory(short.available)} to give and {memory(short.needed)} are needed"
@@ -196,9 +275,13 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     if not split.devices:
         why = "" if search.budget.cards else "; this build of llama.cpp finds no GPU"
         return f"the target ({total}) runs on the CPU{why}"
-    rest = layers - split.on_cards
+    rest, experts = layers - split.on_cards, _experts_words(split, search.target)
     if rest == 0 and len(split.devices) == 1:
         name = split.devices[0]
+        if experts:
+            return (
+                f"the target needs {total}: {memory(_on(needs, name))} on {_roomy(search, name)}, {experts}"
+            )
         return f"the target needs {memory(_on(needs, name))} and fits on {_roomy(search, name)}"
     parts = [
         f"{f'{count} of {layers} layers' if count else _OUTPUT} ({memory(_on(needs, name))}) "
@@ -207,6 +290,8 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     ]
     if rest:
         parts.append(f"{rest} on the CPU ({memory(_on(needs, PROCESSOR))})")
+    if experts:
+        parts.append(experts)
     return f"the target needs {total} and is split: {', '.join(parts)}"
 
 
@@ -220,6 +305,14 @@ def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | 
         return None
     wide, row = search.target.width * ACTIVATION, search.target.vocabulary * LOGIT
     return f"the output layer stays here: {size(wide)} a token over the network instead of {size(row)}"
+
+
+def _batch_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
+    """Return how prompts are read, None where that is as usual."""
+    if not search.copies_weights(found):
+        return None
+    size = search.request.micro_batch_size
+    return f"prompts are read {size:,} tokens at a time: for each such piece, the GPU copies weights from RAM"
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:

@@ -1,0 +1,211 @@
+"""The cost of a pass through a model, wherever its weights are.
+
+A pass reads weights at the rate of their memory. The figures below are assumptions, which measured costs
+replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import inf
+
+from localspec.decoding.speed_model import BRANCHES, PredictedSpeed, ssd_speed
+from localspec.hardware.bandwidth import PROCESSOR, Rates
+from localspec.hardware.memory.needs import LayerSplit, experts_at_home
+from localspec.models.shape import ExpertWeights, ModelShape
+
+CARD_LAYER_S = 4e-5  # to start a layer's kernels
+CORE_LAYER_S = 2e-5  # for the cores to wait for each other
+CARD_FURTHER = 0.02  # of a pass, for each further token in it
+FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmetic is soon the limit
+CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
+CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
+ACTIVATION, LOGIT = 4, 4  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """The seconds of one pass, and of the use of each GPU or memory."""
+
+    seconds: float
+    busy: dict[str, float]
+
+
+Experts = Sequence[tuple[int, tuple[ExpertWeights, ...]]]
+"""Layers on GPUs, with those of their experts that are on the CPU."""
+
+
+class Passes:
+    """The passes of one model on one machine, wherever its layers are."""
+
+    def __init__(self, shape: ModelShape, rates: Rates, cores: int) -> None:
+        self._shape = shape
+        self._rates = rates
+        self._cores = cores
+        self._used_up_to: dict[int, tuple[list[_Weights], list[_Weights]]] = {}
+        self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
+
+    def take(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
+        """Return the cost of a pass over `tokens` tokens with `threads` of the CPU."""
+        layers = len(self._shape.layers)
+        busy: dict[str, float] = {}
+        start = layers - split.on_cards
+        kept = experts_at_home(self._shape, split)
+        seconds = self._on_processor(split, kept, tokens, threads, busy)
+        for device, count in zip(split.devices, split.layers, strict=True):
+            weights = self._on_device(split, kept, device, (start, start + count), tokens)
+            seconds += self._on_card(device, weights, count, busy)
+            start += count
+        return Pass(seconds + self._crossings(split, kept, tokens), busy)
+
+    def _on_processor(
+        self, split: LayerSplit, kept: Experts, tokens: int, threads: int, busy: dict[str, float]
+    ) -> float:
+        layers = len(self._shape.layers) - split.on_cards
+        weights = self._on_device(split, (), PROCESSOR, (0, layers), tokens)
+        for number, experts in kept:
+            size = sum(expert.bytes for expert in experts)
+            weights += _read(size, self._shape.layers[number].expert_share * size, tokens)
+        if weights.read == 0:
+            return 0.0
+        rate, used = self._rates.processor, threads / self._cores
+        computed = None if self._is_float else self._rates.measured[PROCESSOR].weights
+        # a quarter of the cores reaches half of the memory's rate, three quarters nine tenths
+        reads = min(rate * min(1.0, 3 * used / (2 * used + 1)), used * (computed or inf))
+        if weights.read > CACHE_PER_CORE * self._cores:
+            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + weights.read / rate
+        further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
+        arithmetic = further * weights.reused / (computed or rate)
+        return weights.read / reads + arithmetic / used + (layers + len(kept)) * CORE_LAYER_S
+
+    def _on_card(self, device: str, weights: _Weights, layers: int, busy: dict[str, float]) -> float:
+        rate, further = self._rates.of[device].read, self._rates.measured[device].further or CARD_FURTHER
+        if self._is_float:
+            further = min(further, FLOAT_FURTHER)
+        else:
+            rate = self._rates.measured[device].weights or rate
+        read_s = weights.read / rate
+        seconds = read_s + further * weights.reused / rate + layers * CARD_LAYER_S
+        busy[device] = seconds
+        if self._rates.shares_memory(device):
+            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read_s
+        return seconds
+
+    def _crossings(self, split: LayerSplit, kept: Experts, tokens: int) -> float:
+        """Return the seconds of the ways between devices: there a token is as wide as the model, or a row."""
+        state = self._shape.width * ACTIVATION
+        back = state if split.output_at_home else self._shape.vocabulary * LOGIT
+        devices = (PROCESSOR, *split.devices, PROCESSOR)
+        sizes = (*[state] * (len(devices) - 2), back)
+        ways = [(*ends, size) for ends, size in zip(pairwise(devices), sizes, strict=True)]
+        for device, layers in self._leaving(split, kept):
+            ways += [(device, PROCESSOR, state), (PROCESSOR, device, state)] * layers
+        seconds = 0.0
+        for source, target, size in ways:
+            rate = self._rates.link(source, target)
+            if rate is not None:
+                seconds += self._rates.hand_over_s(source, target) + tokens * size / rate
+        return seconds
+
+    def _leaving(self, split: LayerSplit, kept: Experts) -> Iterator[tuple[str, int]]:
+        """Yield each GPU with the number of its layers of which the CPU computes a part."""
+        numbers = {number for number, _ in kept}
+        numbers |= {
+            moved.layer
+            for moved in self._shape.moved
+            if moved.device == PROCESSOR and moved.layer is not None
+        }
+        start = len(self._shape.layers) - split.on_cards
+        for device, count in zip(split.devices, split.layers, strict=True):
+            yield device, sum(start <= number < start + count for number in numbers)
+            start += count
+
+    def _on_device(
+        self, split: LayerSplit, kept: Experts, device: str, span: tuple[int, int], tokens: int
+    ) -> _Weights:
+        """Return the weights that a pass uses on a device: of its layers, what is moved there, its output."""
+        dense, experts = self._up_to(tokens)
+        start, end = span
+        with_experts = min(max(start, split.experts_at_home), end) if device != PROCESSOR else start
+        found = dense[end] - dense[start] + (experts[end] - experts[with_experts])
+        for number, parts in kept:
+            if start <= number < end and number == split.experts_at_home:  # it has the others
+                size = sum(expert.bytes for expert in parts)
+                found -= _read(size, self._shape.layers[number].expert_share * size, tokens)
+        for moved in self._shape.moved:
+            if moved.device == device:
+                found += _read(moved.bytes, moved.read_bytes, tokens)
+        if device == split.output:
+            found += _read(self._shape.output_bytes, self._shape.output_bytes, tokens)
+        return found
+
+    def _up_to(self, tokens: int) -> tuple[list[_Weights], list[_Weights]]:
+        """Return the dense weights and the experts that a pass uses of the first layers, by their number."""
+        known = self._used_up_to.get(tokens)
+        if known is None:
+            layers = self._shape.layers
+            dense = (_read(layer.dense_bytes, layer.dense_bytes, tokens) for layer in layers)
+            experts = (
+                _read(layer.expert_bytes, layer.expert_share * layer.expert_bytes, tokens) for layer in layers
+            )
+            known = _summed(dense), _summed(experts)
+            self._used_up_to[tokens] = known
+        return known
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Bytes of weights that a pass reads, and of those that its further tokens use again.
+
+    The experts that one token alone uses are read and computed with at the same time.
+    """
+
+    read: float = 0.0
+    reused: float = 0.0
+
+    def __add__(self, other: _Weights) -> _Weights:
+        return _Weights(self.read + other.read, self.reused + other.reused)
+
+    def __sub__(self, other: _Weights) -> _Weights:
+        return _Weights(self.read - other.read, self.reused - other.reused)
+
+
+def _summed(weights: Iterable[_Weights]) -> list[_Weights]:
+    return list(accumulate(weights, initial=_Weights()))
+
+
+def _read(size: float, read_by_one: float, tokens: int) -> _Weights:
+    """Return the use of weights by a pass: tokens share them, except experts that only one uses."""
+    if not size:
+        return _Weights()
+    read = size * (1.0 - (1.0 - read_by_one / size) ** tokens)
+    return _Weights(read, tokens * read_by_one - read)
+
+
+def ahead_speed(
+    target: Callable[[int], Pass],
+    draft: Callable[[int], Pass],
+    *,
+    take_turns: bool,
+    acceptance: float | None = None,
+) -> PredictedSpeed:
+    """Return the speed of drafting ahead; `take_turns` if the models have too few cores to work at once.
+
+    What both models need at the same time serves one after the other: a GPU, or the way to a memory.
+    """
+    branches = draft(BRANCHES)
+
+    def overlap(length: int, verify_s: float, prepare_s: float) -> float:
+        if take_turns:
+            return verify_s + prepare_s
+        busy, busy_drafting = target(length + 1).busy, branches.busy
+        shared = [
+            CONTENTION * (busy[name] + length * busy_drafting[name]) for name in busy if name in busy_drafting
+        ]
+        return max(verify_s, *shared, 0.0)
+
+    return ssd_speed(
+        lambda tokens: target(tokens).seconds, lambda width: draft(width).seconds, acceptance, overlap
+    )
