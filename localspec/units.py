@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 MODE_NAMES = {"off": "plain", "ngram": "n-gram", "sd": "speculative", "ssd": "SSD"}
 LONG_MODES = {"off": "plain decoding", "sd": "speculative decoding", "ssd": "drafting ahead"}
+_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_UNITS = {
+    "": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40,
+    "tib": 2**40,
+}  # fmt: skip
+_DECIMAL = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_ON_THE_BOX = {"kb": 2**10, "mb": 2**20, "gb": 2**30, "tb": 2**40}
 
 
 def long_mode(mode: str) -> str:
@@ -25,6 +33,17 @@ def size(count: float) -> str:
         if count >= scale * 0.9995:
             return f"{count / scale:.3g} {unit}" if count < scale * 999.5 else f"{count / scale:.0f} {unit}"
     return f"{count:.0f} byte{'' if count == 1 else 's'}"
+
+
+def parse_size(text: str, *, of_memory: bool = False) -> int | None:
+    """Return the bytes of a size such as 512 MiB, 1.5g or 2 GB; None if the text is not a size.
+
+    The makers of memory and GPUs write GB for GiB: `of_memory` reads their sizes.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    units = _UNITS | (_ON_THE_BOX if of_memory else _DECIMAL)
+    unit = units.get(found[2].lower()) if found else None
+    return None if found is None or unit is None else int(float(found[1]) * unit)
 
 
 def number(count: int) -> str:

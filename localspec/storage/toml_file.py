@@ -49,7 +49,7 @@ _MISTAKES = (  # of a line that is not valid TOML, the most certain first
 class TomlTable:
     """One table of a TOML file; returns checked values and knows their lines."""
 
-    def __init__(self, file: Path, text: str, path: tuple[str, ...], values: Mapping[str, object]) -> None:
+    def __init__(self, file: Path, text: str, path: _Path, values: Mapping[str, object]) -> None:
         self._file, self._text, self._path, self._values = file, text, path, values
 
     def __contains__(self, key: str) -> bool:
@@ -88,18 +88,34 @@ class TomlTable:
         line = next(filter(None, lines), 0)  # of its surroundings if it has none
         raise UserError(f"{self._file}, line {line}: {what}" if line else f"{self._file}: {what}", hint)
 
-    def require(self, key: str) -> None:
+    def require(self, key: str, hint: str = "") -> None:
         """Raise UserError unless the key is there."""
         if key not in self:
-            table = f"table [{'.'.join(self._path)}]" if self._path else "file"
-            self.complain(key, f"`{key}` is missing from the {table}")
+            table = f"table {self._heading()}" if self._path else "file"
+            self.complain(key, f"`{key}` is missing from the {table}", hint)
 
     def table(self, key: str) -> TomlTable:
         """Return the table under a key; an empty one if it is absent."""
         value = self._values.get(key, {})
         if not isinstance(value, dict):
-            self.complain(key, f"`{key}` has to be a table: [{'.'.join((*self._path, key))}]")
+            self.complain(key, f"`{key}` has to be a table: {self._heading(key)}")
         return TomlTable(self._file, self._text, (*self._path, key), cast("dict[str, object]", value))
+
+    def tables(self, key: str) -> tuple[TomlTable, ...]:
+        """Return the tables of a list in order; none if it is absent."""
+        values = self._values.get(key, [])
+        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+            self.complain(key, f"`{key}` has to be a list of tables: {self._heading(key, 0)}")
+        paths = ((*self._path, key, place) for place in range(len(values)))
+        return tuple(
+            TomlTable(self._file, self._text, path, value) for path, value in zip(paths, values, strict=True)
+        )
+
+    def _heading(self, *below: str | int) -> str:
+        """Return the heading of this table or one below it: [name], or [[name]] for one of a list."""
+        path = (*self._path, *below)
+        name = ".".join(step for step in path if isinstance(step, str))
+        return f"[[{name}]]" if isinstance(path[-1], int) else f"[{name}]"
 
     def value(self, key: str, kind: object, default: T) -> T:
         """Return the value of a key, checked by the type's annotations; `default` if it is missing."""

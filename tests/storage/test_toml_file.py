@@ -320,3 +320,19 @@ def test_an_unknown_key_may_be_of_a_newer_version(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_table(path).allow(("theme",))
     assert "known: theme; if a newer LocalSpec wrote it" in caught.value.hint
+
+
+def test_tables_of_a_list_have_their_own_lines(write: Callable[[str], TomlTable]) -> None:
+    table = write("a = 1\n[[card]]\nb = 1\n\n[[card]]\nc = 2\n")
+    first, second = table.tables("card")
+    assert (first.value("b", int, 0), second.value("c", int, 0)) == (1, 2)
+    message = message_of(lambda: second.require("b", "write it"))
+    assert message.endswith("file.toml, line 5: `b` is missing from the table [[card]]; write it")
+    assert "file.toml, line 6: there is no key `c`" in message_of(lambda: second.allow(("b",)))
+    assert table.tables("other") == ()
+
+
+@pytest.mark.parametrize("value", ["1", "[1]", "{ b = 1 }"])
+def test_what_is_not_a_list_of_tables(write: Callable[[str], TomlTable], value: str) -> None:
+    message = message_of(lambda: write(f"card = {value}").tables("card"))
+    assert message.endswith("line 1: `card` has to be a list of tables: [[card]]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from localspec.hardware.memory.needs import (
     estimate,
 )
 from localspec.models.shape import ModelShape
-from localspec.units import memory
+from localspec.units import memory, parse_size
 
 Models = tuple[tuple[ModelShape, MemoryRequest], ...]
 """The target and its placement, then the draft model's."""
@@ -33,11 +32,6 @@ _QUANT_BITS = {
 }  # fmt: skip
 
 Reserve = tuple[tuple[str, int], ...]
-_SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
-_UNITS = {
-    "": 1, "b": 1, "k": 2**10, "kib": 2**10, "m": 2**20, "mib": 2**20, "g": 2**30, "gib": 2**30, "t": 2**40,
-    "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-}  # fmt: skip
 _EXAMPLE = "for instance --reserve 0=1GiB,1=2GiB,cpu=4GiB"
 
 GIB = 2**30
@@ -301,8 +295,7 @@ def reserve_on(machine: Machine, given: Sequence[tuple[str, int]]) -> Reserve:
 
 
 def _bytes(text: str) -> int:
-    found = _SIZE.fullmatch(text)
-    unit = _UNITS.get(found[2].lower()) if found else None
-    if found is None or unit is None:
+    size = parse_size(text)
+    if size is None:
         raise UserError(f"--reserve: `{text}` is not a size", _EXAMPLE)
-    return int(float(found[1]) * unit)
+    return size
