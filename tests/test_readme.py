@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.app.checks.build import BACKENDS, COMMON_OPTIONS, rebuild_command
+from localspec.hardware.described import read_machine
 from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent
@@ -31,6 +32,15 @@ def test_the_help_in_the_readme_is_that_of_the_program() -> None:
 
 def test_the_configuration_in_the_readme_is_that_of_the_program() -> None:
     assert f"```toml\n{example()}```" in README
+
+
+def test_the_machine_in_the_readme_can_be_read(tmp_path: Path) -> None:
+    sentence = README.partition("The file needs two lines, ")[2].partition(";")[0]
+    path = tmp_path / "machine.toml"
+    path.write_text("\n".join(re.findall(r"`([^`]+)`", sentence)), encoding="utf-8")
+    card, processor = read_machine(path).devices
+    assert (card.name, card.memory_total, card.theoretical_rate) == ("RTX 3090", 24 * 2**30, 936e9)
+    assert processor.memory_total == 64 * 2**30
 
 
 def test_the_pictures_are_there() -> None:

@@ -38,6 +38,7 @@ from localspec.types.request import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
+    from localspec.hardware.device_info import Machine
     from localspec.hardware.devices import Ask
     from localspec.hardware.placement.candidates import Placement
     from localspec.inference.worker.client import Worker
@@ -127,9 +128,15 @@ def computes_on_cpu(via: Ask) -> bool:
 
 
 def placed(
-    files: PairFiles, request: PairRequest, *, via: Ask | None, report: Reporter | None, explain: bool = False
+    files: PairFiles,
+    request: PairRequest,
+    *,
+    via: Ask | None,
+    report: Reporter | None,
+    explain: bool = False,
+    machine: Machine | None = None,
 ) -> OpenPlan:
-    """Plan the models on this machine; `report` gets the plan, all of it with `explain`.
+    """Plan the models on a machine, None for this one; `report` gets the plan, all of it with `explain`.
 
     `via` looks at the devices in the process that opens the models, None in a separate one. Raises UserError.
     """
@@ -138,9 +145,16 @@ def placed(
 
     if not request.plans:
         return as_asked(files, request)
-    plan = plan_pair(files, request, known_machine(may_measure=False, via=via))
+    plan = plan_pair(files, request, machine or known_machine(may_measure=False, via=via))
     _report_plan(plan, report, explain=explain)
     return plan
+
+
+def explained(placement: Placement, files: PairFiles, request: PairRequest, machine: Machine) -> list[str]:
+    """Return the memory that a plan takes of each device, drawn as bars."""
+    from localspec.hardware.placement import plan  # 0.1 s
+
+    return plan.explained(placement, files, request, machine)
 
 
 def _report_plan(plan: OpenPlan, report: Reporter | None, *, explain: bool) -> None:

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from typing import get_args
 
 from localspec import units
-from localspec.app.recommendation import RankedPair, ranking, surroundings
-from localspec.cli.shared.arguments import Parser, verb_parser
+from localspec.app.recommendation import RankedPair, ranking
+from localspec.cli.shared.arguments import Parser, add_machine_flag, planned_for, verb_parser
 from localspec.cli.shared.console import SUCCESS, print_result, say
+from localspec.hardware.machine import machine_to_plan
+from localspec.models.catalogue import shipped
 from localspec.types.request import TaskType
 
 SHOWN = 5
@@ -27,6 +29,7 @@ def parser() -> Parser:
     )
     add = result.add_argument
     add("--task", choices=get_args(TaskType), help="task to rank for; models made for it rank higher")
+    add_machine_flag(add)
     add("--all", action="store_true", help=f"show every pair that fits, not only the best {SHOWN}")
     return result.with_output(verbose="tracebacks")
 
@@ -34,10 +37,11 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
-    machine, _, known = surroundings()
-    options, date = ranking(machine, args.task), known.date
+    options, date = ranking(machine_to_plan(args.machine), args.task), shipped().date
     value = {"date": date, "task": args.task, "pairs": [*map(_pair_json, options)]}
-    print_result(value, lines(options, len(options) if args.all else SHOWN), as_json=args.json)
+    shown = lines(options, len(options) if args.all else SHOWN)
+    heading = () if args.machine is None else (planned_for(args.machine), "")
+    print_result(value, (*heading, *shown), as_json=args.json)
     if not args.json:
         say(
             f"The catalogue is of {date}; its sizes are rounded and most of its files were not looked up. "

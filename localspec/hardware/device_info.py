@@ -1,4 +1,4 @@
-"""Values of this machine: its devices and measurements.
+"""Values of a machine: its devices and measurements.
 
 Sizes are in bytes, rates in bytes per second. None means unknown.
 """
@@ -109,3 +109,8 @@ class Machine:
     rates: tuple[MemoryRate, ...] = ()
     failures: tuple[RateFailure, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMachine(Machine):
+    """A machine that a file describes: it is not here to be asked or measured."""

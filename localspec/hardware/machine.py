@@ -1,4 +1,4 @@
-"""What is known of this machine: seen now, and measured once."""
+"""What is known of this machine: seen now, and measured once; or of a machine that a file describes."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import BandwidthJob, Measured, jobs, judge, measure
+from localspec.hardware.described import read_machine
 from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
 from localspec.hardware.devices import TIMEOUT_S, Ask, DetectedMachine
 from localspec.storage.json_file import JsonFile
@@ -66,6 +67,14 @@ def known_machine(
         with suppress(StoreError, UserError):  # a full disk costs the measuring next time, nothing else
             keep(sight, measured)
     return measured
+
+
+def machine_to_plan(description: Path | None) -> Machine:
+    """Return the machine that a file describes; without a file this one, as it is known without measuring.
+
+    Raises UserError.
+    """
+    return known_machine(may_measure=False) if description is None else read_machine(description)
 
 
 def _answers(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:

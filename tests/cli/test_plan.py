@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
 
 import pytest
 
 from localspec.app import opening
 from localspec.app.opening import find_files, with_config
-from localspec.cli import plan
+from localspec.cli import plan, recommend
 from localspec.cli.shared.arguments import add_answer_flags, pair_request, verb_parser
-from localspec.cli.shared.console import say
+from localspec.cli.shared.console import SIMPLER, say
 from localspec.cli.shared.opening import TERMINAL, check_explained
 from localspec.errors import UserError
+from localspec.hardware import devices as devices_module
 from localspec.hardware import machine as machine_module
+from localspec.hardware.described import GPU_KEYS, MACHINE_KEYS
 from localspec.hardware.device_info import Machine
 from localspec.hardware.memory.needs import LayerSplit, by_shares
 from localspec.hardware.placement import plan as plan_module
 from localspec.hardware.placement.candidates import Placement
+from localspec.hardware.placement.explain import TARGET_PARTS
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.hardware.placement.place import lines, place
 from localspec.hardware.placement.plan import on_machine, placed_as
 from localspec.models import shape
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
+from tests.cli.conftest import Invoke
 from tests.hardware.machines import HUGE, LARGE, SMALL, asking, beside, card, cpu, machine
 
 BIG_AND_SMALL = machine((card(0, 24), 900), (card(1, 8), 300))
@@ -227,6 +234,108 @@ def test_a_plan_of_the_bundled_pair_on_this_machine(capsys: pytest.CaptureFixtur
     value = json.loads(capsys.readouterr().out)
     assert value["target"]["context"] == 1024
     assert value["tokens_per_s"] > 0
+
+
+TOWER = """
+memory = "64 GB"
+
+[[gpu]]
+name = "RTX 3090"
+memory = "24 GB"
+rate = "936 GB/s"
+"""
+
+
+@pytest.fixture
+def tower(tmp_path: Path) -> str:
+    path = tmp_path / "tower.toml"
+    path.write_text(TOWER, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every question about devices fail."""
+
+    def fail(*_args: object, **_kwargs: object) -> NoReturn:
+        raise AssertionError("the devices of this machine were asked")
+
+    monkeypatch.setattr(machine_module, "known_machine", fail)
+    monkeypatch.setattr(devices_module, "look", fail)
+    monkeypatch.setattr(plan_module, "confirm", fail)
+
+
+@pytest.mark.usefixtures("invented", "nobody_to_ask")
+def test_a_described_machine_is_planned_for_without_asking_this_one(
+    tower: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert plan.main((*PAIR, "--machine", tower)) == 0
+    captured = capsys.readouterr()
+    first, second = captured.out.splitlines()[:2]
+    assert first == f"for the machine in {tower}, not this one:"
+    assert second.startswith("plan: ")
+    assert "fits on GPU0 (23.4 GiB free, 1.0 GiB of it reserved)" in captured.out
+    assert captured.err == ""
+
+
+@pytest.mark.usefixtures("invented", "nobody_to_ask")
+def test_flags_take_the_names_of_described_devices(tower: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("-dev", "GPU0", "-devd", "none", "-ts", "1", "--reserve", "gpu0=2GiB,cpu=1GiB")
+    assert plan.main((*PAIR, "--machine", tower, "--json", *flags)) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["target"]["devices"] == ["GPU0"]
+    with pytest.raises(UserError, match="no device is called 'CUDA0'"):
+        plan.main((*PAIR, "--machine", tower, "-dev", "CUDA0"))
+
+
+@pytest.mark.usefixtures("invented", "nobody_to_ask")
+def test_a_mistake_in_a_described_machine_is_one_line(tmp_path: Path, invoke: Invoke) -> None:
+    path = tmp_path / "tower.toml"
+    path.write_text('memory = "64 potatoes"', encoding="utf-8")
+    for command in (("plan", *PAIR), ("recommend",)):
+        outcome = invoke(*command, "--machine", str(path))
+        assert (outcome.code, outcome.out) == (2, "")
+        error, hint = outcome.err.splitlines()
+        assert error.startswith(f"error: {path}, line 1: `memory` has to be a size")
+        assert hint.startswith("  hint: ")
+
+
+@pytest.mark.parametrize("verb", [plan, recommend])
+def test_help_names_every_key_of_a_described_machine(verb: ModuleType) -> None:
+    words = set(re.findall(r"\w+", verb.parser().format_help()))
+    assert {*MACHINE_KEYS, *GPU_KEYS} <= words
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("nobody_to_ask")
+def test_the_catalogue_is_ranked_for_a_described_machine(tower: str, invoke: Invoke) -> None:
+    outcome = invoke("recommend", "--machine", tower)
+    assert outcome.code == 0
+    assert outcome.out.startswith(f"for the machine in {tower}, not this one:\n\n1. ")
+    assert "GPU0" in outcome.out
+
+
+@pytest.mark.usefixtures("invented")
+def test_explain_draws_the_memory_of_every_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main((*PAIR, "--explain")) == 0
+    out = capsys.readouterr().out
+    drawn = out.partition("\nmemory:\n")[2]
+    assert [line.partition(" ")[0] for line in re.findall(r"^  (\S.*)$", drawn, re.MULTILINE)[:3]] == [
+        "CUDA0",
+        "CUDA1",
+        "CPU",
+    ]
+    assert "█ weights " in drawn
+    assert "-c 16384 (twice the context) takes" in drawn
+    plan.main(PAIR)
+    assert "\nmemory:\n" not in capsys.readouterr().out
+
+
+def test_bars_have_a_character_of_ascii_for_each_of_theirs() -> None:
+    characters = [*(part.character for part in TARGET_PARTS), *"■▚░·×"]
+    simple = [character.encode("ascii", SIMPLER) for character in characters]
+    assert b"?" not in simple
+    assert len(set(simple)) == len(simple)
 
 
 def test_a_placement_is_words_without_alternatives() -> None:

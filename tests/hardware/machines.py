@@ -1,9 +1,11 @@
-"""Invented machines and models, with figures near those of real ones."""
+"""Invented machines and models, with figures near those of real ones, and described machines."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from localspec.hardware.described import read_machine
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.needs import CacheTypes
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
@@ -12,6 +14,14 @@ from localspec.types.request import Mode
 
 GIB = 2**30
 GB = 10**9
+_DESCRIBED = Path(__file__).with_name("described")
+DESCRIBED = tuple(sorted(path.stem for path in _DESCRIBED.glob("*.toml")))
+"""Names of machines with true devices, whose rates are what the makers state."""
+
+
+def described(name: str) -> Machine:
+    """Return one of the described machines."""
+    return read_machine(_DESCRIBED / f"{name}.toml")
 
 
 def cpu(free: float = 28, cores: int = 8) -> DeviceInfo:

@@ -259,6 +259,22 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
         add("--no-fit", action="store_true", help=about)
 
 
+def add_machine_flag(add: Callable[..., argparse.Action]) -> None:
+    """Add the file that describes another machine."""
+    about = (
+        'plan for the machine that a TOML file describes, not for this one. It needs memory = "64 GB" '
+        "and may have name, free, cores, rate, measured; then for each GPU a table [[gpu]] with memory, and "
+        'if known name, rate = "360 GB/s" (as its maker states), measured, pcie = "4 x16", free, '
+        "display = true, id, and unified = true if it uses the machine's memory"
+    )
+    add("--machine", type=expanded, metavar="FILE", help=about)
+
+
+def planned_for(description: Path) -> str:
+    """Return the line that says which machine a result is for."""
+    return f"for the machine in {description}, not this one:"
+
+
 def pair_request(args: argparse.Namespace) -> PairRequest:
     """Return the pair request of the flags; commands without speculation flags leave those open."""
     mode = getattr(args, "mode", None)

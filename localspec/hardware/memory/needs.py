@@ -36,12 +36,13 @@ _FLOATS = ("f32", "f16", "bf16")
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What one model takes of one device."""
+    """What one model takes of one device; `experts` are a part of its weights."""
 
     device: str
     weights: int
     cache: int
     compute: int
+    experts: int = 0
 
     @property
     def total(self) -> int:
@@ -128,6 +129,7 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
     needs = []
     for device, layers in assignments.items():
         has_output, on_processor = device == split.output, device == PROCESSOR
+        experts = sum(layer.expert_bytes for layer in layers)
         weights = sum(layer.weight_bytes for layer in layers)
         weights += sum(moved.bytes for moved in shape.moved if moved.device == device)
         if has_output:
@@ -135,6 +137,7 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
         if on_processor:
             weights += 0 if has_output and shape.tied else shape.input_bytes
             weights += sum(expert.bytes for expert in kept)
+            experts += sum(expert.bytes for expert in kept)
         cache = sum(map(cached, layers)) + on_processor * checkpoint_bytes(shape, request)
         compute = _compute(shape, request, device, layers)
         if device in split.devices[:1]:  # which reads prompts for the CPU: a matrix, a cache
@@ -142,7 +145,7 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
             compute += max((*lent, *(expert.bytes for expert in kept)), default=0)
         if on_processor:  # it also holds the logits of all others
             compute += logits_bytes(shape.vocabulary, request.sequences)
-        needs.append(DeviceNeed(device, weights, cache, compute))
+        needs.append(DeviceNeed(device, weights, cache, compute, experts))
     return tuple(needs)
 
 

@@ -51,6 +51,13 @@ class DeviceAssignment:
     experts_at_home: int = 0
     parts_at_home: tuple[str, ...] = ()
 
+    @property
+    def split(self) -> LayerSplit:
+        """Return the layers on each device."""
+        return LayerSplit(
+            self.devices, self.layers, self.output_at_home, self.experts_at_home, len(self.parts_at_home)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
@@ -138,6 +145,7 @@ class PlacementSearch:
         self.contexts = _contexts(self.target, request.context or 0)
         self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
         self.request = request
+        self.machine = machine
         self.rates = Rates(machine)
         self.budget = MemoryBudget(machine, request.reserve)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)

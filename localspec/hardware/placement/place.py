@@ -10,7 +10,7 @@ from pathlib import Path
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
 from localspec.errors import EngineError, UserError
 from localspec.hardware.bandwidth import PROCESSOR
-from localspec.hardware.device_info import Machine
+from localspec.hardware.device_info import DescribedMachine, Machine
 from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, suggestions
 from localspec.hardware.memory.needs import (
     CacheTypes,
@@ -37,6 +37,7 @@ from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
 _OUTPUT = "the output layer"
 _MICRO_BATCHES = (1024, 2048)  # larger ones than usual
+_WAY_TO_MEASURE = " (`localspec devices` measures it)"
 _FEW = 3  # alternatives that are shown by default
 CLOSE = 0.15  # share of a device's memory; the formula's error is less than that
 
@@ -213,15 +214,10 @@ def confirm(
 
 
 def _memory(assignment: DeviceAssignment, cache: CacheTypes, request: PairRequest) -> MemoryRequest:
-    split = LayerSplit(
-        assignment.devices,
-        assignment.layers,
-        assignment.output_at_home,
-        assignment.experts_at_home,
-        len(assignment.parts_at_home),
-    )
     batch = request.micro_batch_size
-    return MemoryRequest(split, assignment.context, cache, request.flash, batch, swa_full=request.swa_full)
+    return MemoryRequest(
+        assignment.split, assignment.context, cache, request.flash, batch, swa_full=request.swa_full
+    )
 
 
 def _describe(found: PlacementCandidate, search: PlacementSearch) -> str:
@@ -273,7 +269,9 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
     needs, split = found.target_needs, found.target
     total, layers = memory(sum(need.total for need in needs)), len(search.target.layers)
     if not split.devices:
-        why = "" if search.budget.cards else "; this build of llama.cpp finds no GPU"
+        is_here = not isinstance(search.machine, DescribedMachine)
+        no_gpu = "this build of llama.cpp finds no GPU" if is_here else "the machine has no GPU"
+        why = "" if search.budget.cards else f"; {no_gpu}"
         return f"the target ({total}) runs on the CPU{why}"
     rest, experts = layers - split.on_cards, _experts_words(split, search.target)
     if rest == 0 and len(split.devices) == 1:
@@ -404,7 +402,7 @@ def _rate_reasons(found: PlacementCandidate, search: PlacementSearch) -> list[st
         }[known.origin]
         trouble = search.rates.failures.get(name)
         lack = f"could not be measured ({trouble})" if trouble else "was not measured"
-        way_out = "" if trouble else " (`localspec devices` measures it)"
+        way_out = "" if trouble or isinstance(search.machine, DescribedMachine) else _WAY_TO_MEASURE
         reasons.append(f"{name}'s memory rate {lack}: {bandwidth(known.read)}, {source}{way_out}")
     return reasons
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from localspec.errors import ModelFileError, UserError
 from localspec.gguf import read_header, read_model
-from localspec.hardware.device_info import Machine
-from localspec.hardware.placement.candidates import DeviceAssignment, Placement
+from localspec.hardware.device_info import DescribedMachine, Machine
+from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementSearch
+from localspec.hardware.placement.explain import bars, outlook
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.hardware.placement.place import confirm, place
 from localspec.llama.backends import rows_refused
@@ -21,8 +22,7 @@ from localspec.types.models import ModelOptions, TensorOverride
 
 def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenPlan:
     """Return the placement of the models on a machine; raises UserError if they do not fit."""
-    target = _shape(files.target, request)
-    draft = None if files.draft is None else _shape(files.target, request, files.draft)
+    target, draft = _shapes(files, request)
     request = on_machine(request, machine)
     _check_overrides(files, request, machine)
     placement = place(machine, target, draft, request)
@@ -30,8 +30,30 @@ def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenP
     alone = draft is None or draft.is_head or plan.draft is None  # a head takes next to nothing
     shapes = (target,) if draft is None or alone else (target, draft)
     options = (plan.target,) if plan.draft is None or alone else (plan.target, plan.draft)
-    confirm(placement, shapes, options, machine, request)
+    if not isinstance(machine, DescribedMachine):  # llama.cpp knows only the devices that are here
+        confirm(placement, shapes, options, machine, request)
     return plan
+
+
+def explained(placement: Placement, files: PairFiles, request: PairRequest, machine: Machine) -> list[str]:
+    """Return the memory of a planned pair as bars, and what other caches would change, in lines."""
+    shapes, cache = _shapes(files, request), placement.draft_cache
+    draft = replace(request.draft, kv_type_k=cache.keys, kv_type_v=cache.values)
+    request = replace(on_machine(request, machine), micro_batch=placement.micro_batch, draft=draft)
+    search = PlacementSearch(machine, shapes, request)
+    pairs = zip(shapes, (placement.target, placement.draft), strict=True)
+    models = tuple(
+        (shape, search.memory_request(shape, assignment.split, assignment.context))
+        for shape, assignment in pairs
+        if shape is not None and assignment is not None
+    )
+    return [*bars(placement, search.budget), *outlook(models, search.budget)]
+
+
+def _shapes(files: PairFiles, request: PairRequest) -> tuple[ModelShape, ModelShape | None]:
+    """Return the shapes of the target and of what drafts for it."""
+    target = _shape(files.target, request)
+    return target, None if files.draft is None else _shape(files.target, request, files.draft)
 
 
 def _shape(path: Path, request: PairRequest, draft: Path | None = None) -> ModelShape:
