@@ -19,7 +19,7 @@ _OUTPUT = TensorOverride(r"^(output|token_embd)\.", CPU)  # the table is the out
 def experts_override(layers: Iterable[int], names: Sequence[str] = ()) -> TensorOverride:
     """Return the override that keeps experts of some layers in RAM, or only their weights of some names.
 
-    One pattern for all layers: llama.cpp compiles each anew for every tensor.
+    One pattern for all layers: llama.cpp compiles each pattern again for every tensor.
     """
     numbers = "|".join(map(str, layers))
     parts = "|".join(names) or "ffn_(up|down|gate|gate_up)_(ch|)exps"

@@ -102,6 +102,7 @@ class ModelShape:
     is_head: bool = False  # it drafts from the hidden states of its target, on the same device
     prediction_layers: int = 0  # in the file after the others: llama.cpp counts them in `-ngl`
     moved: tuple[MovedWeights, ...] = ()  # which are not in the sizes above
+    borrowed_bytes: int = 0  # of the target's weights that a head reads after its last layer
 
     @property
     def weight_bytes(self) -> int:
@@ -137,7 +138,8 @@ class ModelShape:
     @property
     def read_bytes(self) -> int:
         """Return the bytes of weights that writing one token reads."""
-        return self.output_bytes + sum(layer.read_bytes for layer in self.layers)
+        outside = self.output_bytes + self.borrowed_bytes
+        return outside + sum(layer.read_bytes for layer in self.layers)
 
 
 _BITS = re.compile(r"\d+")
@@ -347,9 +349,7 @@ def read_draft_shape(target: Path, draft: Path, overrides: Sequence[TensorOverri
     if kind == "mtp":
         shape = _head_shape(header, shape, is_own=draft == target)
     if not any(tensor.name == _OUTPUT for tensor in header.tensors) or draft == target:
-        [layer] = shape.layers
-        read = layer.read_bytes + read_shape(target).output_bytes
-        shape = replace(shape, layers=(replace(layer, read_bytes=read),))
+        shape = replace(shape, borrowed_bytes=read_shape(target).output_bytes)
     return replace(shape, is_head=True)
 
 

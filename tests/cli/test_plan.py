@@ -217,7 +217,7 @@ def test_json_holds_the_whole_plan(capsys: pytest.CaptureFixture[str]) -> None:
     value = json.loads(capsys.readouterr().out)
     assert value["schema"] == 1
     assert value["target"]["devices"] == ["CUDA0"]
-    assert value["draft"]["needs"][0].keys() == {"device", "weights", "cache", "compute"}
+    assert value["draft"]["needs"][0].keys() == {"device", "weights", "cache", "compute", "experts"}
     assert value["mode"] == "ssd"
     assert len(value["rejected"]) > 5
 

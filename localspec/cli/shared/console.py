@@ -45,7 +45,7 @@ SUCCESS, FAILURE, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 SIMPLER = "localspec.simpler"
 """How a stream meets characters that its encoding lacks: by simpler ones, or `?`, instead of failing."""
-_SIMPLER = str.maketrans("█░▁▂▃▄▅▆▇▓▒■▚✓▸×–“”…·", '#._.-=+*%=+o&+>x-"".-')
+_SIMPLER = str.maketrans("█░▁▂▃▄▅▆▇▓▒■◆▚✓▸×–“”…·", '#._.-=+*%=+oe&+>x-"".-')
 
 
 def _simpler(error: UnicodeError) -> tuple[str, int]:

@@ -138,7 +138,8 @@ class Passes:
             if moved.device == device:
                 found += _read(moved.bytes, moved.read_bytes, tokens)
         if device == split.output:
-            found += _read(self._shape.output_bytes, self._shape.output_bytes, tokens)
+            size = self._shape.output_bytes + self._shape.borrowed_bytes
+            found += _read(size, size, tokens)
         return found
 
     def _up_to(self, tokens: int) -> tuple[list[_Weights], list[_Weights]]:

@@ -306,7 +306,7 @@ def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | 
 
 
 def _batch_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
-    """Return how prompts are read, None where that is as usual."""
+    """Return the size of pieces in which prompts are read, None without weights in RAM."""
     if not search.copies_weights(found):
         return None
     size = search.request.micro_batch_size
