@@ -185,9 +185,9 @@ def test_devices_that_cannot_be_shared_are_reported(
     assert re.search(told, line)
 
 
-@pytest.fixture(scope="module")
-def shared() -> Iterator[str]:
-    """Share this machine's CPU."""
+@contextmanager
+def sharing() -> Iterator[str]:
+    """Share this machine's CPU, and give the address."""
     if "RPC" not in devices.look().found.backends:
         pytest.skip("this build of llama.cpp lacks the RPC backend")
     port = free_port()
@@ -197,6 +197,12 @@ def shared() -> Iterator[str]:
         assert f"at 127.0.0.1:{port}" in process.stderr.readline()
         yield f"127.0.0.1:{port}"
         process.terminate()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[str]:
+    with sharing() as address:
+        yield address
 
 
 @pytest.fixture

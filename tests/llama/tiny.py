@@ -114,9 +114,9 @@ def llama(
     return recipe.write()
 
 
-def mixture(path: Path, *, experts: int = 4, used: int | list[int] = 2) -> Path:
+def mixture(path: Path, *, experts: int = 4, used: int | list[int] = 2, template: str | None = None) -> Path:
     recipe = Recipe(path, "llama")
-    tokens = recipe.vocabulary()
+    tokens = recipe.vocabulary(template=template)
     _shape(recipe)
     recipe.writer.add_expert_count(experts)
     if isinstance(used, int):

@@ -1,0 +1,214 @@
+"""Experts in RAM beside a server of this machine, which stands in for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.cli import main as command_line
+from localspec.errors import UserError
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, estimate, exact, uses_processor
+from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.hardware.placement.place import place
+from localspec.hardware.placement.plan import placed_as
+from localspec.inference.worker.client import Worker
+from localspec.llama import rpc
+from localspec.llama.library import ADDED_BACKEND
+from localspec.llama.model import Model
+from localspec.llama.overrides import experts_override
+from localspec.models.pair_request import PairRequest
+from localspec.models.shape import read_shape
+from localspec.types.models import ModelOptions, TensorOverride
+from tests.hardware.shapes import SHAPES, make
+from tests.llama import tiny
+from tests.llama.conftest import ChatMl
+from tests.llama.test_rpc import ADDED, GIB, sharing, texts
+
+MIXTURE = SHAPES["mixture of experts"]
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with sharing() as where:
+        yield where
+
+
+@pytest.fixture
+def server(address: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv(rpc.VARIABLE, address)
+    if ADDED is not None:
+        monkeypatch.setenv(ADDED_BACKEND, ADDED)
+    return address
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.mixture(tmp_path_factory.mktemp("experts") / "mixture.gguf", template=ChatMl)
+
+
+@pytest.fixture(scope="module")
+def wide_mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("experts") / "wide.gguf", MIXTURE)
+
+
+PLACES = {
+    "all on the device": {},
+    "all experts in RAM": {"experts_at_home": tiny.LAYERS},
+    "the first layer's experts in RAM": {"experts_at_home": 1},
+    "the second layer's experts in RAM": {"overrides": (experts_override([1]),)},
+    "a part of the first layer's": {"overrides": (experts_override([0], ["ffn_down_exps"]),)},
+    "two of three parts": {"overrides": (TensorOverride("ffn_(up|gate)_exps", "CPU"),)},
+    "a whole layer": {"gpu_layers": tiny.LAYERS},
+    "a layer and the other's experts": {"gpu_layers": tiny.LAYERS, "experts_at_home": tiny.LAYERS},
+    "without mmap": {"experts_at_home": tiny.LAYERS, "mmap": False},
+    "experts and output": {"experts_at_home": 1, "output_at_home": True},
+    "attention in RAM": {"overrides": (TensorOverride("attn_", "CPU"),)},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_greedy_answers_are_the_same_wherever_experts_are(
+    mixture: Path, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = (ModelOptions(path, context=512, devices=(), threads=1) for path in (mixture, tiny_llama))
+    found = {}
+    for name, place_of in PLACES.items():
+        there = replace(target, devices=("RPC0",), **place_of)  # type: ignore[arg-type]
+        with Worker.open(OpenPlan(there, draft)) as models:
+            found[name] = texts(models)
+    monkeypatch.delenv(rpc.VARIABLE)
+    with Worker.open(OpenPlan(target, draft)) as models:
+        here = texts(models)
+    assert len(here) == 4
+    assert found == dict.fromkeys(PLACES, here)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("split", "options"),
+    [
+        (LayerSplit(("RPC0",), (4,)), {}),
+        (LayerSplit(("RPC0",), (4,), experts_at_home=3), {"experts_at_home": 3}),
+        (LayerSplit(("RPC0",), (2,), experts_at_home=3), {"experts_at_home": 3, "gpu_layers": 3}),
+        (
+            LayerSplit(("RPC0",), (4,), experts_at_home=1, parts_at_home=2),
+            {
+                "experts_at_home": 1,
+                "overrides": (experts_override([1], ["ffn_gate_exps", "ffn_up_exps"]),),
+            },
+        ),
+    ],
+)
+def test_memory_is_counted_where_experts_are(
+    split: LayerSplit, options: dict[str, object], wide_mixture: Path
+) -> None:
+    opened = replace(ModelOptions(wide_mixture, 2048, devices=("RPC0",)), **options)  # type: ignore[arg-type]
+    planned = {need.device: need for need in estimate(read_shape(wide_mixture), MemoryRequest(split, 2048))}
+    (taken,) = exact(opened)
+    for need in taken:
+        assert planned[need.device].weights == pytest.approx(need.weights, rel=0.001)
+        assert planned[need.device].cache == need.cache
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+def test_weights_of_patterns_are_counted_on_their_devices(wide_mixture: Path) -> None:
+    overrides = (TensorOverride(r"ffn_up_exps|attn_q\.", "CPU"), TensorOverride("token_embd", "RPC0"))
+    (taken,) = exact(ModelOptions(wide_mixture, 2048, devices=("RPC0",), overrides=overrides))
+    split = LayerSplit(("RPC0",), (4,))
+    planned = estimate(read_shape(wide_mixture, overrides), MemoryRequest(split, 2048))
+    assert {need.device: need.weights for need in planned} == pytest.approx(
+        {need.device: need.weights for need in taken}, rel=0.001
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.7, 0.8])
+def test_a_plan_with_experts_in_ram_is_opened_as_planned(share: float, wide_mixture: Path) -> None:
+    shape = read_shape(wide_mixture)
+    [whole, _] = estimate(shape, MemoryRequest(LayerSplit(("RPC0",), (4,)), 2048))
+    dense = whole.total - shape.expert_bytes
+    free = int(dense + share * shape.expert_bytes) + 2 * 2**20
+    card = DeviceInfo("RPC0", "gpu", "RPC", "", free, free, drives_display=False)
+    cpu = DeviceInfo("CPU", "cpu", "CPU", "", 8 * GIB, 8 * GIB, cores=2)
+    machine = Machine((card, cpu), (MemoryRate("RPC0", 900e9), MemoryRate("CPU", 2e9)))
+    found = place(machine, shape, None, PairRequest(context=2048, reserve=(("RPC0", 0),)))
+    assert found.target.split.experts_at_home + found.target.split.parts_at_home
+    plan = placed_as(found, OpenPlan(ModelOptions(wide_mixture)))
+    assert not plan.target.mmap
+    (taken,) = exact(plan.target)
+    planned = {need.device: need.weights for need in found.target.needs}
+    assert {need.device: need.weights for need in taken} == pytest.approx(planned, rel=0.001)
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize(
+    ("place_of", "works"),
+    [
+        ({}, False),
+        ({"experts_at_home": 1}, True),
+        ({"overrides": (TensorOverride("blk.1.attn_q", "CPU"),)}, True),
+        ({"overrides": (TensorOverride("token_embd", "CPU"),)}, False),  # where it is in any case
+    ],
+)
+def test_the_cpu_works_where_it_has_weights_of_layers(
+    place_of: dict[str, object], works: bool, mixture: Path
+) -> None:
+    options = replace(ModelOptions(mixture, 512, devices=("RPC0",)), **place_of)  # type: ignore[arg-type]
+    with closing(Model.open(options)) as model:
+        assert model.layers_at_home is works
+        assert uses_processor(model) is works
+        assert ("CPU" in model.info().devices) is works
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"overrides": (TensorOverride("ffn_expz", "CPU"),)}, ["-ot", "no tensor", "`ffn_expz`"]),
+        ({"overrides": (TensorOverride("ffn_(", "CPU"),)}, ["-ot", "`ffn_(`", "regular expression"]),
+        ({"overrides": (TensorOverride("ffn_", "CUDA7"),)}, ["-ot", "'CUDA7'"]),
+        ({"experts_at_home": 3}, ["-ncmoe 3", "2 layers"]),
+    ],
+)
+def test_what_cannot_be_moved_is_refused_in_a_line(
+    options: dict[str, object], words: list[str], mixture: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        Model.open(replace(ModelOptions(mixture, 512, devices=()), **options))  # type: ignore[arg-type]
+    assert [word for word in words if word not in caught.value.message] == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-ot", "ffn_exps"], ["-ot/--override-tensor", "`ffn_exps`"]),
+        (["-ot", "=CPU"], ["-ot/--override-tensor", "`=CPU`"]),
+        (["-ot", "nothing_=CPU"], ["-ot", "`nothing_`"]),
+        (["-ncmoe", "9"], ["-ncmoe 9", "2 layers"]),
+        (["-ncmoe", "-1"], ["-ncmoe/--n-cpu-moe", "`-1`"]),
+        (["-md", "{draft}", "-ncmoed", "1"], ["-ncmoed", "not a mixture"]),
+        (["-md", "{draft}", "-otd", "nothing_=CPU"], ["-otd", "`nothing_`"]),
+        (["-ncmoed", "1"], ["-ncmoed needs a draft model"]),
+        (["-cmoed"], ["-ncmoed needs a draft model"]),
+    ],
+)
+def test_mistakes_in_flags_get_a_line(
+    flags: list[str],
+    words: list[str],
+    mixture: Path,
+    tiny_llama: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [flag.format(draft=tiny_llama) for flag in flags]
+    assert command_line.main(["plan", "-m", str(mixture), *given]) == 2
+    line, *hints = capsys.readouterr().err.splitlines()
+    assert [word for word in words if word not in line] == []
+    assert len(hints) <= 1
