@@ -58,6 +58,10 @@ class UnreachableError(UserError):
     """The Hub gives no usable answer; another source may."""
 
 
+class OutOfMemoryError(UserError):
+    """Memory is too short for a model's weights."""
+
+
 class PairingError(UserError):
     """The draft model cannot serve the target model."""
 

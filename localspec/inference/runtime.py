@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from math import isfinite
 from typing import TypeVar
 
@@ -93,7 +93,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         recommendation = recommended(target.header)
         self.target = replace(target.info(contexts.target.context_size), recommended=recommendation)
         note = target.template.note
-        self.notes = (*contexts.notes, *recommendation.wrong, *([note] if note else []))
+        of_models = chain.from_iterable(model.notes for model in (target, draft) if model is not None)
+        loading = tuple(dict.fromkeys(of_models))
+        self.notes = (*loading, *contexts.notes, *recommendation.wrong, *([note] if note else []))
         self.draft: ModelInfo | None = None
         if draft is not None and contexts.draft is not None:
             self.draft = draft.info(contexts.draft.context_size)

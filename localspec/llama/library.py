@@ -198,6 +198,7 @@ logger.addHandler(logging.NullHandler())
 # ggml.h, enum ggml_log_level; the table in llama-cpp-python's own logger is out of date.
 _LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 _CONTINUE = 5
+PINNED = "pinned memory"  # in a message without a level of its own: CUDA says at debug level that it failed
 # the result of GGML_STATUS_ABORTED, which only our abort callback causes
 _STOPPED = re.compile(r"(?:failed with error|compute status:) 1$|failed to decode, ret = 2$")
 
@@ -234,7 +235,7 @@ def _emit(line: str) -> None:
     if not line:
         return
     level = logging.DEBUG if _STOPPED.search(line) else _stream.level
-    if level >= logging.WARNING:
+    if level >= logging.WARNING or PINNED in line:
         for problems in _stream.listeners:
             problems.append(line)
     logger.log(level, "%s", line)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from localspec.errors import Cancelled, EngineError, ModelFileError, UserError
+from localspec.errors import Cancelled, EngineError, ModelFileError, OutOfMemoryError, UserError
 from localspec.gguf import Header, check_model_file
 from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
@@ -28,6 +28,10 @@ from localspec.types.models import ModelInfo, ModelOptions
 
 Progress = Callable[[float], bool]
 
+_PAGEABLE = "the GPU could not get memory that it copies from directly, so it reads prompts more slowly"
+_MAPPED = (
+    "there was too little memory to read the model's file, so it is mapped: prompts are read more slowly"
+)
 _SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
 
@@ -58,6 +62,7 @@ class Model:
         self._free = weakref.finalize(self, api.llama_model_free, pointer)
         self.options = options
         self.header = header
+        self.notes: tuple[str, ...] = ()  # for the user
         eom = header.values.get("tokenizer.ggml.eom_token_id")  # llama.cpp has no function for it
         self.vocabulary = Vocabulary(
             api.llama_model_get_vocab(pointer),
@@ -100,9 +105,18 @@ class Model:
         check_overrides(header, options.overrides, options.experts_at_home, names)
         if allocate:
             _check_room(options, header, cards)
-        pointer = _load(options, header, on_progress, allocate=allocate, mtp=head)
+        try:
+            pointer, notes = _load(options, header, on_progress, allocate=allocate, mtp=head)
+        except OutOfMemoryError:
+            if options.mmap:
+                raise
+            options = replace(options, mmap=True)
+            pointer, notes = _load(options, header, on_progress, allocate=allocate, mtp=head)
+            notes = (*notes, _MAPPED)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
-        return cls(pointer, options, header, used, allocated=allocate, template=template)
+        model = cls(pointer, options, header, used, allocated=allocate, template=template)
+        model.notes = notes
+        return model
 
     def sharing(self, options: ModelOptions, header: Header) -> Model:
         """Return a view of these weights with other options: closing one closes both."""
@@ -174,7 +188,8 @@ class Model:
 
 def _load(
     options: ModelOptions, header: Header, on_progress: Progress | None, *, allocate: bool, mtp: bool
-) -> int:
+) -> tuple[int, tuple[str, ...]]:
+    """Return a loaded model, and what the user should know of how it was loaded."""
     api = native()
     parameters, keep = _parameters(options)
     parameters.load_mtp = mtp
@@ -209,7 +224,8 @@ def _load(
         raise failures[0]
     if not pointer:
         raise _load_error(options, problems)
-    return pointer
+    is_pageable = any(library.PINNED in problem for problem in problems)
+    return pointer, (_PAGEABLE,) if is_pageable else ()
 
 
 def _missing_heads(header: Header) -> int:
@@ -321,7 +337,7 @@ def _load_error(options: ModelOptions, problems: list[str]) -> UserError:
     if found := _UNKNOWN_TYPE.search(reason):
         return unsupported_type(options.path, int(found[1]))
     if "alloc" in reason or "out of memory" in reason or "insufficient" in reason:
-        return UserError(
+        return OutOfMemoryError(
             f"not enough memory for {options.path}: {reason}",
             "offload fewer layers or choose a smaller model",
         )
