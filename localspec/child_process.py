@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import IO, Generic, Literal, ParamSpec, TypeVar, cast
+from typing import IO, Generic, Literal, ParamSpec, Protocol, TypeVar, cast
 
 from localspec.errors import EngineDied, EngineError, LocalSpecError
 
@@ -157,6 +157,19 @@ def write_marked_text(stream: IO[bytes], mark: int, text: bytes) -> None:
     """Write a number and a text in UTF-8."""
     stream.write(_HEAD.pack(mark, len(text)) + text)
     stream.flush()
+
+
+class ValuesOf(Protocol):
+    """Yields what a function of a module yields in another process."""
+
+    def __call__(
+        self,
+        task: Callable[_Arguments, Iterator[_Value]],
+        /,
+        *arguments: _Arguments.args,
+        **options: _Arguments.kwargs,
+    ) -> Iterator[_Value]:
+        """Run it; raises EngineError if the process ends, and the function's own error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,12 +99,12 @@ def placed_pair(
     if not bench.drafts:
         files = replace(files, draft=None)  # not needed
     if TUNED in bench.modes:  # the settings hold for this placement alone
-        known = opening.plan_to_open(request, files, via=models.look, report=shown, explain=explain)
+        known = opening.plan_to_open(request, files, via=models.values_of, report=shown, explain=explain)
         return known.plan, tuned_settings(known.tuned_for, bench.prompts, report)
     used = {COMBINED.get(mode, mode) for mode in bench.modes}
     needs_most = next((mode for mode in reversed(DRAFT_MODES) if mode in used), bench.modes[-1])
     request = replace(request, mode=cast("Mode", needs_most))
-    return opening.placed(files, request, via=models.look, report=shown, explain=explain), {}
+    return opening.placed(files, request, via=models.values_of, report=shown, explain=explain), {}
 
 
 def tuned_settings(

@@ -38,8 +38,8 @@ from localspec.types.request import TaskType
 from localspec.units import ago
 
 if TYPE_CHECKING:
+    from localspec.child_process import ValuesOf
     from localspec.hardware.device_info import Machine
-    from localspec.hardware.devices import Ask
     from localspec.hardware.placement.candidates import Placement
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
@@ -120,7 +120,7 @@ def template_report_of(model: Path) -> TemplateReport | None:
     return None
 
 
-def computes_on_cpu(via: Ask) -> bool:
+def computes_on_cpu(via: ValuesOf) -> bool:
     """Return whether this build of llama.cpp has no other device than the CPU."""
     from localspec.hardware.devices import look
 
@@ -131,7 +131,7 @@ def placed(
     files: PairFiles,
     request: PairRequest,
     *,
-    via: Ask | None,
+    via: ValuesOf | None,
     report: Reporter | None,
     explain: bool = False,
     machine: Machine | None = None,
@@ -145,7 +145,7 @@ def placed(
 
     if not request.plans:
         return as_asked(files, request)
-    plan = plan_pair(files, request, machine or known_machine(may_measure=False, via=via))
+    plan = plan_pair(files, request, machine or known_machine(may_measure=False, via=via), via)
     _report_plan(plan, report, explain=explain)
     return plan
 
@@ -192,7 +192,12 @@ class PlannedPair:
 
 
 def plan_to_open(
-    request: PairRequest, files: PairFiles, *, via: Ask | None, report: Reporter | None, explain: bool = False
+    request: PairRequest,
+    files: PairFiles,
+    *,
+    via: ValuesOf | None,
+    report: Reporter | None,
+    explain: bool = False,
 ) -> PlannedPair:
     """Plan the pair with the tuned load options, if it was tuned; otherwise like `placed`."""
     if request.mode == "off":  # no settings would be looked up
@@ -208,7 +213,12 @@ def plan_to_open(
 
 
 def placed_with_draft(
-    files: PairFiles, request: PairRequest, *, via: Ask | None, report: Reporter | None, explain: bool = False
+    files: PairFiles,
+    request: PairRequest,
+    *,
+    via: ValuesOf | None,
+    report: Reporter | None,
+    explain: bool = False,
 ) -> OpenPlan:
     """Plan the models, with the draft model even if it is not expected to help, if it fits."""
     plan = placed(files, request, via=via, report=None)
@@ -219,7 +229,7 @@ def placed_with_draft(
     return plan
 
 
-def identity_of(plan: OpenPlan, *, via: Ask | None = None) -> Identity:
+def identity_of(plan: OpenPlan, *, via: ValuesOf | None = None) -> Identity:
     """Return the identity of settings tuned with a pair on this machine; `via` as in `placed`.
 
     The plan is without tuned options.

@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
     ):
         opening.check_explained(request, explain=args.explain)
         report = say if args.explain else None
-        planned = plan_to_open(request, files, via=first.look, report=report, explain=args.explain)
+        planned = plan_to_open(request, files, via=first.values_of, report=report, explain=args.explain)
         plan = replace(planned.plan, remembers_costs=True)
         saved = running.saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from localspec.child_process import values_of
+from localspec.child_process import ValuesOf, values_of
 from localspec.errors import LocalSpecError, UserError
 from localspec.hardware import nvml
 from localspec.hardware.device_info import DeviceInfo, DeviceKind, Machine, possible_count
@@ -40,7 +40,6 @@ class BackendReport:
 
 
 Answer = BackendReport | nvml.Cards
-Ask = Callable[[], Iterator[Answer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +52,15 @@ class DetectedMachine:
     trouble: LocalSpecError | None = None  # that made the report incomplete
 
 
-def look(timeout_s: float = TIMEOUT_S, *, via: Ask | None = None) -> DetectedMachine:
+def look(timeout_s: float = TIMEOUT_S, *, via: ValuesOf | None = None) -> DetectedMachine:
     """Look at this machine without measuring; a driver that dies or hangs is a note.
 
     Raises `UserError` where a backend is to be loaded that cannot be.
-    `via` asks in a process that is there already, such as `Worker.look`.
+    `via` asks in a process that is there already, such as `Worker.values_of`.
     """
     found, cards, trouble = BackendReport(), nvml.Cards(), None
     try:
-        for answer in values_of(ask, timeout_s) if via is None else via():
+        for answer in values_of(ask, timeout_s) if via is None else via(ask):
             if isinstance(answer, BackendReport):
                 found = answer
             else:
@@ -75,7 +74,7 @@ def look(timeout_s: float = TIMEOUT_S, *, via: Ask | None = None) -> DetectedMac
 
 
 def ask() -> Iterator[Answer]:
-    """Ask the native libraries in a child process, which may crash; earlier results stay."""
+    """ValuesOf the native libraries in a child process, which may crash; earlier results stay."""
     from localspec.llama import backends
 
     try:

@@ -7,13 +7,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.child_process import values_of
+from localspec.child_process import ValuesOf, values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
 from localspec.hardware.bandwidth import BandwidthJob, Measured, jobs, judge, measure
 from localspec.hardware.described import read_machine
 from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
-from localspec.hardware.devices import TIMEOUT_S, Ask, DetectedMachine
+from localspec.hardware.devices import TIMEOUT_S, DetectedMachine
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
 from localspec.storage.paths import data_dir
@@ -46,7 +46,7 @@ def known_machine(
     on_progress: Progress | None = None,
     *,
     may_measure: bool = True,
-    via: Ask | None = None,
+    via: ValuesOf | None = None,
     again: bool = True,
 ) -> Machine:
     """Return this machine with its rates: saved ones, or measured now and saved.

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, OutOfMemoryError, UserError
-from localspec.gguf import Header, check_model_file
+from localspec.gguf import TOKENS, Header, check_model_file
 from localspec.llama import backends, library, tile_code
 from localspec.llama.backends import BackendDevice
 from localspec.llama.library import native
@@ -193,13 +193,15 @@ def _load(
     api = native()
     parameters, keep = _parameters(options)
     parameters.load_mtp = mtp
-    if missing := _missing_heads(header):  # llama.cpp would refuse the file for them
-        keep.append(overrides := (api.llama_model_kv_override * 3)())  # the last, without a key, ends them
-        known = {"block_count": header.integer("{arch}.block_count") - missing, "nextn_predict_layers": 0}
-        for entry, (key, value) in zip(overrides, known.items(), strict=False):
-            entry.key = f"{header.architecture}.{key}".encode()
-            entry.tag, entry.value.val_i64 = api.LLAMA_KV_OVERRIDE_TYPE_INT, value
-        parameters.kv_overrides = overrides
+    if numbers := _header_changes(header, allocate=allocate):
+        keep.append(entries := (api.llama_model_kv_override * (len(numbers) + 1))())  # one without a key ends
+        for entry, (key, value) in zip(entries, numbers.items(), strict=False):
+            entry.key = key.replace("{arch}", header.architecture).encode()
+            if isinstance(value, int):
+                entry.tag, entry.value.val_i64 = api.LLAMA_KV_OVERRIDE_TYPE_INT, value
+            else:
+                entry.tag, entry.value.val_str = api.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+        parameters.kv_overrides = entries
     if not allocate:
         parameters.no_alloc, parameters.load_mode = True, _LOAD_PLAIN
     failures: list[BaseException] = []  # an exception cannot cross C, so it waits here
@@ -226,6 +228,18 @@ def _load(
         raise _load_error(options, problems)
     is_pageable = any(library.PINNED in problem for problem in problems)
     return pointer, (_PAGEABLE,) if is_pageable else ()
+
+
+def _header_changes(header: Header, *, allocate: bool) -> dict[str, int | str]:
+    """Return what llama.cpp is to read instead of a header's values."""
+    changes: dict[str, int | str] = {}
+    if missing := _missing_heads(header):  # llama.cpp would refuse the file for them
+        changes["{arch}.block_count"] = header.integer("{arch}.block_count") - missing
+        changes["{arch}.nextn_predict_layers"] = 0
+    if not allocate and (tokens := header.counts.get(TOKENS)):  # most of the time of such a load
+        changes["tokenizer.ggml.model"] = "no_vocab"  # llama-vocab.cpp
+        changes["{arch}.vocab_size"] = tokens
+    return changes
 
 
 def _missing_heads(header: Header) -> int:

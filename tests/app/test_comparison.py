@@ -26,9 +26,9 @@ from localspec.app.comparison import (
 from localspec.benchmark import llama_server
 from localspec.benchmark.harness import Prompt
 from localspec.chat.answer_settings import TunedChoice, TunedLookup
+from localspec.child_process import ValuesOf
 from localspec.cli.shared.console import exit_on_signals
 from localspec.errors import UserError
-from localspec.hardware.devices import Ask
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.worker.client import Worker
 from localspec.models.pair_files import PairFiles
@@ -199,15 +199,15 @@ def test_a_prompt_that_leaves_no_room_for_an_answer() -> None:
 def test_models_sit_as_the_mode_needs_that_needs_most(
     monkeypatch: pytest.MonkeyPatch, modes: tuple[str, ...], mode: str, has_draft: bool
 ) -> None:
-    def placed(files: PairFiles, request: PairRequest, *, via: Ask | None, **_how: object) -> OpenPlan:
+    def placed(files: PairFiles, request: PairRequest, *, via: ValuesOf | None, **_how: object) -> OpenPlan:
         asked.append((request.mode, via))
         return as_asked(files, replace(request, max_fan_out=5))
 
-    asked: list[tuple[str | None, Ask | None]] = []
+    asked: list[tuple[str | None, ValuesOf | None]] = []
     monkeypatch.setattr(opening, "placed", placed)
     models = runtime()
     pair, tuned = placed_pair(replace(REQUEST, modes=modes), PairRequest(), FILES, models, report=print)
-    assert asked == [(mode, models.look)]
+    assert asked == [(mode, models.values_of)]
     assert (pair.draft is not None, pair.max_fan_out, tuned) == (has_draft, 5, {})
 
 
@@ -221,8 +221,8 @@ def test_tuned_settings_are_used_on_the_placement_that_they_hold_for(monkeypatch
         plan: OpenPlan
         tuned_for: TunedLookup
 
-    def plan_to_open(request: PairRequest, files: PairFiles, *, via: Ask, **_how: object) -> Planned:
-        assert (request.mode, via) == (None, models.look)
+    def plan_to_open(request: PairRequest, files: PairFiles, *, via: ValuesOf, **_how: object) -> Planned:
+        assert (request.mode, via) == (None, models.values_of)
         known = recalling(coding=TunedChoice(SSD, "tuned today"))
         return Planned(as_asked(files, replace(request, max_fan_out=24)), known)
 

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from localspec.cli.shared import opening
 from localspec.errors import Cancelled
-from localspec.hardware.devices import Answer
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
@@ -30,6 +29,7 @@ from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
 from localspec.types.request import EngineSettings, Message, Request
 
 Value = TypeVar("Value")
+Arguments = ParamSpec("Arguments")
 Script = Callable[[Request], Iterator[GenerationEvent]]
 
 SUMMARY = Summary(
@@ -97,7 +97,13 @@ class FakeRuntime:
         replace(opening, "start_worker", lambda **_how: self)
         replace(opening, "load", lambda _worker, plan: self.opened.append(plan))
 
-    def look(self) -> Iterator[Answer]:
+    def values_of(
+        self,
+        task: Callable[Arguments, Iterator[Value]],
+        /,
+        *arguments: Arguments.args,
+        **options: Arguments.kwargs,
+    ) -> Iterator[Value]:
         yield from ()
 
     def perform(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,7 +19,7 @@ from localspec.cli import plan, recommend
 from localspec.cli.shared.arguments import add_answer_flags, pair_request, verb_parser
 from localspec.cli.shared.console import SIMPLER, say
 from localspec.cli.shared.opening import TERMINAL, check_explained
-from localspec.errors import UserError
+from localspec.errors import EngineError, UserError
 from localspec.hardware import devices as devices_module
 from localspec.hardware import machine as machine_module
 from localspec.hardware.described import GPU_KEYS, MACHINE_KEYS
@@ -50,8 +51,16 @@ def invented(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: BIG_AND_SMALL)
     monkeypatch.setattr(shape, "read_shape", read_shape)
     monkeypatch.setattr(plan_module, "read_shape", read_shape)
-    monkeypatch.setattr(plan_module, "confirm", lambda *_args: None)  # there is no file to ask about
+    monkeypatch.setattr(plan_module, "exact", unknown)  # there is no file to ask about
     return BIG_AND_SMALL
+
+
+def unknown(*_options: object, **_how: object) -> NoReturn:
+    raise EngineError("llama.cpp does not know")
+
+
+def nothing_seen(*_task: object, **_options: object) -> Iterator[Any]:
+    return iter(())
 
 
 def parsed(*flags: str) -> tuple[OpenPlan, OpenPlan]:
@@ -64,7 +73,7 @@ def parsed(*flags: str) -> tuple[OpenPlan, OpenPlan]:
     check_explained(request, explain=args.explain)
     report = say if args.explain else None
     return as_asked(files, request), opening.placed(
-        files, request, via=lambda: iter(()), report=report, explain=args.explain
+        files, request, via=nothing_seen, report=report, explain=args.explain
     )
 
 
@@ -262,7 +271,7 @@ def nobody_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(machine_module, "known_machine", fail)
     monkeypatch.setattr(devices_module, "look", fail)
-    monkeypatch.setattr(plan_module, "confirm", fail)
+    monkeypatch.setattr(plan_module, "exact", fail)
 
 
 @pytest.mark.usefixtures("invented", "nobody_to_ask")

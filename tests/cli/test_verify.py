@@ -19,10 +19,10 @@ from localspec.benchmark.exactness import (
     Variant,
     VerifyEffort,
 )
+from localspec.child_process import ValuesOf
 from localspec.cli import verify
 from localspec.cli.shared.console import ProgressLine
 from localspec.errors import Cancelled
-from localspec.hardware.devices import Ask
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
@@ -233,8 +233,8 @@ def test_the_models_are_placed_for_the_mode_that_needs_most(
     flags: tuple[str, ...],
     mode: str,
 ) -> None:
-    def placed(files: PairFiles, request: PairRequest, *, via: Ask, **_how: object) -> OpenPlan:
-        modes.append((request.mode, via == fake.look))
+    def placed(files: PairFiles, request: PairRequest, *, via: ValuesOf, **_how: object) -> OpenPlan:
+        modes.append((request.mode, via == fake.values_of))
         return as_asked(files, replace(request, context=99))
 
     modes: list[tuple[str | None, bool]] = []

@@ -1,3 +1,5 @@
+"""Plans that llama.cpp confirms: asked until it knows the placement that is chosen."""
+
 from __future__ import annotations
 
 import re
@@ -8,92 +10,149 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineError, UserError
+from localspec.hardware.device_info import DescribedMachine, Machine
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryRequest, Needs, estimate
-from localspec.hardware.placement import place as place_module
-from localspec.hardware.placement.place import confirm, place
-from localspec.models.pair_request import USUAL_FAN_OUT
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, Needs, estimate
+from localspec.hardware.placement import plan as plan_module
+from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.hardware.placement.plan import plan_pair
+from localspec.models.pair_files import PairFiles
+from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types.models import ModelOptions
 from tests.hardware.machines import SMALL, asking, card, cpu, machine, model
 
 GIB = 1 << 30
-OPTIONS = (ModelOptions(Path("large.gguf")),)
+TARGET, DRAFT = Path("large.gguf"), Path("small.gguf")
 
 
 class Llama:
-    """Tells what it is reported to tell, and whether it was asked."""
+    """Knows how much more than the formula the intermediate results on a GPU take, or nothing."""
 
-    def __init__(self, gib: float | None) -> None:
-        self.gib = gib
-        self.asked = 0
+    def __init__(self, shapes: dict[Path, ModelShape], more: Callable[[int], int] | None) -> None:
+        self.shapes, self.more = shapes, more
+        self.asked: list[int | None] = []  # about how many layers
 
-    def __call__(self, *_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-        assert max_fan_out == USUAL_FAN_OUT
-        self.asked += 1
-        if self.gib is None:
-            raise EngineError("llama.cpp cannot tell")
-        return ((DeviceNeed("CUDA0", int(self.gib * GIB), 0, 0),),)
+    def __call__(self, *models: ModelOptions, max_fan_out: int, via: object) -> tuple[Needs, ...]:
+        assert via is None
+        self.asked.append(models[0].gpu_layers)
+        if self.more is None:
+            raise EngineError("llama.cpp does not know")
+        return tuple(self._needs(options, max_fan_out if at else 0) for at, options in enumerate(models))
+
+    def _needs(self, options: ModelOptions, branches: int) -> Needs:
+        assert self.more is not None
+        shape = self.shapes[options.path]
+        split = LayerSplit()
+        if options.gpu_layers:
+            split = LayerSplit(options.devices or (), (min(options.gpu_layers - 1, len(shape.layers)),))
+        needs = estimate(shape, MemoryRequest(split, options.context, sequences=1 + branches))
+        more = self.more(len(self.asked))
+        return tuple(
+            replace(need, compute=need.compute + more) if need.device == "CUDA0" else need for need in needs
+        )
 
 
-Check = Callable[[float, float, Llama], None]
+Planned = Callable[..., tuple[OpenPlan, Llama]]
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Check:
-    def check(model_gib: float, card_gib: float, llama: Llama) -> None:
-        monkeypatch.setattr(place_module, "exact", llama)
-        shape, on = model(model_gib, layers=32), machine((card(0, card_gib), 600))
-        placement = place(on, shape, None, asking())
-        confirm(placement, (shape,), OPTIONS, on, asking())
+def planned(monkeypatch: pytest.MonkeyPatch) -> Planned:
+    def planned(
+        gib: float,
+        where: Machine,
+        more: Callable[[int], int] | None,
+        request: PairRequest | None = None,
+        draft: ModelShape | None = None,
+    ) -> tuple[OpenPlan, Llama]:
+        shapes = {TARGET: model(gib, layers=32)} | ({DRAFT: draft} if draft else {})
+        llama = Llama(shapes, more)
+        monkeypatch.setattr(plan_module, "exact", llama)
+        monkeypatch.setattr(plan_module, "read_shape", lambda path, _overrides: shapes[path])
+        monkeypatch.setattr(plan_module, "read_draft_shape", lambda _target, path, _overrides: shapes[path])
+        files = PairFiles(TARGET, DRAFT if draft else None)
+        return plan_pair(files, request or asking(), where), llama
 
-    return check
-
-
-def test_models_with_room_around_them_are_not_asked_about(check: Check) -> None:
-    llama = Llama(99)
-    check(4, 24, llama)
-    assert llama.asked == 0
-
-
-def test_tight_fit_that_holds_is_let_through(check: Check) -> None:
-    llama = Llama(9.5)
-    check(9, 12, llama)
-    assert llama.asked == 1
+    return planned
 
 
-def test_tight_fit_that_does_not_hold_is_rejected_with_numbers_and_ways_out(check: Check) -> None:
+def gpu(gib: float) -> Machine:
+    return machine((card(0, gib), 600), processor=cpu(60))
+
+
+def test_a_model_on_the_cpu_with_room_around_it_is_not_asked_about(planned: Planned) -> None:
+    plan, llama = planned(4, machine(processor=cpu(60)), None)
+    assert plan.target.gpu_layers == 0
+    assert llama.asked == []
+
+
+def test_a_model_on_the_cpu_that_is_a_tight_fit_is_asked_about(planned: Planned) -> None:
+    _, llama = planned(8, machine(processor=cpu(12)), lambda _: 0)
+    assert llama.asked == [0]
+
+
+def test_a_plan_that_llama_cpp_confirms_is_kept(planned: Planned) -> None:
+    plan, llama = planned(9, gpu(24), lambda _: 0)
+    assert llama.asked == [33]
+    assert plan.target.gpu_layers == 33
+
+
+def test_the_plan_counts_where_llama_cpp_does_not_know(planned: Planned) -> None:
+    plan, llama = planned(9, gpu(12), None)
+    assert len(llama.asked) == 1
+    assert plan.target.gpu_layers == 33
+
+
+@pytest.mark.parametrize("gib", [0.25, -0.25])
+def test_a_split_follows_what_llama_cpp_says(gib: float, planned: Planned) -> None:
+    """A layer of 18 GiB in 32 takes 0.56 GiB and its cache, so a quarter more or less may decide."""
+    changed = 0
+    for size in (10, 10.2, 10.4, 10.6, 10.8, 11):
+        first, _ = planned(18, gpu(size), None)
+        plan, _ = planned(18, gpu(size), lambda _: int(gib * GIB))
+        assert plan.placement is not None
+        assert plan.target.gpu_layers is not None
+        assert first.target.gpu_layers is not None
+        difference = plan.target.gpu_layers - first.target.gpu_layers
+        assert difference in (0, -1 if gib > 0 else 1)
+        changed += abs(difference)
+        on_gpu = plan.placement.target.needs[0]
+        assert on_gpu.total <= MemoryBudget(gpu(size)).free["CUDA0"]
+    assert changed
+
+
+def test_a_requested_split_that_does_not_fit_is_refused_with_numbers_and_ways_out(planned: Planned) -> None:
     with pytest.raises(UserError, match=r"CUDA0 has .* GiB free") as refused:
-        check(9, 12, Llama(13))
+        planned(9, gpu(12), lambda _: 4 * GIB, asking(gpu_layers=99))
     assert "GiB are needed" in refused.value.message
     assert refused.value.hint
 
 
-def test_plan_stands_where_llama_cannot_tell(check: Check) -> None:
-    llama = Llama(None)
-    check(9, 12, llama)
-    assert llama.asked == 1
+def test_a_llama_cpp_that_always_wants_more_ends_in_an_error(planned: Planned) -> None:
+    with pytest.raises(UserError, match="CUDA0 has"):
+        planned(9, gpu(12), lambda times: times * GIB * 3, asking(devices=("CUDA0",), gpu_layers=33))
+
+
+def test_a_described_machine_is_not_asked_about(planned: Planned) -> None:
+    here = gpu(12)
+    _, llama = planned(9, DescribedMachine(here.devices, here.rates), None)
+    assert llama.asked == []
 
 
 @pytest.mark.parametrize("draft", [None, SMALL])
 def test_the_context_that_is_named_would_fit_by_llama_cpps_own_figures(
-    draft: ModelShape | None, monkeypatch: pytest.MonkeyPatch
+    draft: ModelShape | None, planned: Planned
 ) -> None:
-    shape, on = model(9, layers=32), machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
-    constraints = asking(context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd")
-    found = place(on, shape, draft, constraints)
+    on = machine((card(0, 14 if draft else 12), 600), processor=cpu(60))
+    request = asking(context=12288, gpu_layers=99, draft_devices=("CUDA0",), max_fan_out=48, mode="sd")
+    if draft is None:
+        request = replace(request, mode=None)
     above = GIB // 2
-
-    def llama(*_options: ModelOptions, max_fan_out: int) -> tuple[Needs, ...]:
-        assert max_fan_out == constraints.max_fan_out
-        more = tuple(replace(need, compute=need.compute + above) for need in found.target.needs)
-        return (more, found.draft.needs) if found.draft else (more,)
-
-    monkeypatch.setattr(place_module, "exact", llama)
     with pytest.raises(UserError, match="CUDA0 has") as refused:
-        confirm(found, (shape, draft) if draft else (shape,), OPTIONS, on, constraints)
+        planned(9, on, lambda _: above // (2 if draft else 1), request, draft)
     context = int(re.findall(r"\(-c (\d+)\)", refused.value.hint)[0])
     free = MemoryBudget(on).free["CUDA0"] - above
+    shape = model(9, layers=32)
 
     def needed(context: int) -> int:
         requests = [(shape, MemoryRequest(LayerSplit(("CUDA0",), (32,)), context))]

@@ -49,7 +49,9 @@ def find_files(request: PairRequest) -> PairFiles:
 def place(request: PairRequest, files: PairFiles, worker: Worker, *, explain: bool) -> OpenPlan:
     """Plan the models of a request, without tuned settings; raises UserError."""
     check_explained(request, explain=explain)
-    return opening.placed(files, request, via=worker.look, report=say if explain else None, explain=explain)
+    return opening.placed(
+        files, request, via=worker.values_of, report=say if explain else None, explain=explain
+    )
 
 
 def check_explained(request: PairRequest, *, explain: bool) -> None:
@@ -66,7 +68,7 @@ def opened(
     with start_worker(verbose=verbose) as worker:
         check_explained(request, explain=explain)
         report = say if explain else None
-        planned = opening.plan_to_open(request, files, via=worker.look, report=report, explain=explain)
+        planned = opening.plan_to_open(request, files, via=worker.values_of, report=report, explain=explain)
         plan = replace(planned.plan, remembers_costs=True)
         load(worker, plan)
         tell_notes(worker, plan, request)
@@ -132,7 +134,7 @@ def tell_notes(worker: Worker, plan: OpenPlan, request: PairRequest) -> None:
     """Print what the user at the keyboard should know about these models on this machine."""
     for text in (*plan.notes, *worker.notes):
         note(text)
-    if request.wants_gpu and opening.computes_on_cpu(worker.look):
+    if request.wants_gpu and opening.computes_on_cpu(worker.values_of):
         note("-ngl has no effect, because this build of llama.cpp computes on the CPU only")
 
 

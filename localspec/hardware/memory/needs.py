@@ -21,6 +21,7 @@ from localspec.models.shape import ExpertWeights, LayerShape, ModelShape, read_s
 from localspec.types.models import KvType, ModelOptions
 
 if TYPE_CHECKING:
+    from localspec.child_process import ValuesOf
     from localspec.llama.context import Context
     from localspec.llama.model import Model
 
@@ -297,16 +298,20 @@ def exact(
     *,
     max_fan_out: int = 16,
     timeout_s: float = 120.0,  # a header on a slow disk, a driver that starts
+    via: ValuesOf | None = None,
 ) -> tuple[Needs, ...]:
     """Return the memory of the target on each device, and of the draft model.
 
-    Contexts are as LocalSpec opens them, the draft model's with its branches.
+    Contexts are as LocalSpec opens them, the draft model's with its branches. `via` asks in a process that
+    is there already.
     Raises `UserError` for unusable files, `EngineError` if llama.cpp fails or does not know.
     """
     from localspec.child_process import values_of  # 10 ms
 
     options = [each for each in (target, draft) if each is not None]
     try:
+        if via is not None:
+            return tuple(via(_needs_of_all, options, max_fan_out))
         return tuple(values_of(_needs_of_all, timeout_s, options, max_fan_out))
     except EngineDied as died:
         raise EngineError(f"llama.cpp ended while it worked out its memory needs: {died}") from None

@@ -27,6 +27,7 @@ from localspec.hardware.memory.needs import (
     estimate,
     experts_at_home,
 )
+from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
 from localspec.models.pair_request import USUAL_MICRO_BATCH, ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
@@ -140,11 +141,13 @@ class PlacementSearch:
         machine: Machine,
         models: tuple[ModelShape, ModelShape | None],
         request: PairRequest,
+        measured: MeasuredCompute | None = None,
     ) -> None:
         self.target, self.draft = models
         self.contexts = _contexts(self.target, request.context or 0)
         self._at: dict[int, tuple[PlacementCandidate, ...]] = {}
         self.request = request
+        self.measured = measured or MeasuredCompute()
         self.machine = machine
         self.rates = Rates(machine)
         self.budget = MemoryBudget(machine, request.reserve)
@@ -238,7 +241,8 @@ class PlacementSearch:
         return MemoryRequest(split, context, held, flash, batch, shape.branches(asked.max_fan_out) + 1)
 
     def _needs(self, shape: ModelShape, split: LayerSplit, context: int) -> tuple[DeviceNeed, ...]:
-        return estimate(shape, self.memory_request(shape, split, context))
+        request = self.memory_request(shape, split, context)
+        return self.measured.needs(shape, request, is_draft=shape is self.draft)
 
     def _sizes(self, shape: ModelShape, context: int) -> LayerSizes | None:
         if not self.budget.cards:
@@ -368,6 +372,8 @@ class PlacementSearch:
     ) -> LayerSplit:
         """Fill GPUs, and take back what the exact need shows to be too much."""
         left = self.budget.left(taken)
+        for device, unneeded in self._overestimated(fill(left), context):
+            left[device] += unneeded
         split = fill(left)
         for _ in range(_CORRECTIONS):
             short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
@@ -378,6 +384,14 @@ class PlacementSearch:
                 left[shortage.device] -= shortage.missing
             split = fill(left)
         return split
+
+    def _overestimated(self, split: LayerSplit, context: int) -> Iterator[tuple[str, int]]:
+        """Yield each GPU of a split with the bytes that the formula counts and llama.cpp does not need."""
+        request = self.memory_request(self.target, split, context)
+        measured = self.measured.needs(self.target, request, is_draft=False)
+        for guessed, need in zip(estimate(self.target, request), measured, strict=True):
+            if need.device in split.devices:
+                yield need.device, max(0, guessed.compute - need.compute)
 
     # --- how fast they would be
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 
 from localspec.decoding.speed_model import ACCEPTANCE, HIT_RATE
-from localspec.errors import EngineError, UserError
+from localspec.errors import UserError
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DescribedMachine, Machine
-from localspec.hardware.memory.budget import MemoryBudget, Shortage, check_fit, suggestions
+from localspec.hardware.memory.budget import Shortage, suggestions
 from localspec.hardware.memory.needs import (
     CacheTypes,
     DeviceNeed,
     LayerSplit,
-    MemoryRequest,
     Needs,
-    exact,
     experts_at_home,
 )
 from localspec.hardware.placement.candidates import (
@@ -28,10 +25,10 @@ from localspec.hardware.placement.candidates import (
     PlacementCandidate,
     PlacementSearch,
 )
+from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import ACTIVATION, LOGIT
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
-from localspec.types.models import ModelOptions
 from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
 
 _MIXTURE = 0.8  # a model that reads less than this share of its layers for one token is a mixture of experts
@@ -39,7 +36,6 @@ _OUTPUT = "the output layer"
 _MICRO_BATCHES = (1024, 2048)  # larger ones than usual
 _WAY_TO_MEASURE = " (`localspec devices` measures it)"
 _FEW = 3  # alternatives that are shown by default
-CLOSE = 0.15  # share of a device's memory; the formula's error is less than that
 
 
 def place(
@@ -47,19 +43,21 @@ def place(
     target: ModelShape,
     draft: ModelShape | None,
     request: PairRequest,
+    measured: MeasuredCompute | None = None,
 ) -> Placement:
     """Return the fastest placement that fits and is as asked, with reasons.
 
+    `measured` replaces what the formula says of intermediate memory.
     Raises `UserError`, with the numbers and three ways out, if there is none.
     """
     models = (target, draft)
-    search = PlacementSearch(machine, models, request)
+    search = PlacementSearch(machine, models, request, measured)
     chosen = search.chosen()
     if chosen is None:
         raise _refusal(search)
     for better in (_with_larger_batches, _with_smaller_draft_cache):
         for other in better(search, chosen):
-            again = PlacementSearch(machine, models, other)
+            again = PlacementSearch(machine, models, other, measured)
             found = again.chosen()
             if found and found.context >= chosen.context and again.turn_s(found) < search.turn_s(chosen):
                 search, chosen = again, found
@@ -182,41 +180,6 @@ def _refusal(search: PlacementSearch) -> UserError:
         f"{search.target.name} does not fit with {nearest.context:,} tokens of context: "
         f"{_lack(nearest.shortages)}",
         f"three ways out: {'; '.join((*worked_out, *ways)[:3])}",
-    )
-
-
-def confirm(
-    placement: Placement,
-    shapes: tuple[ModelShape, ...],
-    options: tuple[ModelOptions, ...],
-    machine: Machine,
-    request: PairRequest,
-) -> None:
-    """Raise `UserError` if models do not fit although the plan says so; `options` open them as planned.
-
-    If the plan leaves enough room, or llama.cpp does not know, the plan's figures count.
-    """
-    assignments = [assignment for assignment in (placement.target, placement.draft) if assignment is not None]
-    budget = MemoryBudget(machine, request.reserve)
-    planned = [need for assignment in assignments for need in assignment.needs]
-    left = budget.left(planned)
-    if all(left[need.device] >= CLOSE * budget.free[need.device] for need in planned):
-        return
-    try:
-        needs = exact(*options, max_fan_out=request.max_fan_out)
-    except EngineError:
-        return
-    caches = (CacheTypes(*request.target.kv_types), placement.draft_cache)
-    request = replace(request, micro_batch=placement.micro_batch)
-    sides = zip(shapes, assignments, caches, strict=False)
-    models = tuple((shape, _memory(assignment, cache, request)) for shape, assignment, cache in sides)
-    check_fit(chain(*needs), machine, request.reserve, models)
-
-
-def _memory(assignment: DeviceAssignment, cache: CacheTypes, request: PairRequest) -> MemoryRequest:
-    batch = request.micro_batch_size
-    return MemoryRequest(
-        assignment.split, assignment.context, cache, request.flash, batch, swa_full=request.swa_full
     )
 
 

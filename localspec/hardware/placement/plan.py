@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
-from localspec.errors import ModelFileError, UserError
+from localspec.child_process import ValuesOf
+from localspec.errors import EngineError, ModelFileError, UserError
 from localspec.gguf import read_header, read_model
+from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DescribedMachine, Machine
+from localspec.hardware.memory.budget import MemoryBudget, Models, check_fit
+from localspec.hardware.memory.needs import exact
 from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementSearch
 from localspec.hardware.placement.explain import bars, outlook
+from localspec.hardware.placement.measured import MeasuredCompute, kind_of
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
-from localspec.hardware.placement.place import confirm, place
+from localspec.hardware.placement.place import place
 from localspec.llama.backends import rows_refused
 from localspec.llama.overrides import check_overrides, experts_override
 from localspec.models.pair_files import PairFiles
@@ -19,38 +25,94 @@ from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
 from localspec.types.models import ModelOptions, TensorOverride
 
+Shapes = tuple[ModelShape, ModelShape | None]
+"""The target's, and that of what drafts for it."""
 
-def plan_pair(files: PairFiles, request: PairRequest, machine: Machine) -> OpenPlan:
-    """Return the placement of the models on a machine; raises UserError if they do not fit."""
-    target, draft = _shapes(files, request)
+_QUESTIONS = 4  # at most, before a plan
+_CLOSE = 0.15  # share of the CPU's free memory; the formula's error is less than that
+
+
+def plan_pair(
+    files: PairFiles, request: PairRequest, machine: Machine, via: ValuesOf | None = None
+) -> OpenPlan:
+    """Return the placement of the models on a machine; raises UserError if they do not fit.
+
+    llama.cpp confirms what GPUs hold, in a child process or the one of `via`.
+    """
+    shapes = _shapes(files, request)
     request = on_machine(request, machine)
     _check_overrides(files, request, machine)
-    placement = place(machine, target, draft, request)
-    plan = placed_as(placement, as_asked(files, request))
-    alone = draft is None or draft.is_head or plan.draft is None  # a head takes next to nothing
-    shapes = (target,) if draft is None or alone else (target, draft)
-    options = (plan.target,) if plan.draft is None or alone else (plan.target, plan.draft)
-    if not isinstance(machine, DescribedMachine):  # llama.cpp knows only the devices that are here
-        confirm(placement, shapes, options, machine, request)
-    return plan
+    asked = as_asked(files, request)
+    if isinstance(machine, DescribedMachine):  # llama.cpp knows only the devices that are here
+        return placed_as(place(machine, *shapes, request), asked)
+    return _confirmed(machine, shapes, request, asked, via)
 
 
-def explained(placement: Placement, files: PairFiles, request: PairRequest, machine: Machine) -> list[str]:
-    """Return the memory of a planned pair as bars, and what other caches would change, in lines."""
-    shapes, cache = _shapes(files, request), placement.draft_cache
+def _confirmed(
+    machine: Machine, shapes: Shapes, request: PairRequest, asked: OpenPlan, via: ValuesOf | None
+) -> OpenPlan:
+    """Plan by formula, and again with what llama.cpp says of the plan, until it knows the one that is chosen.
+
+    If llama.cpp does not know, the formula counts.
+    """
+    measured, misfit = MeasuredCompute(), UserError("the models do not fit", "choose smaller ones")
+    for _ in range(_QUESTIONS):
+        try:
+            placement = place(machine, *shapes, request, measured)
+        except UserError as error:
+            raise (misfit if measured.known else error) from None
+        plan = placed_as(placement, asked)
+        planned = _planned(placement, shapes, request, machine)
+        models = tuple(model for model in planned if not model[0].is_head)  # which take next to nothing
+        kinds = [kind_of(shape, asks, is_draft=bool(number)) for number, (shape, asks) in enumerate(models)]
+        options = [plan.target] if len(models) == 1 or plan.draft is None else [plan.target, plan.draft]
+        if _is_certain(placement, machine, request) or all(map(measured.knows, kinds)):
+            return plan
+        try:
+            found = exact(*options, max_fan_out=request.max_fan_out, via=via)
+        except EngineError:
+            return plan
+        for kind, needs in zip(kinds, found, strict=True):
+            measured = measured.with_needs(kind, needs)
+        try:
+            check_fit(chain(*found), machine, request.reserve, models)
+        except UserError as error:
+            misfit = error
+    raise misfit
+
+
+def _is_certain(placement: Placement, machine: Machine, request: PairRequest) -> bool:
+    """Return whether a plan without GPUs leaves enough memory free for any error of the formula."""
+    budget = MemoryBudget(machine, request.reserve)
+    assigned = (placement.target,) if placement.draft is None else (placement.target, placement.draft)
+    left = budget.left(need for assignment in assigned for need in assignment.needs)
+    uses_gpus = any(assignment.devices for assignment in assigned)
+    return not uses_gpus and left[PROCESSOR] >= _CLOSE * budget.free[PROCESSOR]
+
+
+def _planned(placement: Placement, shapes: Shapes, request: PairRequest, machine: Machine) -> Models:
+    """Return the models of a placement with what they ask of memory."""
+    cache = placement.draft_cache
     draft = replace(request.draft, kv_type_k=cache.keys, kv_type_v=cache.values)
-    request = replace(on_machine(request, machine), micro_batch=placement.micro_batch, draft=draft)
+    request = replace(request, micro_batch=placement.micro_batch, draft=draft)
     search = PlacementSearch(machine, shapes, request)
     pairs = zip(shapes, (placement.target, placement.draft), strict=True)
-    models = tuple(
+    return tuple(
         (shape, search.memory_request(shape, assignment.split, assignment.context))
         for shape, assignment in pairs
         if shape is not None and assignment is not None
     )
-    return [*bars(placement, search.budget), *outlook(models, search.budget)]
 
 
-def _shapes(files: PairFiles, request: PairRequest) -> tuple[ModelShape, ModelShape | None]:
+def explained(placement: Placement, files: PairFiles, request: PairRequest, machine: Machine) -> list[str]:
+    """Return the memory of a planned pair as bars, and what other caches would change, in lines."""
+    request = on_machine(request, machine)
+    models = _planned(placement, _shapes(files, request), request, machine)
+    budget = MemoryBudget(machine, request.reserve)
+    return [*bars(placement, budget), *outlook(models, budget)]
+
+
+def _shapes(files: PairFiles, request: PairRequest) -> Shapes:
     """Return the shapes of the target and of what drafts for it."""
     target = _shape(files.target, request)
     return target, None if files.draft is None else _shape(files.target, request, files.draft)

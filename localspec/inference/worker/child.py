@@ -195,7 +195,7 @@ class ModelService:
             return
         with self._lock:
             self._jobs[request.number] = job
-        if request.method in ("look", "open"):
+        if request.method in ("values_of", "open"):
             threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
         self._work.put(job)
         with self._lock:
@@ -296,10 +296,9 @@ class ModelService:
         if call.method == "open":
             return self._open(job)
         answer: object
-        if call.method == "look":
-            from localspec.hardware.devices import ask  # also needed without models
-
-            answer = ask()
+        if call.method == "values_of":
+            task, *arguments = call.arguments
+            answer = task(*arguments, **call.options)
         elif self._runtime is None:
             raise EngineError("no models are open")
         elif call.method == "perform":

@@ -57,7 +57,7 @@ from localspec.types.request import Mode
 from localspec.types.request import Request as GenerationRequest
 
 if TYPE_CHECKING:
-    from localspec.hardware.devices import Answer
+    pass
 
 LogListener = Callable[[LogLine], None]
 _Arguments = ParamSpec("_Arguments")
@@ -162,10 +162,16 @@ class Worker(AbstractContextManager["Worker"]):
             self._process.kill()
             raise
 
-    def look(self) -> Generator[Answer]:
-        """Yield what `hardware.devices.ask` finds in the process that opens the models."""
+    def values_of(
+        self,
+        task: Callable[_Arguments, Iterator[_Value]],
+        /,
+        *arguments: _Arguments.args,
+        **options: _Arguments.kwargs,
+    ) -> Generator[_Value]:
+        """Yield what a function of a module yields in the process that opens the models, before it does."""
         with self._or_killed():
-            yield from cast("Generator[Answer]", self._process.events("look"))
+            yield from cast(Generator[_Value], self._process.events("values_of", task, *arguments, **options))
 
     def perform(
         self, task: Callable[..., _Value], *arguments: object, on_progress: Callable[..., None] | None = None

@@ -36,7 +36,7 @@ class Call:
     """Something to do; the replies bear the same number."""
 
     number: int
-    method: str  # of open models, or `look`, `open` and `perform`
+    method: str  # of open models, or `values_of`, `open` and `perform`
     arguments: tuple[Any, ...]
     options: dict[str, Any] = field(default_factory=dict)
 
