@@ -73,7 +73,7 @@ class Model:
         self.training_context: int = api.llama_model_n_ctx_train(pointer)
         self.recurrent: bool = api.llama_model_is_recurrent(pointer) or api.llama_model_is_hybrid(pointer)
         self.cards = tuple(card.name for card in cards)  # devices other than the CPU that hold a part of it
-        self.layers_at_home = _layers_at_home(cards, options, header)
+        self.layers_at_home = computes_layers(cards, options, header)
         words = tuple(f"{card.description} ({card.name})" for card in cards)
         self._devices = (*words, CPU) if self.layers_at_home else words
         self._pointer: int | None = pointer
@@ -305,7 +305,7 @@ def _check_devices(options: ModelOptions, devices: Sequence[BackendDevice]) -> N
         raise UserError(f"there is no device number {options.main_gpu} among {cards}", "counting starts at 0")
 
 
-def _layers_at_home(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> bool:
+def computes_layers(cards: Sequence[BackendDevice], options: ModelOptions, header: Header) -> bool:
     """Return whether the CPU computes layers of a model, or the experts of some."""
     layers = header.integer("{arch}.block_count") - _missing_heads(header)
     if not cards or (options.gpu_layers is not None and options.gpu_layers <= layers):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import tarfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from localspec.demo import bundled_pair
+from localspec.errors import EngineError
 from localspec.hardware import machine as machine_module
 from localspec.hardware.device_info import Machine
+from localspec.hardware.placement import plan as plan_module
 from localspec.storage.call_costs import costs_file, opening_key
 from localspec.storage.config import read_config
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, identify
@@ -116,7 +119,11 @@ def test_the_bundled_pair_is_the_one_that_was_tuned() -> None:
 def test_a_plan_is_reported_as_ever(
     name: str, where: Machine, flags: tuple[str, ...], invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def unknown(*_options: object, **_how: object) -> NoReturn:
+        raise EngineError("llama.cpp does not know GPUs that are not here")
+
     monkeypatch.setattr(machine_module, "known_machine", lambda **_: where)
+    monkeypatch.setattr(plan_module, "exact", unknown)
     target, draft = bundled_pair()
     said = invoke("plan", "--json", "-m", str(target), "-md", str(draft), *flags)
     assert json.loads(said.out) == recorded(name)

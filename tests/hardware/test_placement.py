@@ -10,7 +10,7 @@ from localspec.errors import UserError
 from localspec.hardware.device_info import Machine, RateFailure
 from localspec.hardware.memory import budget
 from localspec.hardware.memory.needs import DeviceNeed, MemoryRequest, estimate
-from localspec.hardware.placement import candidates
+from localspec.hardware.placement import measured
 from localspec.hardware.placement.candidates import Placement
 from localspec.hardware.placement.place import place
 from localspec.models.pair_request import PairRequest
@@ -274,7 +274,7 @@ def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum(
 
     where = machine((card(0, 12), 360))
     usual = assignments(where, LARGE, None)
-    monkeypatch.setattr(candidates, "estimate", need)
+    monkeypatch.setattr(measured, "estimate", need)
     monkeypatch.setattr(budget, "estimate", need)
     found = place(where, LARGE, None, asking())
     assert 20 < sum(found.target.layers) < sum(usual.target.layers)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from localspec.errors import Cancelled
-from localspec.hardware.memory.needs import uses_processor
+from localspec.gguf import read_header
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.llama.model import Model
+from localspec.llama.backends import BackendDevice
+from localspec.llama.model import computes_layers
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Mode
 from tests.inference.runtimes import MODES, answer, greedy, open_pair
@@ -65,15 +64,15 @@ def test_a_cancel_reaches_both_models_at_work(demo_target: Path, demo_draft: Pat
 
 @pytest.mark.parametrize(
     ("devices", "layers", "is_there"),
-    [((), None, True), (None, None, False), (None, 4, True), (None, 5, False), (("CUDA0",), 0, True)],
+    [((), None, True), (None, None, False), (None, 6, True), (None, 7, False), (("CUDA0",), 0, True)],
 )
 def test_the_cpu_computes_what_is_not_offloaded(
-    devices: tuple[str, ...] | None, layers: int | None, is_there: bool
+    devices: tuple[str, ...] | None, layers: int | None, is_there: bool, demo_target: Path
 ) -> None:
-    cards = () if devices == () or layers == 0 else ("CUDA0",)
-    options = ModelOptions(Path("model.gguf"), devices=devices, gpu_layers=layers)
-    model = SimpleNamespace(options=options, counted_layers=4, cards=cards)
-    assert uses_processor(cast(Model, model)) == is_there
+    card = BackendDevice("CUDA0", "A graphics card", "gpu", 0, 0)
+    cards = () if devices == () or layers == 0 else (card,)
+    options = ModelOptions(demo_target, devices=devices, gpu_layers=layers)
+    assert computes_layers(cards, options, read_header(demo_target)) == is_there
 
 
 def test_a_target_alone_does_without_drafts(demo_target: Path) -> None:
