@@ -231,7 +231,7 @@ def _load(
 
 
 def _header_changes(header: Header, *, allocate: bool) -> dict[str, int | str]:
-    """Return what llama.cpp is to read instead of a header's values."""
+    """Return the values that llama.cpp takes instead of those in a header."""
     changes: dict[str, int | str] = {}
     if missing := _missing_heads(header):  # llama.cpp would refuse the file for them
         changes["{arch}.block_count"] = header.integer("{arch}.block_count") - missing
