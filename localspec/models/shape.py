@@ -116,6 +116,12 @@ class ModelShape:
         return sum(layer.expert_bytes for layer in self.layers)
 
     @property
+    def takes_quantised_cache(self) -> bool:
+        """Return whether the heads of its cache can be divided into blocks of 32 (llama-context.cpp)."""
+        width = self.attention_width or self.width
+        return self.heads > 0 and width % (32 * self.heads) == 0
+
+    @property
     def state_bytes(self) -> int:
         """Return the bytes of one running state, 0 where there is none."""
         return sum(layer.state_bytes for layer in self.layers)

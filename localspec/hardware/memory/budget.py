@@ -155,6 +155,16 @@ class LayerSizes:
         fewest = bisect_left(range(count), True, key=fits)
         return self.fill(devices, left, most, at_home=at_home, experts_at_home=fewest)
 
+    def counted(self, split: LayerSplit) -> dict[str, int]:
+        """Return the bytes that filling has counted for each GPU of a split."""
+        end = len(self._dense_up_to) - 1
+        found: dict[str, int] = {}
+        for device, count in reversed(list(zip(split.devices, split.layers, strict=True))):
+            output = 0 if found or split.output_at_home else self.output
+            found[device] = self.compute + output + self._size(end - count, end, split.experts_at_home)
+            end -= count
+        return found
+
     def _size(self, start: int, end: int, experts_at_home: int) -> int:
         first = min(max(start, experts_at_home), end)
         dense = self._dense_up_to[end] - self._dense_up_to[start]

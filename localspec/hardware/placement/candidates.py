@@ -24,7 +24,6 @@ from localspec.hardware.memory.needs import (
     by_shares,
     context_size,
     draft_flash_attention,
-    estimate,
     experts_at_home,
 )
 from localspec.hardware.placement.measured import MeasuredCompute
@@ -90,7 +89,7 @@ class Placement:
 COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
 MIN_CONTEXT = 512
 WORTH_A_SMALLER_CONTEXT = 1.2
-_CORRECTIONS = 4
+_CORRECTIONS = 6
 TURN_READ, TURN_WRITTEN = 2000, 400  # tokens of a turn by which placements are compared
 
 
@@ -295,11 +294,12 @@ class PlacementSearch:
             fills.append(sizes.fill_experts)
         for order in self._orders(names):
             for fill in fills:
-                split = self._filled(partial(fill, order, most=most), taken, context)
+                split = self._filled(sizes, partial(fill, order, most=most), taken, context)
                 if asked is None or split.on_cards == most:
                     yield self._with_a_part(split, taken, context) if at_home is None else split
                 if self.is_remote(order[-1]) and asked is None:  # without the output, more layers may fit
-                    yield self._filled(partial(fill, order, most=most, at_home=True), taken, context)
+                    there = partial(fill, order, most=most, at_home=True)
+                    yield self._filled(sizes, there, taken, context)
         left = self.budget.left(taken)
         shares = tuple(max(1.0, left[name]) for name in names)
         split = by_shares(names, shares, most + predicting + 1, layers, predicting)
@@ -368,30 +368,24 @@ class PlacementSearch:
             yield (order[at],)
 
     def _filled(
-        self, fill: Callable[[Mapping[str, int]], LayerSplit], taken: Sequence[DeviceNeed], context: int
+        self,
+        sizes: LayerSizes,
+        fill: Callable[[Mapping[str, int]], LayerSplit],
+        taken: Sequence[DeviceNeed],
+        context: int,
     ) -> LayerSplit:
-        """Fill GPUs, and take back what the exact need shows to be too much."""
-        left = self.budget.left(taken)
-        for device, unneeded in self._overestimated(fill(left), context):
-            left[device] += unneeded
-        split = fill(left)
-        for _ in range(_CORRECTIONS):
-            short = self.budget.shortages((*self._needs(self.target, split, context), *taken))
-            cards = [shortage for shortage in short if shortage.device in split.devices]
-            if not cards:
-                break
-            for shortage in cards:
-                left[shortage.device] -= shortage.missing
+        """Fill GPUs, and again with what the exact need has more or less than the sizes of layers."""
+        free = self.budget.left(taken)
+        split, tried = fill(free), list[LayerSplit]()
+        while split not in tried and len(tried) < _CORRECTIONS:
+            tried.append(split)
+            counted, left = sizes.counted(split), dict(free)
+            for need in self._needs(self.target, split, context):
+                if need.device in counted:
+                    left[need.device] += counted[need.device] - need.total
             split = fill(left)
-        return split
-
-    def _overestimated(self, split: LayerSplit, context: int) -> Iterator[tuple[str, int]]:
-        """Yield each GPU of a split with the bytes that the formula counts and llama.cpp does not need."""
-        request = self.memory_request(self.target, split, context)
-        measured = self.measured.needs(self.target, request, is_draft=False)
-        for guessed, need in zip(estimate(self.target, request), measured, strict=True):
-            if need.device in split.devices:
-                yield need.device, max(0, guessed.compute - need.compute)
+        fitting = [found for found in tried if self._fits_cards(found, taken, context)]
+        return max(fitting, key=lambda found: (found.on_cards, -found.experts_at_home), default=split)
 
     # --- how fast they would be
 

@@ -35,6 +35,7 @@ _MIXTURE = 0.8  # a model that reads less than this share of its layers for one 
 _OUTPUT = "the output layer"
 _MICRO_BATCHES = (1024, 2048)  # larger ones than usual
 _WAY_TO_MEASURE = " (`localspec devices` measures it)"
+_WORTH_PROPOSING = 1.1
 _FEW = 3  # alternatives that are shown by default
 
 
@@ -110,7 +111,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
         else assigned(draft, chosen.draft, for_draft, chosen.draft_needs),
         mode=chosen.best.mode,
         tokens_per_s=chosen.best.tokens_per_s,
-        reasons=tuple(_reasons(chosen, search)),
+        reasons=(*_reasons(chosen, search), *_cache_proposal(chosen, search)),
         rejected=tuple(_rejected(chosen, search)),
         micro_batch=search.request.micro_batch_size,
         draft_cache=CacheTypes(*search.request.draft.kv_types),
@@ -142,6 +143,28 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
             yield reason
     yield _speed_reason(chosen, search)
     yield from _rate_reasons(chosen, search)
+
+
+def _cache_proposal(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[str]:
+    """Yield the gain of a smaller type of the target's cache, if it is large; it is never taken unasked."""
+    asked = search.request.target
+    is_free = (asked.kv_type_k, asked.kv_type_v) == (None, None) and search.request.flash is not False
+    if not (is_free and search.target.takes_quantised_cache):
+        return
+    request = replace(search.request, target=replace(asked, kv_type_k="q8_0", kv_type_v="q8_0"))
+    models = (search.target, search.draft)
+    found = PlacementSearch(search.machine, models, request, search.measured).chosen()
+    if found is None:
+        return
+    speed, usual = found.best.tokens_per_s, chosen.best.tokens_per_s
+    price = "it rounds what the model remembers to 8 bits, so answers may differ a little"
+    if found.context > chosen.context:
+        yield (
+            f"-ctk q8_0 -ctv q8_0 would allow a context of {found.context:,} tokens instead of "
+            f"{chosen.context:,}; {price}"
+        )
+    elif found.context == chosen.context and speed >= _WORTH_PROPOSING * usual:
+        yield f"-ctk q8_0 -ctv q8_0 would write {rate(speed)} tokens/s instead of {rate(usual)}; {price}"
 
 
 def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
