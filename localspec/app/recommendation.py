@@ -35,14 +35,19 @@ from localspec.models.shape import ModelShape, read_draft_shape, read_shape
 from localspec.types.models import ModelInfo
 from localspec.units import duration
 
+QUICK_S = 2.0
+"""For a page to be read, thought over and answered. Each doubling from there on costs points."""
 COMFORTABLE_S = 20.0
-"""For a page to be read and answered. What takes twice as long counts a quarter."""
-SLOW_S = 60.0
+"""Likewise. Each doubling from there on costs twice as many."""
+SLOW_S = 120.0
 """Likewise. What takes longer comes after all that does not."""
-_PAGE, _ANSWER = 500, 200  # tokens
+READING_RATE = 10.0
+"""Tokens per second. Readers wait for what is written more slowly."""
+_DOUBLED_TIME, _DOUBLED_DOWNLOAD, _HALVED_RATE = 3.5, 0.5, 10.0  # points, on the scale of `score`
+_MADE_FOR_IT, _MADE_FOR_OTHER = 5, -10  # likewise
+_PAGE = 500  # tokens
 _FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; GPUs reach far more
-_DOWNLOAD = 2e9  # bytes; each doubling from there on costs two points
-_MADE_FOR_IT, _MADE_FOR_OTHER = 10, -15  # on the scale of `score`
+_DOWNLOAD = 2e9  # bytes; each doubling from there on costs points
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +126,19 @@ def recommend(
 ) -> tuple[RankedPair, ...]:
     """Return all pairs, the best for this machine first; unusable ones come last.
 
-    Slow pairs come after others, except before the bundled demo.
+    Slow pairs, and further pairs of one target, come after others, except before the bundled demo.
     """
     found = [_ranked(machine, pair, local, task) for pair in catalogue]
-    usable = [option for option in found if option.placement is not None]
     others = [option for option in found if option.placement is None]
-    usable.sort(key=lambda option: (option.is_slow or option.pair.target.kind == "bundled", -option.points))
+    usable = [option for option in found if option.placement is not None]
+    usable.sort(key=lambda option: -option.points)
+    best = {option.pair.target.key: option for option in reversed(usable)}
+
+    def is_late(option: RankedPair) -> bool:
+        target = option.pair.target
+        return option.is_slow or target.kind == "bundled" or option is not best[target.key]
+
+    usable.sort(key=is_late)
     others.sort(key=lambda option: option.pair.target.bytes)  # what lacks least memory first
     return (*usable, *others)
 
@@ -157,6 +169,8 @@ def _ranked(
         model.shape if model is not None and model.shape is not None else approximate_shape(entry)
         for model, entry in zip(have, pair.models, strict=True)
     ]
+    if pair.draft is not None and pair.draft.head:
+        shapes[1] = _separate_head(pair.draft, files)
     if pair.draft is None and (head := _own_head(pair.target, files[0])) is not None:
         shapes.append(head)
     placement, problem = None, _absent_package(pair, files) or _mismatch(files)
@@ -169,13 +183,20 @@ def _ranked(
     ranked = RankedPair(pair, files, placement, problem, points, tuple(reasons))
     if placement is None or placement.tokens_per_s is None:
         return ranked
-    seconds = _reading_s(machine, pair.target, placement) + _ANSWER / placement.tokens_per_s
+    rate = placement.tokens_per_s
+    seconds = _reading_s(machine, pair.target, placement) + pair.target.answer_tokens / rate
     if seconds > COMFORTABLE_S:
-        points *= (COMFORTABLE_S / seconds) ** 2
         lower = "ranked lower for its speed: " if seconds > SLOW_S else ""
         reasons.insert(0, f"{lower}a page is read and answered in {duration(seconds)}")
-    points -= 2 * log2(1 + ranked.download_bytes / _DOWNLOAD)
+    points -= _DOUBLED_TIME * (_doublings(QUICK_S, seconds) + _doublings(COMFORTABLE_S, seconds))
+    points -= _HALVED_RATE * _doublings(rate, READING_RATE)
+    points -= _DOUBLED_DOWNLOAD * log2(1 + ranked.download_bytes / _DOWNLOAD)
     return replace(ranked, points=max(0.0, points), reasons=tuple(reasons), is_slow=seconds > SLOW_S)
+
+
+def _doublings(start: float, end: float) -> float:
+    """Return the number of doublings between two values, 0 if they fall."""
+    return max(0.0, log2(end / start))
 
 
 def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:
@@ -183,6 +204,17 @@ def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -
     cores = max((device.cores for device in machine.devices if device.kind == "cpu"), default=0)
     share = 1 - sum(placement.target.layers) / target.layers
     return 2 * target.active * _PAGE * max(0.0, share) / (_FLOPS * max(1, cores))
+
+
+def _separate_head(head: CatalogueModel, files: Sequence[Path | None]) -> ModelShape:
+    """Return the shape of a head in a file of its own; by the catalogue unless it and its target are here."""
+    target, draft = files
+    if target is None or draft is None:
+        return approximate_shape(head)
+    try:
+        return read_draft_shape(target, draft)
+    except UserError:  # opening it reports the error
+        return approximate_shape(head)
 
 
 def _own_head(target: CatalogueModel, path: Path | None) -> ModelShape | None:
@@ -229,6 +261,8 @@ def _judged(pair: CataloguePair, placement: Placement | None, task: str | None) 
         reasons.append(f"ranked lower for its context: a talk of {context:,} tokens is a short one")
     if pair.tip:
         reasons.append(pair.tip)
+    if pair.later:
+        reasons.append(f"LocalSpec cannot draft with {pair.later} yet")
     return max(0.0, points), reasons
 
 
@@ -405,11 +439,9 @@ def _from_disk(target: Target, local: Sequence[LocalModel], known: Catalogue) ->
         ratio = target.shape.parameters / max(1, shape.parameters)
         if target.path is not None:
             try:
+                verdict = may_serve(target.path, model.path)
                 if kind_of_draft(target.path, model.path):
                     shape = read_draft_shape(target.path, model.path)
-                    verdict = PairingVerdict(True, "a head that fits the target", ratio)
-                else:
-                    verdict = may_serve(target.path, model.path)
             except UserError as error:
                 verdict = PairingVerdict(False, error.message, ratio)
         elif (entry := entry_of(model, known)) is not None and entry.family in wanted:
@@ -424,6 +456,8 @@ def _from_catalogue(target: Target, local: Sequence[LocalModel], known: Catalogu
     drafts = {pair.draft.key: pair.draft for pair in known.pairs if pair.draft is not None}
     for entry in drafts.values():
         if entry.family not in wanted or not entry.reference or on_disk(entry, local) is not None:
+            continue
+        if entry.head:  # it was made for one target
             continue
         if entry.parameters >= target.shape.parameters:
             continue

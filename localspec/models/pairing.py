@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import PairingError
 from localspec.gguf import TOKENS, Header, facts, read_model, read_tokens
+from localspec.models.heads import kind_of_draft
 
 if TYPE_CHECKING:
     from localspec.llama.vocabulary import Vocabulary
@@ -56,9 +57,17 @@ class _VocabularyTraits:
 
 
 def may_serve(target: Path, draft: Path) -> PairingVerdict:
-    """Compare the vocabularies in two model files; raises ModelFileError if one of them is broken."""
+    """Compare the vocabularies in two model files, or a head with its target.
+
+    Raises ModelFileError if one of the files is broken.
+    """
     one, other = map(read_model, (target, draft))
     ratio = one.parameters / max(1, other.parameters)
+    try:
+        if kind_of_draft(target, draft):
+            return PairingVerdict(True, "a head that fits the target", ratio)
+    except PairingError as error:
+        return PairingVerdict(False, error.message, ratio)
     terms = _terms_of_file(one), _terms_of_file(other)
     found = _mismatch(*terms)
     difference = found if isinstance(found, TokenDifference) else None

@@ -103,11 +103,13 @@ class ModelShape:
     prediction_layers: int = 0  # in the file after the others: llama.cpp counts them in `-ngl`
     moved: tuple[MovedWeights, ...] = ()  # which are not in the sizes above
     borrowed_bytes: int = 0  # of the target's weights that a head reads after its last layer
+    layer_table_bytes: int = 0  # of the embeddings that some models have for each layer; the CPU keeps them
 
     @property
     def weight_bytes(self) -> int:
         """Return the bytes of all weights."""
-        outside = self.input_bytes + self.output_bytes + sum(moved.bytes for moved in self.moved)
+        tables = self.input_bytes + self.layer_table_bytes + self.output_bytes
+        outside = tables + sum(moved.bytes for moved in self.moved)
         return outside + sum(layer.weight_bytes for layer in self.layers)
 
     @property
@@ -301,6 +303,7 @@ def _state_bytes(header: Header) -> int:
 
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
+_LAYER_TABLE = "per_layer_token_embd.weight"
 
 
 def read_shape(path: Path, overrides: Sequence[TensorOverride] = ()) -> ModelShape:
@@ -321,10 +324,13 @@ def _moved(shape: ModelShape, tensor: Tensor, device: str, used: Callable[[int],
     """Return a shape with a tensor elsewhere; `used` counts the bytes of experts that a token reads."""
     block = _BLOCK.fullmatch(tensor.name)
     if block is None:
-        moved = MovedWeights(device, None, tensor.bytes, 0 if tensor.name == _TABLE else tensor.bytes)
+        is_table = tensor.name in (_TABLE, _LAYER_TABLE)  # of which a token reads a row
+        moved = MovedWeights(device, None, tensor.bytes, 0 if is_table else tensor.bytes)
         shape = replace(shape, moved=(*shape.moved, moved))
         if tensor.name == _TABLE:
             return replace(shape, input_bytes=0)
+        if tensor.name == _LAYER_TABLE:
+            return replace(shape, layer_table_bytes=0)
         return replace(shape, output_bytes=shape.output_bytes - tensor.bytes)
     number = int(block[1])
     if number >= len(shape.layers):  # of a head, which is another shape
@@ -409,6 +415,7 @@ def _shape(header: Header) -> ModelShape:
             raise header.broken(f"{header.architecture}.{key} is less than 0")
     layers = _layers(header, grouped)
     table = outside.pop(_TABLE).bytes if _TABLE in outside else 0
+    layer_table = outside.pop(_LAYER_TABLE).bytes if _LAYER_TABLE in outside else 0
     tied = table > 0 and _OUTPUT not in outside
     width, heads = header.integer("{arch}.embedding_length"), _most(header, "{arch}.attention.head_count")
     rest = sum(tensor.bytes for tensor in outside.values())
@@ -435,6 +442,7 @@ def _shape(header: Header) -> ModelShape:
         acceptance=header.acceptance,
         recommended=recommended(header),
         prediction_layers=heads_in_file,
+        layer_table_bytes=layer_table,
     )
 
 

@@ -83,6 +83,13 @@ def test_the_catalogue_offers_drafts_of_the_same_size_of_vocabulary() -> None:
     assert "once both are on disk" in partner.verdict.reason
 
 
+def test_the_head_of_one_target_is_not_offered_to_others() -> None:
+    head = entry("head", 0.5, head=True, layers=1, file="eagle3-head.gguf")
+    known = Catalogue("2026-01-01", (BIG, SMALL, head), (pair(BIG, SMALL), pair(BIG, head, name="headed")))
+    names = [partner.name for partner in partners(TARGET, ONE_CARD, (), known)]
+    assert names == ["user/small-GGUF:Q4_K_M"]
+
+
 def test_a_known_file_settles_the_family() -> None:
     own = replace(SHAPE, vocabulary_family="BPE-1-abc")
     shape = replace(approximate_shape(OTHER), vocabulary_family="BPE-1-abc")

@@ -46,6 +46,16 @@ def test_a_gpu_that_holds_everything_leaves_the_table_to_the_cpu(dense: ModelSha
     assert needs["CUDA0"].weights == dense.weight_bytes - dense.input_bytes
 
 
+def test_embeddings_of_each_layer_stay_with_the_cpu(dense: ModelShape, tied: ModelShape) -> None:
+    for shape in (dense, tied):
+        more = replace(shape, layer_table_bytes=1_000_000)
+        for split in (LayerSplit(), LayerSplit(("CUDA0",), (6,))):
+            before, after = (by_device(each, MemoryRequest(split, 2048)) for each in (shape, more))
+            assert after["CPU"].weights == before["CPU"].weights + 1_000_000
+            if split.devices:
+                assert after["CUDA0"] == before["CUDA0"]
+
+
 def test_the_first_layers_stay_with_the_cpu(dense: ModelShape) -> None:
     alone = by_device(dense, MemoryRequest(LayerSplit(), 2048))["CPU"]
     needs = by_device(dense, MemoryRequest(LayerSplit(("CUDA0", "CUDA1"), (1, 2)), 2048))

@@ -94,6 +94,19 @@ def test_each_layer_may_use_another_number_of_experts(tmp_path: Path) -> None:
     assert read_shape(tiny.mixture(tmp_path / "a.gguf", used=[1, 3])).experts_used == 3
 
 
+def test_embeddings_of_each_layer_are_not_part_of_the_output(tmp_path: Path) -> None:
+    def layer_table(recipe: tiny.Recipe) -> None:
+        recipe.matrix("per_layer_token_embd", 300, 128)
+
+    plain = read_shape(tiny.llama(tmp_path / "a.gguf"))
+    shape = read_shape(tiny.llama(tmp_path / "b.gguf", adjust=layer_table))
+    assert plain.layer_table_bytes == 0
+    assert shape.layer_table_bytes > 0
+    assert shape.output_bytes == plain.output_bytes
+    assert shape.read_bytes == plain.read_bytes
+    assert shape.weight_bytes == plain.weight_bytes + shape.layer_table_bytes
+
+
 def test_windows_of_every_sixth_layer(tmp_path: Path) -> None:
     shape = read_shape(make(tmp_path / "a.gguf", SHAPES["sliding window"]))
     assert [layer.window for layer in shape.layers] == [512, 512, 512, 512, 512, None, 512, 512]

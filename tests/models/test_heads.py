@@ -13,6 +13,7 @@ from localspec.gguf import Header, Scalar, Tensor
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.models.heads import check_head, head_for, head_kind, head_part, own_head, unsupported_draft
+from localspec.models.pairing import may_serve
 from localspec.models.shape import read_draft_shape, read_shape
 from localspec.types.models import ModelOptions
 from tests.made_models import LAYERS, eagle3, hybrid
@@ -145,6 +146,16 @@ def test_a_head_of_a_kind_that_is_not_known(tmp_path: Path) -> None:
     told = unsupported_draft(tmp_path / "assistant.gguf")
     assert told == "Helper is a Gemma 4 assistant, which LocalSpec does not support yet: it continues without"
     assert unsupported_draft(tmp_path / "nothing.gguf") == ""
+
+
+@pytest.mark.slow
+def test_a_head_serves_the_target_that_it_was_made_for(
+    demo_target: Path, made_eagle3: Path, made_hybrid: Path
+) -> None:
+    assert may_serve(demo_target, made_eagle3).fits
+    refused = may_serve(made_hybrid, made_eagle3)
+    assert not refused.fits
+    assert "cannot draft for" in refused.reason
 
 
 @pytest.mark.slow

@@ -270,6 +270,7 @@ def _scaled(shape: ModelShape, factor: float) -> ModelShape:
         shape,
         layers=tuple(replace(layer, weight_bytes=int(layer.weight_bytes * factor)) for layer in shape.layers),
         input_bytes=int(shape.input_bytes * factor),
+        layer_table_bytes=int(shape.layer_table_bytes * factor),
         output_bytes=int(shape.output_bytes * factor),
     )
 

@@ -136,6 +136,7 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
         if has_output:
             weights += shape.output_bytes
         if on_processor:
+            weights += shape.layer_table_bytes
             weights += 0 if has_output and shape.tied else shape.input_bytes
             weights += sum(expert.bytes for expert in kept)
             experts += sum(expert.bytes for expert in kept)
