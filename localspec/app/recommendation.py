@@ -38,13 +38,13 @@ from localspec.units import duration
 QUICK_S = 2.0
 """For a page to be read, thought over and answered. Each doubling from there on costs points."""
 COMFORTABLE_S = 20.0
-"""Likewise. Each doubling from there on costs twice as many."""
+"""Likewise. Each doubling from there on costs three times as many."""
 SLOW_S = 120.0
 """Likewise. What takes longer comes after all that does not."""
 READING_RATE = 10.0
 """Tokens per second. Readers wait for what is written more slowly."""
-_DOUBLED_TIME, _DOUBLED_DOWNLOAD, _HALVED_RATE = 3.5, 0.5, 10.0  # points, on the scale of `score`
-_MADE_FOR_IT, _MADE_FOR_OTHER = 5, -10  # likewise
+_DOUBLED_TIME, _DOUBLED_DOWNLOAD, _HALVED_RATE = 3.0, 0.5, 10.0  # points, on the scale of `score`
+_MADE_FOR_IT, _MADE_FOR_OTHER = 3, -10  # likewise
 _PAGE = 500  # tokens
 _FLOPS = 50e9  # per second and core, that llama.cpp reaches in reading prompts, about; GPUs reach far more
 _DOWNLOAD = 2e9  # bytes; each doubling from there on costs points
@@ -188,7 +188,7 @@ def _ranked(
     if seconds > COMFORTABLE_S:
         lower = "ranked lower for its speed: " if seconds > SLOW_S else ""
         reasons.insert(0, f"{lower}a page is read and answered in {duration(seconds)}")
-    points -= _DOUBLED_TIME * (_doublings(QUICK_S, seconds) + _doublings(COMFORTABLE_S, seconds))
+    points -= _DOUBLED_TIME * (_doublings(QUICK_S, seconds) + 2 * _doublings(COMFORTABLE_S, seconds))
     points -= _HALVED_RATE * _doublings(rate, READING_RATE)
     points -= _DOUBLED_DOWNLOAD * log2(1 + ranked.download_bytes / _DOWNLOAD)
     return replace(ranked, points=max(0.0, points), reasons=tuple(reasons), is_slow=seconds > SLOW_S)
