@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, permutations
 from math import ceil
 
 from localspec.decoding.speed_model import PredictedSpeed, plain_speed, ranked, sd_speed, shared_cores
@@ -90,6 +90,7 @@ COMFORTABLE_CONTEXT = 4096  # less is not taken for speed alone
 MIN_CONTEXT = 512
 WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 6
+_FEW_GPUS = 3
 TURN_READ, TURN_WRITTEN = 2000, 400  # tokens of a turn by which placements are compared
 
 
@@ -359,11 +360,18 @@ class PlacementSearch:
         return self.budget.devices[name].kind == "remote"
 
     def _orders(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """Yield groups of GPUs, the fastest last: that is where layers go first."""
+        """Yield groups of GPUs in order: layers go to the last one first, which is mostly the fastest.
+
+        Of few GPUs, these are all orders of all groups.
+        """
         order = tuple(sorted(names, key=lambda name: self.rates.of[name].read))
+        if len(order) <= _FEW_GPUS:
+            for count in range(len(order), 0, -1):
+                yield from permutations(order, count)
+            return
         for start in range(len(order)):
             yield order[start:]
-        for at in range(len(order) if len(order) > 1 else 0):  # without the only one it would be no GPU
+        for at in range(len(order)):
             yield order[:at] + order[at + 1 :]
             yield (order[at],)
 

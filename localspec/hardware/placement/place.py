@@ -326,6 +326,8 @@ def _draft_place(found: PlacementCandidate, split: LayerSplit, layers: int, sear
     mode = found.best.mode
     draft = f"the draft ({memory(sum(need.total for need in found.draft_needs))})"
     where = _assignments(split, layers)
+    if search.draft is not None and (experts := _experts_words(split, search.draft)):
+        where += f" with {experts}"
     draft_at, target_at = set(split.devices or (PROCESSOR,)), set(found.target.devices or (PROCESSOR,))
     if mode == "ssd" and draft_at == target_at == {PROCESSOR}:
         verifies, drafts = search.threads(found.target, split).together
