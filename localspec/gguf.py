@@ -507,6 +507,17 @@ def _named(header: Header) -> Iterator[tuple[str, str]]:
         yield "pre-tokenizer", pre
 
 
+def is_of_state(part: str) -> bool:
+    """Return whether a tensor, by its name within a layer, computes a recurrent state."""
+    return part.startswith(("ssm_", "shortconv.", "time_mix_"))
+
+
+def has_state(header: Header) -> bool:
+    """Return whether a model has a recurrent state, beside a cache or alone."""
+    names = (tensor.name.split(".", 2) for tensor in header.tensors)
+    return any(is_of_state(name[2]) for name in names if name[0] == "blk" and len(name) > 2)
+
+
 CHECKPOINTS = 4  # of a recurrent state, or of windows, in the CPU's memory
 CHECKPOINT_BYTES = 2**30  # of all checkpoints of a context, but for the first
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state

@@ -39,6 +39,11 @@ def check_known(path: Path, named: Iterable[tuple[str, str]], types: Iterable[in
         raise unknown[0]
 
 
+def splits_by_tensor(architecture: str) -> bool:
+    """Return whether llama.cpp can split each matrix of a model over devices (`-sm tensor`)."""
+    return architecture not in supported()["not_split_by_tensor"] or not _is_pinned()
+
+
 def unsupported(path: Path, kind: str, name: str) -> UnsupportedError:
     """Return the error for a file that needs something, by name, which llama.cpp does not know."""
     return UnsupportedError(

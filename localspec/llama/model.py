@@ -21,6 +21,7 @@ from localspec.llama.memory import free_memory
 from localspec.llama.overrides import CPU, all_overrides, check_overrides, device_of
 from localspec.llama.template.chat_template import ChatTemplate
 from localspec.llama.template.template_file import usable_template
+from localspec.llama.tensor_split import check_tensor_split
 from localspec.llama.vocabulary import Vocabulary
 from localspec.safe_text import safe_line
 from localspec.supported import unsupported, unsupported_type
@@ -32,7 +33,7 @@ _PAGEABLE = "the GPU could not get memory that it copies from directly, so it re
 _MAPPED = (
     "there was too little memory to read the model's file, so it is mapped: prompts are read more slowly"
 )
-_SPLIT_MODES = {"none": 0, "layer": 1, "row": 2}
+SPLIT_MODES = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
 _LOAD_PLAIN, _LOAD_MMAP = 0, 1
 
 
@@ -100,8 +101,11 @@ class Model:
         template = None if given is None else usable_template(given)
         native()
         cards = _cards(options)
+        names = tuple(card.name for card in cards)
+        if options.split_mode == "tensor":
+            check_tensor_split(header, names, options.flash_attention)
+            options = replace(options, devices=options.devices or names)
         _check_devices(options, cards)
-        names = [card.name for card in cards]
         check_overrides(header, options.overrides, options.experts_at_home, names)
         if allocate:
             _check_room(options, header, cards)
@@ -255,7 +259,7 @@ def _parameters(options: ModelOptions) -> tuple[Any, list[object]]:
     keep: list[object] = []
     parameters = api.llama_model_default_params()
     parameters.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
-    parameters.split_mode = _SPLIT_MODES[options.split_mode]
+    parameters.split_mode = SPLIT_MODES[options.split_mode]
     parameters.main_gpu = options.main_gpu
     parameters.load_mode = _LOAD_MMAP if options.mmap else _LOAD_PLAIN
     parameters.use_extra_bufts = not tile_code.is_broken()

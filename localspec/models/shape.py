@@ -18,6 +18,7 @@ from localspec.gguf import (
     check_file,
     facts,
     header_of,
+    is_of_state,
     kept_states,
     read_model,
     total,
@@ -196,7 +197,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     layers = []
     for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
-        is_recurrent = any(name.startswith(("ssm_", "shortconv.", "time_mix_")) for name in parts)
+        is_recurrent = any(map(is_of_state, parts))
         # some recurrent layers also have attention
         has_attention = any(name.startswith("attn_k" if is_recurrent else "attn_") for name in parts)
         is_cached = has_attention and number < caches

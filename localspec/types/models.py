@@ -8,7 +8,7 @@ from typing import Literal
 
 from localspec.types.request import Recommendation
 
-SplitMode = Literal["none", "layer", "row"]
+SplitMode = Literal["none", "layer", "row", "tensor"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 

@@ -37,6 +37,14 @@ def architectures(source: Path) -> list[str]:
     return [name for key, name in re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"', names) if key in models]
 
 
+def not_split_by_tensor(source: Path, known: list[str]) -> list[str]:
+    """Return those of the known architectures of which `-sm tensor` cannot split a model."""
+    text = (source / "src/llama-arch.cpp").read_text("utf-8")
+    names = dict(re.findall(r'\{\s*(LLM_ARCH_\w+),\s*"([^"]+)"', between(text, "LLM_ARCH_NAMES = {", "};")))
+    refused = between(text, "bool llm_arch_supports_sm_tensor(", "default:")
+    return [names[key] for key in re.findall(r"case (LLM_ARCH_\w+):", refused) if names[key] in known]
+
+
 def vocabulary(source: Path) -> tuple[list[str], list[str]]:
     """Return the kinds of tokenizers, and what byte-pair ones may do to a text before."""
     load = between(
@@ -74,13 +82,15 @@ def document(folder: Path) -> str:
     (version,) = re.findall(r'^__version__ = "([^"]+)"', init, re.MULTILINE)
     source = folder / "vendor/llama.cpp"
     tokenizers, pre_tokenizers = vocabulary(source)
+    known = architectures(source)
     return "".join(
         (
             HEAD,
             f'version = "{version}"\n',
             listed("tensor_types", tensor_types(source)),
+            listed("not_split_by_tensor", not_split_by_tensor(source, known)),
             "\n[names]",
-            listed("architecture", architectures(source)),
+            listed("architecture", known),
             listed("tokenizer", tokenizers),
             listed("pre-tokenizer", pre_tokenizers),
         )

@@ -20,9 +20,9 @@ from localspec.errors import ModelFileError, UnsupportedError
 from localspec.gguf import check_model_file, facts, read_model
 from localspec.llama import library
 from localspec.llama.library import VERSION, native
-from localspec.llama.model import Model
+from localspec.llama.model import SPLIT_MODES, Model
 from localspec.models.shape import read_shape, shape_of_parts
-from localspec.supported import supported
+from localspec.supported import splits_by_tensor, supported
 from localspec.types.models import ModelOptions
 from tests.benchmarks import llama_cpp_names
 from tests.campaign.gguf_edits import Base, Edit, drawn
@@ -34,11 +34,11 @@ SOURCE = "LLAMA_CPP_PYTHON_SOURCE"
 UNKNOWN = re.compile("unknown|unsupported")
 
 
-def told(path: Path, *, vocabulary: bool = False) -> str:
+def told(path: Path, *, vocabulary: bool = False, split_mode: int = 1) -> str:
     """Return what llama.cpp itself says of a file; empty where it opens it."""
     api = native()
     parameters = api.llama_model_default_params()
-    parameters.vocab_only = vocabulary
+    parameters.vocab_only, parameters.split_mode = vocabulary, split_mode
     with library.problems_of_this_thread() as problems:
         pointer = api.llama_model_load_from_file(os.fsencode(path), parameters)
     if pointer:
@@ -114,6 +114,18 @@ def test_the_library_knows_the_architectures_and_no_others(tmp_path: Path) -> No
     path = tmp_path / "a.gguf"
     refused = {name for name in {*known, *others, "gptj"} if UNKNOWN.search(told(named(path, name)))}
     assert refused == others | {"gptj"}
+
+
+def test_the_library_splits_the_same_architectures_by_tensor(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    refused = [
+        name
+        for name in supported()["names"]["architecture"]
+        if "SPLIT_MODE_TENSOR not implemented" in told(named(path, name), split_mode=SPLIT_MODES["tensor"])
+    ]
+    assert Counter(refused) == Counter(supported()["not_split_by_tensor"])
+    assert not any(map(splits_by_tensor, refused))
+    assert splits_by_tensor("qwen3")
 
 
 @pytest.mark.slow

@@ -341,7 +341,8 @@ def _add_device_flags(parser: Parser) -> None:
         metavar="3,1",
         help="share of the target for each device, such as 3,1",
     )
-    add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help="how to split the target")
+    about = "how to split the target over devices; tensor divides each matrix"
+    add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help=about)
     add(
         "-mg",
         "--main-gpu",

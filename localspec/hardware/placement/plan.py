@@ -20,6 +20,7 @@ from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.hardware.placement.place import place
 from localspec.llama.backends import rows_refused
 from localspec.llama.overrides import check_overrides, experts_override
+from localspec.llama.tensor_split import check_tensor_split
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape, read_draft_shape, read_shape
@@ -42,6 +43,8 @@ def plan_pair(
     shapes = _shapes(files, request)
     request = on_machine(request, machine)
     _check_overrides(files, request, machine)
+    if request.split_mode == "tensor":
+        check_tensor_split(read_model(files.target), _target_cards(request, machine), request.flash)
     asked = as_asked(files, request)
     if isinstance(machine, DescribedMachine):  # llama.cpp knows only the devices that are here
         return placed_as(place(machine, *shapes, request), asked)
@@ -150,7 +153,7 @@ def on_machine(request: PairRequest, machine: Machine) -> PairRequest:
 
     Raises UserError for a split that these devices cannot do.
     """
-    if request.split_mode == "layer":
+    if request.split_mode in {"layer", "tensor"}:
         return request
     asked = request.target
     cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
@@ -163,6 +166,15 @@ def on_machine(request: PairRequest, machine: Machine) -> PairRequest:
     if request.main_gpu >= len(names):
         raise UserError(f"-mg {request.main_gpu} names no device", f"there are {len(names)}, counted from 0")
     return replace(request, target=replace(asked, devices=(names[request.main_gpu],)))
+
+
+def _target_cards(request: PairRequest, machine: Machine) -> tuple[str, ...]:
+    """Return the GPUs that a request lets its target use."""
+    asked = request.target
+    if asked.gpu_layers == 0:
+        return ()
+    cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
+    return cards if asked.devices is None else tuple(name for name in asked.devices if name != PROCESSOR)
 
 
 def placed_as(placement: Placement, plan: OpenPlan) -> OpenPlan:
