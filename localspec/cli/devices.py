@@ -48,7 +48,8 @@ def table(machine: Machine) -> list[str]:
     lines: list[str] = []
     for device in machine.devices:
         lines.append(f"{device.id}: {device.name}")
-        lines += [f"  {name:<9} {text}" for name, text in _rows(device, rates.get(device.id))]
+        rows = (*_rows(device, rates.get(device.id)), *_sums(device, machine))
+        lines += [f"  {name:<9} {text}" for name, text in rows]
     return lines
 
 
@@ -69,6 +70,14 @@ def _rows(device: DeviceInfo, rate: MemoryRate | None) -> Iterator[tuple[str, st
         yield "used by", ", ".join(_user(user) for user in device.users)
     if device.features:
         yield "built for", ", ".join(device.features)
+
+
+def _sums(device: DeviceInfo, machine: Machine) -> Iterator[tuple[str, str]]:
+    """Yield how fast partial results are added up, each pair of devices at its first one."""
+    for cost in machine.sums or ():
+        if device.id == cost.devices[0]:
+            rate = units.bandwidth(cost.rate)
+            yield "sums", f"with {cost.devices[1]}: {cost.delay_s * 1e6:.0f} µs each, {rate} (-sm tensor)"
 
 
 def _speed(rate: MemoryRate | None, possible: float | None) -> str:

@@ -6,10 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Literal
 
 from localspec.errors import LocalSpecError
-from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import (
+    DeviceInfo,
+    Machine,
+    MemoryRate,
+    RateFailure,
+    SumCost,
+    SumFailure,
+)
 from localspec.units import bandwidth
 
 PROCESSOR = "CPU"
@@ -23,6 +31,7 @@ _LANE = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.88e9}  # of
 _ASSUMED_LINK = 6e9
 _WIRE = 117e6  # of Ethernet at 1 Gbit/s
 _HAND_OVER_S = 3e-5  # from one device of this machine to another
+_UNEVEN = 0.1  # share by which the rates of equal GPUs may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +52,7 @@ class Rates:
         self.failures = {each.device: each.reason for each in machine.failures}
         self.of = {device.id: self._rate(device) for device in machine.devices}
         self.processor = self.of[PROCESSOR].read
+        self._sums = {frozenset(cost.devices): cost for cost in machine.sums or ()}
 
     def _rate(self, device: DeviceInfo) -> Rate:
         measured = self.measured[device.id].read
@@ -77,6 +87,36 @@ class Rates:
         trips = (self._devices[end].round_trip_s or 0.0 for end in (source, target))
         return sum(trips) / 2 or _HAND_OVER_S
 
+    def sum_s(self, devices: Sequence[str], size: int) -> float:
+        """Return the seconds until each device has the sum of what all of them computed, of `size` bytes.
+
+        Pairs exchange their parts, then pairs of pairs (ggml-backend-meta.cpp).
+        """
+        rounds = (len(devices) - 1).bit_length()
+        exchanges = (self._exchange_s(*pair, size) for pair in combinations(devices, 2))
+        return rounds * max(exchanges, default=0.0)
+
+    def equal_groups(self, names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """Yield the GPUs of one model that read their memory about equally fast, two or more at a time."""
+        pairs = equal_pairs([self._devices[name] for name in names])
+        alike = [pair for pair in pairs if self._read_alike(*pair)]
+        for first in dict.fromkeys(pair[0] for pair in alike):
+            yield (first, *(second for one, second in alike if one == first))
+
+    def _read_alike(self, first: str, second: str) -> bool:
+        slower, faster = sorted((self.of[first].read, self.of[second].read))
+        return slower >= (1 - _UNEVEN) * faster
+
+    def knows_sums(self, devices: Sequence[str]) -> bool:
+        """Return whether sums over these devices were measured."""
+        return all(frozenset(pair) in self._sums for pair in combinations(devices, 2))
+
+    def _exchange_s(self, first: str, second: str, size: int) -> float:
+        if measured := self._sums.get(frozenset((first, second))):
+            return measured.delay_s + size / measured.rate
+        rate = self.link(first, second)
+        return self.hand_over_s(first, second) + (size / rate if rate else 0.0)
+
     def _slot(self, card: str) -> float:
         """Return the rate between a GPU and the CPU's memory."""
         device = self._devices[card]
@@ -87,12 +127,13 @@ class Rates:
         return _ASSUMED_LINK
 
 
-Measured = MemoryRate | RateFailure
+Measured = MemoryRate | RateFailure | SumCost | SumFailure
 _FEWEST, _MOST = 3, 25
 """How often one thing is timed: the median of three is not moved by a single hiccup."""
 _CARD_BYTES, _CPU_BYTES = 2**30, 2**29  # larger than any cache
 _MIN_BYTES = 2**26  # what fits a cache says nothing about memory
 _WIRE_BYTES = 2**21
+_SUM_BYTES = 2**14, 2**21  # of one token, and of many
 _CARD_PASSES = 4  # in one go: a GPU that reads a block in 0.2 ms takes a tenth of that to start
 _FAR_BELOW = 0.6  # of the rate that a GPU could reach; healthy ones reach 0.8 and more
 
@@ -111,9 +152,33 @@ class BandwidthJob:
         return RateFailure(self.device, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class SumJob:
+    """Measure how long two devices take to add up what each of them computed."""
+
+    devices: tuple[str, str]
+
+    def failed(self, reason: str) -> SumFailure:
+        """Return why there is no result."""
+        return SumFailure(self.devices, reason)
+
+
+Job = BandwidthJob | SumJob
+
+
 def jobs(devices: Sequence[DeviceInfo]) -> tuple[BandwidthJob, ...]:
-    """Return the measurements to make, the CPU first, with blocks that fit the free memory."""
+    """Return the measurements of memory, the CPU's first, with blocks that fit the free memory."""
     return tuple(map(_job, sorted(devices, key=lambda device: device.kind != "cpu")))
+
+
+def equal_pairs(devices: Sequence[DeviceInfo]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of GPUs of one model in this machine, between which a split by tensor may be fast."""
+    cards = [device for device in devices if device.kind == "gpu"]
+    return tuple(
+        (first.id, second.id)
+        for first, second in combinations(cards, 2)
+        if (first.backend, first.name) == (second.backend, second.name)
+    )
 
 
 def _job(device: DeviceInfo) -> BandwidthJob:
@@ -123,11 +188,12 @@ def _job(device: DeviceInfo) -> BandwidthJob:
     return BandwidthJob(device.id, size, _CARD_PASSES, is_remote=device.kind == "remote")
 
 
-def measure(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
+def measure(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
     """Yield the result of each job in order, within about `seconds`. Native: for a child process."""
     for job in work:
         try:
-            yield _memory_rate(job, seconds / len(work))
+            share_s = seconds / len(work)
+            yield _sum_cost(job, share_s) if isinstance(job, SumJob) else _memory_rate(job, share_s)
         except LocalSpecError as error:
             yield job.failed(str(error))
 
@@ -155,6 +221,18 @@ def _memory_rate(job: BandwidthJob, share_s: float) -> Measured:
         timed = (typical_s(partial(block.read_s, tokens), share_s / 4) for tokens in (1, SEVERAL))
         one, several = (_above(seconds, trip_s / passes) for seconds in timed)
         return replace(rate, weights=block.bytes / one, further=max(0.0, several / one - 1) / (SEVERAL - 1))
+
+
+def _sum_cost(job: SumJob, share_s: float) -> SumCost:
+    from localspec.llama.buffers import PartialSums
+
+    times = []
+    for size in _SUM_BYTES:
+        with PartialSums(*job.devices, size) as parts:
+            times.append(typical_s(parts.sum_s, share_s / len(_SUM_BYTES)))
+    small, large = _SUM_BYTES
+    rate = (large - small) / _above(times[1], times[0])
+    return SumCost(job.devices, max(0.0, times[0] - small / rate), rate)
 
 
 def _above(seconds: float, trip_s: float) -> float:

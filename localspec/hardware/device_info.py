@@ -91,6 +91,15 @@ class MemoryRate:
 
 
 @dataclass(frozen=True, slots=True)
+class SumCost:
+    """How long two devices take to add up what each of them computed: `delay_s`, and the bytes at `rate`."""
+
+    devices: tuple[str, str]
+    delay_s: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
 class RateFailure:
     """A device whose memory could not be measured, and why."""
 
@@ -102,13 +111,25 @@ class RateFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class SumFailure:
+    """Two devices whose sums could not be measured, and why."""
+
+    devices: tuple[str, str]
+    reason: str
+
+    def __str__(self) -> str:
+        return f"sums over {' and '.join(self.devices)} could not be measured: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
-    """Everything known of this machine; rates are empty where nothing was measured."""
+    """Everything known of this machine; rates are empty where nothing was measured, sums then None."""
 
     devices: tuple[DeviceInfo, ...]
     rates: tuple[MemoryRate, ...] = ()
     failures: tuple[RateFailure, ...] = ()
     notes: tuple[str, ...] = ()
+    sums: tuple[SumCost, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from pathlib import Path
 from localspec.child_process import ValuesOf, values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, StoreError, UserError
 from localspec.hardware import devices, nvml
-from localspec.hardware.bandwidth import BandwidthJob, Measured, jobs, judge, measure
+from localspec.hardware.bandwidth import Job, Measured, SumJob, equal_pairs, jobs, judge, measure
 from localspec.hardware.described import read_machine
-from localspec.hardware.device_info import Machine, MemoryRate, RateFailure
+from localspec.hardware.device_info import Machine, MemoryRate, RateFailure, SumCost, SumFailure
 from localspec.hardware.devices import TIMEOUT_S, DetectedMachine
 from localspec.storage.json_file import JsonFile
 from localspec.storage.pair_identity import MachineFacts
@@ -30,7 +30,8 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
 
     Failed measurements become notes.
     """
-    work = jobs(machine.devices)
+    pairs = tuple(map(SumJob, equal_pairs(machine.devices)))
+    work: tuple[Job, ...] = (*jobs(machine.devices), *pairs)
     answers: list[Measured] = []
     for answer in _answers(work, seconds):
         answers.append(answer)
@@ -38,7 +39,9 @@ def measure_rates(machine: Machine, seconds: float = 8.0, on_progress: Progress 
             raise Cancelled
     rates = tuple(answer for answer in answers if isinstance(answer, MemoryRate))
     failures = tuple(answer for answer in answers if isinstance(answer, RateFailure))
-    return _judged(replace(machine, rates=rates, failures=failures))
+    sums = tuple(answer for answer in answers if isinstance(answer, SumCost))
+    notes = (*machine.notes, *(str(answer) for answer in answers if isinstance(answer, SumFailure)))
+    return _judged(replace(machine, rates=rates, failures=failures, sums=sums, notes=notes))
 
 
 def known_machine(
@@ -59,7 +62,8 @@ def known_machine(
         return _last[0]
     sight = devices.look(via=via)
     kept = None if fresh else recall(sight)
-    if kept is not None or not may_measure:
+    is_whole = kept is not None and (kept.sums is not None or not equal_pairs(kept.devices))
+    if is_whole or not may_measure:
         _last[:] = [_judged(kept or sight.machine)]
         return _last[0]
     measured = measure_rates(sight.machine, on_progress=on_progress)
@@ -77,7 +81,7 @@ def machine_to_plan(description: Path | None) -> Machine:
     return known_machine(may_measure=False) if description is None else read_machine(description)
 
 
-def _answers(work: Sequence[BandwidthJob], seconds: float) -> Iterator[Measured]:
+def _answers(work: Sequence[Job], seconds: float) -> Iterator[Measured]:
     """Yield the answer to every job, each child continuing where the one before has died."""
     left = tuple(work)
     while left:
@@ -108,6 +112,7 @@ class _Kept:
     seen: object
     rates: tuple[MemoryRate, ...]
     failures: tuple[RateFailure, ...] = ()
+    sums: tuple[SumCost, ...] | None = None  # in files of versions that measured none
 
 
 def kept_file() -> Path:
@@ -117,7 +122,7 @@ def kept_file() -> Path:
 
 def keep(sight: DetectedMachine, measured: Machine) -> None:
     """Save the rates of a machine; raises StoreError or UserError."""
-    _file().write(_Kept(_seen(sight), measured.rates, measured.failures))
+    _file().write(_Kept(_seen(sight), measured.rates, measured.failures, measured.sums))
 
 
 def recall(sight: DetectedMachine) -> Machine | None:
@@ -128,7 +133,7 @@ def recall(sight: DetectedMachine) -> Machine | None:
         return None
     if kept is None or kept.seen != _seen(sight):
         return None
-    return replace(sight.machine, rates=kept.rates, failures=kept.failures)
+    return replace(sight.machine, rates=kept.rates, failures=kept.failures, sums=kept.sums)
 
 
 def _file() -> JsonFile[_Kept]:
@@ -136,7 +141,9 @@ def _file() -> JsonFile[_Kept]:
 
 
 def _is_sound(kept: _Kept) -> bool:
-    return bool(kept.rates) and all(rate.read > 0 for rate in kept.rates)
+    sums = kept.sums or ()
+    rates = [*(rate.read for rate in kept.rates), *(cost.rate for cost in sums)]
+    return bool(kept.rates) and min(rates) > 0 and all(cost.delay_s >= 0 for cost in sums)
 
 
 def _seen(sight: DetectedMachine) -> dict[str, object]:

@@ -16,7 +16,7 @@ from localspec.app.checks.build import card_vendors, rebuild_command
 from localspec.app.checks.check import Check
 from localspec.app.checks.machine import machine_checks
 from localspec.chat.store import Store
-from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, SumCost
 from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.nvml import Cards, look_through
 from localspec.llama import tile_code
@@ -196,6 +196,16 @@ def test_a_slow_gpu_and_a_slow_link_are_warnings() -> None:
     assert len(texts) == 2
     assert "11% of" in texts[0]
     assert "1 of its 16 PCIe lanes" in texts[1]
+
+
+def test_sums_over_equal_gpus_are_reported() -> None:
+    two = Machine((CARD, replace(CARD, id="CUDA1"), PROCESSOR), (MemoryRate("CUDA0", 800e9),))
+    measured = replace(two, sums=(SumCost(("CUDA0", "CUDA1"), 2.4e-5, 20e9),))
+    for rated, told in ((two, "not measured; `localspec devices"), (measured, "CUDA0 and CUDA1 in 24 µs")):
+        [seen] = [seen for seen in machine_checks(WITH_CARD, rated, {}) if seen.name == "sums"]
+        assert seen.text.startswith(f"partial results of -sm tensor: {told}")
+    one = replace(two, devices=two.devices[1:])
+    assert "sums" not in [seen.name for seen in machine_checks(WITH_CARD, one, {})]
 
 
 def test_makers_of_gpus_are_found_without_any_driver(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from localspec.cli.devices import main, table
 from localspec.cli.shared.console import exit_code
 from localspec.hardware import machine as machine_module
-from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate
+from localspec.hardware.device_info import DeviceInfo, DeviceUser, Machine, MemoryRate, SumCost
 from localspec.hardware.machine import Progress
 
 GIB = 2**30
@@ -104,6 +104,18 @@ def test_measuring_is_asked_for_or_forbidden(
 ) -> None:
     main(flags)
     assert (asked.fresh, asked.may_measure) == (fresh, may_measure)
+
+
+def test_the_cost_of_sums_stands_at_the_first_device() -> None:
+    second = replace(CARD, id="CUDA1")
+    sums = (SumCost(("CUDA0", "CUDA1"), 2.4e-5, 20e9),)
+    lines = table(replace(MACHINE, devices=(CARD, second, CPU), sums=sums))
+    assert [line for line in lines if "sums" in line] == [
+        "  sums      with CUDA1: 24 µs each, 20 GB/s (-sm tensor)"
+    ]
+    assert lines.index("CUDA1: NVIDIA GeForce RTX 3090") > lines.index(
+        "  sums      with CUDA1: 24 µs each, 20 GB/s (-sm tensor)"
+    )
 
 
 def test_a_gpu_of_which_little_is_known_is_short() -> None:

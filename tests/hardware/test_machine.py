@@ -6,14 +6,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from localspec.child_process import values_of
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.hardware import devices, machine
-from localspec.hardware.bandwidth import BandwidthJob, Measured
-from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure
+from localspec.hardware.bandwidth import BandwidthJob, Job, Measured, SumJob
+from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate, RateFailure, SumCost
 from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.machine import known_machine, measure_rates
 from localspec.hardware.nvml import Cards
@@ -100,7 +101,7 @@ def test_errors_of_the_child_are_raised_here() -> None:
         list(values_of(stumble, 60.0))
 
 
-Child = Callable[[Sequence[BandwidthJob]], Iterator[Measured]]
+Child = Callable[[Sequence[Any]], Iterator[Measured]]
 
 
 class Bench:
@@ -111,7 +112,7 @@ class Bench:
         self.child: Child = self.answers
 
     def __call__(
-        self, _task: object, _timeout_s: float, work: Sequence[BandwidthJob], _seconds: float
+        self, _task: object, _timeout_s: float, work: Sequence[Job], _seconds: float
     ) -> Iterator[Measured]:
         self.starts.append(len(work))
         yield from self.child(work)
@@ -286,3 +287,61 @@ def test_a_disk_that_takes_nothing_costs_only_the_keeping() -> None:
     path.mkdir()
     assert known_machine().rates
     assert path.is_dir()
+
+
+def with_sums(work: Sequence[Job]) -> Iterator[Measured]:
+    for job in work:
+        if isinstance(job, SumJob):
+            yield SumCost(job.devices, 2e-5, 20e9)
+        else:
+            yield MemoryRate(job.device, 800e9)
+
+
+@pytest.fixture
+def two_cards(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """A machine with two GPUs of one model, on which sums can be measured."""
+    second = replace(SEEN.devices[0], id="CUDA1")
+    seen = replace(SIGHT, machine=Machine((SEEN.devices[0], second, SEEN.devices[1])))
+    monkeypatch.setattr(devices, "look", lambda **_how: seen)
+    bench.child = with_sums
+    return bench
+
+
+def test_sums_over_equal_gpus_are_measured_and_kept(two_cards: Bench) -> None:
+    measured = known_machine()
+    assert measured.sums == (SumCost(("CUDA0", "CUDA1"), 2e-5, 20e9),)
+    assert {rate.device for rate in measured.rates} == {"CPU", "CUDA0", "CUDA1"}
+    assert known_machine() == known_machine(may_measure=False) == measured
+    assert len(two_cards.starts) == 1
+
+
+def test_sums_that_an_earlier_version_did_not_measure_are_measured_once(two_cards: Bench) -> None:
+    measured = known_machine()
+    path = machine.kept_file()
+    value = json.loads(path.read_text())
+    del value["sums"]
+    path.write_text(json.dumps(value))
+    earlier = known_machine(may_measure=False)
+    assert (earlier.rates, earlier.sums) == (measured.rates, None)
+    assert known_machine().sums == known_machine().sums == measured.sums
+    assert len(two_cards.starts) == 2
+
+
+def test_sums_that_cannot_be_measured_are_a_note(two_cards: Bench) -> None:
+    def dying(work: Sequence[Job]) -> Iterator[Measured]:
+        for job in work:
+            if isinstance(job, SumJob):
+                raise EngineDied("SIGABRT")
+            yield from with_sums([job])
+
+    two_cards.child = dying
+    measured = known_machine()
+    assert measured.sums == ()
+    assert measured.notes == ("sums over CUDA0 and CUDA1 could not be measured: SIGABRT",)
+    assert known_machine().sums == ()
+    assert len(two_cards.starts) == 1
+
+
+def test_sums_are_not_measured_for_different_gpus(bench: Bench) -> None:
+    assert known_machine().sums == ()
+    assert bench.starts == [2]

@@ -4,7 +4,7 @@ import pytest
 
 from localspec.errors import EngineError, UserError
 from localspec.llama import backends
-from localspec.llama.buffers import Buffers
+from localspec.llama.buffers import Buffers, PartialSums
 
 SIZE = 2**22
 
@@ -35,6 +35,23 @@ def test_a_closed_block_can_be_closed_again() -> None:
     block = Buffers("CPU", SIZE)
     block.close()
     block.close()
+
+
+def test_summing_takes_time_and_more_for_more() -> None:
+    small, large = (fastest(size) for size in (2**14, 2**24))
+    assert 0 < small < large < 60
+
+
+def fastest(size: int) -> float:
+    with PartialSums("CPU", "CPU", size) as parts:
+        return min(parts.sum_s() for _ in range(3))
+
+
+def test_parts_that_no_device_takes_are_rejected() -> None:
+    with pytest.raises(UserError, match="no device is called 'CUDA7'"):
+        PartialSums("CPU", "CUDA7", SIZE)
+    with pytest.raises(EngineError, match="CPU has no space"):
+        PartialSums("CPU", "CPU", 2**50)
 
 
 def test_the_build_is_described() -> None:

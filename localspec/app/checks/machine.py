@@ -11,7 +11,7 @@ from shutil import which
 from localspec.app.checks.build import USABLE_BY, card_vendors, rebuild_command, text_of
 from localspec.app.checks.check import Check, Verdict
 from localspec.errors import UserError
-from localspec.hardware.bandwidth import judge
+from localspec.hardware.bandwidth import equal_pairs, judge
 from localspec.hardware.device_info import Machine
 from localspec.hardware.devices import DetectedMachine
 from localspec.hardware.load import busy_cores
@@ -43,6 +43,7 @@ def machine_checks(sight: DetectedMachine, rated: Machine, environment: Mapping[
     yield _threads(environment, cores)
     yield _load(*busy_cores(), cores)
     yield from _rates(rated)
+    yield from _sums(rated)
 
 
 def _server(endpoint: rpc.Endpoint) -> Check:
@@ -194,3 +195,12 @@ def _rates(rated: Machine) -> Iterator[Check]:
     if not notes:
         text = "as fast as they should be" if rated.rates else "not measured yet; `localspec devices` does it"
         yield Check("speed", "pass", f"memory and links: {text}")
+
+
+def _sums(rated: Machine) -> Iterator[Check]:
+    """Yield how fast GPUs of one model add up partial results, where there are two."""
+    if not equal_pairs(rated.devices):
+        return
+    found = [f"{' and '.join(cost.devices)} in {cost.delay_s * 1e6:.0f} µs" for cost in rated.sums or ()]
+    text = ", ".join(found) or "not measured; `localspec devices --measure` does it"
+    yield Check("sums", "pass", f"partial results of -sm tensor: {text}")
