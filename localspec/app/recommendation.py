@@ -202,7 +202,7 @@ def _doublings(start: float, end: float) -> float:
 def _reading_s(machine: Machine, target: CatalogueModel, placement: Placement) -> float:
     """Return the CPU's share of the time to process a page of text."""
     cores = max((device.cores for device in machine.devices if device.kind == "cpu"), default=0)
-    share = 1 - sum(placement.target.layers) / target.layers
+    share = 1 - placement.target.split.on_cards / target.layers
     return 2 * target.active * _PAGE * max(0.0, share) / (_FLOPS * max(1, cores))
 
 

@@ -103,7 +103,7 @@ class Model:
         cards = _cards(options)
         names = tuple(card.name for card in cards)
         if options.split_mode == "tensor":
-            check_tensor_split(header, names, options.flash_attention)
+            check_tensor_split(header, names, options.flash_attention, options.tensor_split)
             options = replace(options, devices=options.devices or names)
         _check_devices(options, cards)
         check_overrides(header, options.overrides, options.experts_at_home, names)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from localspec.errors import UserError
 from localspec.gguf import Header, has_state
+from localspec.llama.division import divided_parts
 from localspec.supported import quoted, splits_by_tensor
 
 MOST_DEVICES = 16  # ggml-backend.h, GGML_BACKEND_META_MAX_DEVICES
 _INSTEAD = "use -sm layer"
 
 
-def check_tensor_split(header: Header, devices: Sequence[str], flash_attention: bool | None) -> None:
-    """Raise `UserError` for a split by tensor that llama.cpp would refuse, or end the process for."""
+def check_tensor_split(
+    header: Header,
+    devices: Sequence[str],
+    flash_attention: bool | None,
+    shares: tuple[float, ...] = (),
+) -> None:
+    """Raise `UserError` for a split by tensor that llama.cpp would refuse, abort at, or compute wrongly."""
     if len(devices) < 2:
         there = f"there is one: {devices[0]}" if devices else "there are none"
         raise UserError(f"-sm tensor divides a model between GPUs, and {there}", _INSTEAD)
@@ -34,20 +40,25 @@ def check_tensor_split(header: Header, devices: Sequence[str], flash_attention: 
             f"-sm tensor: {servers[0]} is an RPC server, and those cannot hold a part of a recurrent state",
             _INSTEAD,
         )
-    if any(_lone_heads(header)):
-        raise UserError(
-            f"-sm tensor: {header.path} has layers with one KV head, which llama.cpp cannot divide", _INSTEAD
-        )
+    _check_parts(header, full_shares(shares, len(devices)))
 
 
-def _lone_heads(header: Header) -> Iterator[bool]:
-    """Yield whether each layer that normalizes its keys has a single KV head.
+def full_shares(shares: Sequence[float], devices: int) -> tuple[float, ...]:
+    """Return a share for each device: those given, or equal ones where there are none."""
+    given = (*shares, *(0.0 for _ in range(devices)))[:devices]
+    return given if any(given) else (1.0,) * devices
 
-    llama.cpp takes its width for the number of heads (ggml-backend-meta.cpp, handle_reshape).
+
+def _check_parts(header: Header, shares: tuple[float, ...]) -> None:
+    """Raise `UserError` if a device gets no part of a layer.
+
+    llama.cpp multiplies the memory of its missing result by zero, which may hold no number
+    (ggml-backend-meta.cpp, allreduce_fallback).
     """
-    blocks = header.integer("{arch}.block_count")
-    every = header.integer("{arch}.attention.head_count", 1)
-    heads = header.per_layer("{arch}.attention.head_count_kv", blocks, every)
-    normed = {tensor.name for tensor in header.tensors if tensor.name.endswith(".attn_k_norm.weight")}
-    for number, count in enumerate(heads):
-        yield count == 1 and f"blk.{number}.attn_k_norm.weight" in normed
+    if not all(part.reaches(shares) for part in {*divided_parts(header)}):
+        told = ":".join(f"{share:g}" for share in shares)
+        raise UserError(
+            f"-sm tensor: the layers of {header.path} have too few heads or experts too narrow to divide "
+            f"between {len(shares)} devices ({told})",
+            f"name fewer devices (-dev), give other shares (-ts), or {_INSTEAD}",
+        )

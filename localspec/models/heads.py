@@ -66,12 +66,22 @@ def head_for(target: ModelOptions, draft: ModelOptions | None) -> HeadKind | Non
         return None
     for path in (target.path, draft.path):
         check_model_file(path, head=kind is not None and path == draft.path)
-    if kind == "eagle3" and borrows(read_header(draft.path)) and _place(target) != _place(draft):
+    if kind == "eagle3" and borrows(read_header(draft.path)):
+        _check_borrowed(target, draft)
+    return kind
+
+
+def _check_borrowed(target: ModelOptions, draft: ModelOptions) -> None:
+    """Raise `PairingError` for a head that cannot use the tensors that it borrows of its target."""
+    if target.split_mode == "tensor":
+        raise PairingError(
+            f"{draft.path.name} borrows tensors of its target, which -sm tensor divides", "use -sm layer"
+        )
+    if _place(target) != _place(draft):
         raise PairingError(
             f"{draft.path.name} borrows tensors of its target, but is placed on another device",
             "give -devd and -ngld as -dev and -ngl, or leave them out",
         )
-    return kind
 
 
 def _place(options: ModelOptions) -> tuple[str, ...] | None:

@@ -54,9 +54,10 @@ class PairRequest:
 
     `file` names one of the target's repository. `own_head` False leaves a head in the target's file unused.
     `chat_template` "own": the one in the target's file, whatever config.toml names.
-    `mode` None: the fastest. `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice,
-    even if tuned otherwise. `reserve` are bytes to keep free on devices. Without `plans`
-    llama.cpp places the models, whether they fit or not.
+    `mode` None: the fastest. `split_mode` None: by layers or, where that is faster, by tensor.
+    `context` 0: the trained length. `flash_attention` "auto": llama.cpp's choice, even if tuned otherwise.
+    `reserve` are bytes to keep free on devices. Without `plans` llama.cpp places the models, whether they
+    fit or not.
     """
 
     target: ModelRequest = ModelRequest()
@@ -69,7 +70,7 @@ class PairRequest:
     draft_length: int | None = None
     max_fan_out: int = USUAL_FAN_OUT
     context: int | None = None
-    split_mode: SplitMode = "layer"
+    split_mode: SplitMode | None = None
     main_gpu: int = 0
     tensor_split: tuple[float, ...] = ()
     flash_attention: bool | Literal["auto"] | None = None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
 
 from localspec.errors import ModelFileError
@@ -23,9 +22,17 @@ from localspec.gguf import (
     read_model,
     total,
 )
+from localspec.llama.division import (
+    DividedWeights,
+    by_layer,
+    divided_attention,
+    divided_feed_forward,
+    kv_heads,
+)
 from localspec.llama.overrides import EXPERTS, device_of
 from localspec.models.heads import head_part, kind_of_draft
 from localspec.models.recommended import recommended
+from localspec.supported import splits_by_tensor
 from localspec.types.models import TensorOverride
 from localspec.types.request import Recommendation
 
@@ -59,6 +66,8 @@ class LayerShape:
     window: int | None = None  # tokens that the cache keeps at most
     state_bytes: int = 0  # of a recurrent layer
     experts: tuple[ExpertWeights, ...] = ()  # the largest first
+    attention: DividedWeights | None = None  # what a split by tensor divides, with the cache and the state
+    feed_forward: DividedWeights | None = None
 
     @property
     def expert_bytes(self) -> int:
@@ -74,6 +83,29 @@ class LayerShape:
     def expert_share(self) -> float:
         """Return the share of its experts that one token reads."""
         return (self.read_bytes - self.dense_bytes) / self.expert_bytes if self.experts else 0.0
+
+    def divided(self, shares: tuple[float, ...], rotation: int) -> tuple[LayerShape, ...]:
+        """Return the layer as each device of a split by tensor holds it: whole, but for what is divided."""
+        whole = (1.0,) * len(shares)
+        heads = self.attention.parts(shares, rotation) if self.attention else whole
+        inner = self.feed_forward.parts(shares, rotation) if self.feed_forward else whole
+        return tuple(map(self._part, heads, inner))
+
+    def _part(self, heads: float, inner: float) -> LayerShape:
+        weights, read = float(self.weight_bytes), float(self.read_bytes)
+        for divided, part in ((self.attention, heads), (self.feed_forward, inner)):
+            if divided is not None:
+                weights -= (1 - part) * divided.weight_bytes
+                read -= (1 - part) * divided.read_bytes
+        return replace(
+            self,
+            weight_bytes=round(weights),
+            read_bytes=round(read),
+            key_values=round(heads * self.key_values),
+            value_values=round(heads * self.value_values),
+            state_bytes=round(heads * self.state_bytes),
+            experts=tuple(replace(each, bytes=round(inner * each.bytes)) for each in self.experts),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +137,8 @@ class ModelShape:
     moved: tuple[MovedWeights, ...] = ()  # which are not in the sizes above
     borrowed_bytes: int = 0  # of the target's weights that a head reads after its last layer
     layer_table_bytes: int = 0  # of the embeddings that some models have for each layer; the CPU keeps them
+    output_divided: int = 0  # of the bytes after the last layer, those that a split by tensor divides
+    splits_by_tensor: bool = False  # llama.cpp can do so with models of its architecture
 
     @property
     def weight_bytes(self) -> int:
@@ -128,6 +162,29 @@ class ModelShape:
     def state_bytes(self) -> int:
         """Return the bytes of one running state, 0 where there is none."""
         return sum(layer.state_bytes for layer in self.layers)
+
+    def divided(self, shares: tuple[float, ...]) -> tuple[ModelShape, ...]:
+        """Return the model as each device holds it in a split by tensor, with these shares."""
+        alike: Counter[tuple[bool, bool]] = Counter()
+        layers = []
+        for layer in self.layers:
+            kind = layer.state_bytes > 0, layer.window is not None
+            layers.append(layer.divided(shares, alike[kind] % len(shares)))
+            alike[kind] += 1
+        total = sum(shares)
+        return tuple(
+            replace(
+                self,
+                layers=held,
+                output_bytes=self.output_bytes - round((1 - share / total) * self.output_divided),
+            )
+            for share, held in zip(shares, zip(*layers, strict=True), strict=True)
+        )
+
+    def is_divisible(self, shares: tuple[float, ...]) -> bool:
+        """Return whether llama.cpp can split the model by tensor so that each device gets a part of all."""
+        parts = {part for layer in self.layers for part in (layer.attention, layer.feed_forward) if part}
+        return self.splits_by_tensor and all(part.reaches(shares) for part in parts)
 
     def branches(self, wanted: int) -> int:
         """Return the number of branches as a draft model: states take at most 3/4 of its weights."""
@@ -194,6 +251,7 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
     used, experts = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
     if not (0 < used <= experts or used == experts == 0):
         raise header.broken(f"{used:,} of {experts:,} experts are in use")
+    heads = kv_heads(header, count)
     layers = []
     for number, (key, value, window) in enumerate(_cache_widths(header, _windows(header, count))):
         parts = grouped.get(number, {})
@@ -203,16 +261,21 @@ def _layers(header: Header, grouped: Mapping[int, Mapping[str, Tensor]]) -> tupl
         is_cached = has_attention and number < caches
         weights = sum(tensor.bytes for tensor in parts.values())
         of_experts = _experts(parts)
-        whole = sum(each.bytes for each in of_experts)
+        reads = {
+            name: _used(tensor.bytes, used, experts) if EXPERTS.match(name) else tensor.bytes
+            for name, tensor in parts.items()
+        }
         layers.append(
             LayerShape(
                 weight_bytes=weights,
-                read_bytes=weights - whole + _used(whole, used, experts),
+                read_bytes=sum(reads.values()),
                 key_values=key if is_cached else 0,
                 value_values=value if is_cached else 0,
                 window=window,
                 state_bytes=_state_bytes(header) if is_recurrent else 0,
                 experts=of_experts,
+                attention=divided_attention(header, parts, reads, heads[number]),
+                feed_forward=divided_feed_forward(header, parts, reads),
             )
         )
     if any(
@@ -235,18 +298,6 @@ def _experts(parts: Mapping[str, Tensor]) -> tuple[ExpertWeights, ...]:
 def _used(size: int, used: int, experts: int) -> int:
     """Return the bytes of the experts that one token uses."""
     return size * used // experts if experts else size
-
-
-def _by_layer(tensors: Sequence[Tensor]) -> tuple[dict[int, dict[str, Tensor]], dict[str, Tensor]]:
-    """Return the tensors of every layer under the names that they have within it, and those of no layer."""
-    layers: defaultdict[int, dict[str, Tensor]] = defaultdict(dict)
-    outside = {}
-    for tensor in tensors:
-        if found := _BLOCK.fullmatch(tensor.name):
-            layers[int(found[1][:9])][found[2]] = tensor
-        else:
-            outside[tensor.name] = tensor
-    return layers, outside
 
 
 def _windows(header: Header, count: int) -> tuple[int | None, ...]:
@@ -276,13 +327,12 @@ def _cache_widths(header: Header, windows: Sequence[int | None]) -> Iterator[tup
     count = len(windows)
     heads = max((1, *header.per_layer("{arch}.attention.head_count", count)[:1]))
     width = header.integer("{arch}.embedding_length") // heads
-    per_layer = header.per_layer("{arch}.attention.head_count_kv", count, heads)
     key = header.integer("{arch}.attention.key_length", width)
     value = header.integer("{arch}.attention.value_length", width)
     short_key = header.integer("{arch}.attention.key_length_swa", key)
     short_value = header.integer("{arch}.attention.value_length_swa", value)
     latent = header.integer("{arch}.attention.key_length_mla") > 0  # keys and values are one and the same
-    for groups, window in zip_longest(per_layer, windows, fillvalue=0):
+    for groups, window in zip(kv_heads(header, count), windows, strict=True):
         keys, values = (key, value) if window is None else (short_key, short_value)
         yield groups * keys, 0 if latent else groups * values, window
 
@@ -371,7 +421,7 @@ def _head_shape(header: Header, shape: ModelShape, *, is_own: bool) -> ModelShap
     part, groups = head_part(header), _most(header, "{arch}.attention.head_count_kv")
     width = shape.width // max(1, shape.heads)
     keys, values = (header.integer(f"{{arch}}.attention.{kind}_length", width) for kind in ("key", "value"))
-    block = next(iter(_by_layer(part.tensors)[0].values()))
+    block = next(iter(by_layer(part.tensors)[0].values()))
     experts = _experts(block)
     whole = sum(each.bytes for each in experts)
     used, count = _most(header, _EXPERTS_USED), header.integer("{arch}.expert_count")
@@ -406,7 +456,7 @@ def shape_of_parts(parts: Sequence[tuple[Ranges, int]], place: str) -> ModelShap
 
 
 def _shape(header: Header) -> ModelShape:
-    grouped, outside = _by_layer(header.tensors)
+    grouped, outside = by_layer(header.tensors)
     if _TABLE not in outside and header.architecture != "eagle3":  # which may borrow its target's
         raise ModelFileError(
             f"{header.path} has no {_TABLE}: it is not a language model", "choose a model that writes text"
@@ -444,6 +494,8 @@ def _shape(header: Header) -> ModelShape:
         recommended=recommended(header),
         prediction_layers=heads_in_file,
         layer_table_bytes=layer_table,
+        output_divided=outside[_OUTPUT].bytes if _OUTPUT in outside else 0,
+        splits_by_tensor=splits_by_tensor(header.architecture),
     )
 
 

@@ -8,8 +8,10 @@ from pathlib import Path
 from localspec.hardware.described import read_machine
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.needs import CacheTypes
+from localspec.llama.division import DividedWeights
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.models.shape import ExpertWeights, LayerShape, ModelShape
+from localspec.types.models import SplitMode
 from localspec.types.request import Mode
 
 GIB = 2**30
@@ -103,6 +105,15 @@ def model(
     )
 
 
+def divisible(shape: ModelShape, heads: int = 8) -> ModelShape:
+    """Return a model of which a split by tensor divides nearly everything."""
+    [weight] = {layer.weight_bytes for layer in shape.layers}
+    attention = DividedWeights(weight // 4, weight // 4, heads * 128, 128, 32)
+    feed_forward = DividedWeights(weight * 3 // 4 - 2**14, weight * 3 // 4 - 2**14, 64 * 128, 128, 32)
+    layers = tuple(replace(each, attention=attention, feed_forward=feed_forward) for each in shape.layers)
+    return replace(shape, layers=layers, output_divided=shape.output_bytes, splits_by_tensor=True)
+
+
 def mixture(gib: float, layers: int, share: float) -> ModelShape:
     """Return a mixture of experts of which one token reads a share, in three tensors for each layer."""
     shape = model(gib, layers)
@@ -146,6 +157,7 @@ def asking(
     max_fan_out: int = USUAL_FAN_OUT,
     reserve: tuple[tuple[str, int], ...] = (),
     mode: Mode | None = None,
+    split_mode: SplitMode | None = None,
 ) -> PairRequest:
     """Return what a user asks of a placement, whatever the models are."""
     cache, draft_cache = cache or CacheTypes(), draft_cache or CacheTypes()
@@ -161,4 +173,5 @@ def asking(
         max_fan_out=max_fan_out,
         reserve=reserve,
         mode=mode,
+        split_mode=split_mode,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from localspec.llama import backends
 from localspec.llama.backends import BackendDevice
 from localspec.llama.model import Model
 from localspec.llama.tensor_split import MOST_DEVICES, check_tensor_split
+from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
 from tests import made_models
+from tests.hardware.shapes import SHAPES, Build, make
 
 CARDS = ("CUDA0", "CUDA1")
 
@@ -36,16 +39,44 @@ def test_devices_and_options_that_cannot_divide_a_model_are_rejected(
 
 
 def test_models_that_llama_cpp_cannot_divide_are_rejected(
-    tiny_llama: Path, tiny_recurrent: Path, made_hybrid: Path, tmp_path: Path
+    demo_target: Path, tiny_recurrent: Path, made_hybrid: Path, tmp_path: Path
 ) -> None:
     one_kv_head = made_models.windowed(tmp_path / "windowed.gguf")
-    check_tensor_split(read_model(tiny_llama), CARDS, None)
+    check_tensor_split(read_model(demo_target), CARDS, None)
     with pytest.raises(UserError, match="cannot divide models of the architecture `mamba`"):
         check_tensor_split(read_model(tiny_recurrent), CARDS, None)
-    with pytest.raises(UserError, match="has layers with one KV head"):
+    with pytest.raises(UserError, match=r"too few heads or experts too narrow .* 2 devices \(1:1\)"):
         check_tensor_split(read_model(one_kv_head), CARDS, None)
     with pytest.raises(UserError, match="RPC1 is an RPC server"):
         check_tensor_split(read_model(made_hybrid), ("CUDA0", "RPC1"), None)
+
+
+@pytest.mark.parametrize(
+    ("build", "shares", "divides"),
+    [
+        (Build(kv_heads=2), (1, 1), True),
+        (Build(kv_heads=2), (1, 1, 1), False),
+        (Build(kv_heads=2), (3, 1), False),  # half a head is rounded down to none
+        (Build(kv_heads=8), (3, 1), True),
+        (Build(kv_heads=8), (1, 0), False),
+        (Build(kv_heads=8, feed_forward=128), (1, 1), False),
+        (replace(SHAPES["mixture of experts"], feed_forward=128), (1, 1), False),
+        (replace(SHAPES["mixture of experts"], feed_forward=256), (1, 1), True),
+    ],
+)
+def test_a_device_without_a_part_of_a_layer_is_rejected(
+    build: Build, shares: tuple[float, ...], divides: bool, tmp_path: Path
+) -> None:
+    """llama.cpp sums up what such a device has in its memory, times zero: that may be no number."""
+    path = make(tmp_path / "a.gguf", build)
+    cards = tuple(f"CUDA{number}" for number in range(len(shares)))
+    assert read_shape(path).is_divisible(shares) is divides
+    if divides:
+        check_tensor_split(read_model(path), cards, None, shares)
+        return
+    with pytest.raises(UserError, match="too few heads or experts too narrow") as refused:
+        check_tensor_split(read_model(path), cards, None, shares)
+    assert "(-dev)" in refused.value.hint
 
 
 def test_a_split_that_is_impossible_is_rejected_before_anything_is_loaded(

@@ -42,6 +42,7 @@ EVERY = [
     replace(CODING, settings=EngineSettings(mode="off")),
     Exported("bare", SD, ModelOptions(Path("/a.gguf")), ModelOptions(Path("/b.gguf"))),
     Exported("one", SD, replace(TARGET, split_mode="none", main_gpu=1, flash_attention=False), DRAFT),
+    Exported("divided", SD, replace(TARGET, split_mode="tensor", tensor_split=(2.0, 1.0)), DRAFT),
 ]
 
 
@@ -86,6 +87,11 @@ def test_a_command_line_says_where_everything_sits_and_how_far_to_draft() -> Non
         "--spec-draft-n-max": "4",
         "--spec-draft-p-min": "0.35",
     }
+
+
+def test_a_split_by_tensor_is_spelled_as_llama_server_does() -> None:
+    found = dict(flags(EVERY[-1]))
+    assert (found["--split-mode"], found["--tensor-split"]) == ("tensor", "2,1")
 
 
 def test_without_drafting_there_is_not_a_draft_model() -> None:

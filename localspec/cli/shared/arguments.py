@@ -342,7 +342,7 @@ def _add_device_flags(parser: Parser) -> None:
         help="share of the target for each device, such as 3,1",
     )
     about = "how to split the target over devices; tensor divides each matrix"
-    add("-sm", "--split-mode", choices=get_args(SplitMode), default="layer", help=about)
+    add("-sm", "--split-mode", choices=get_args(SplitMode), help=about)
     add(
         "-mg",
         "--main-gpu",

@@ -258,6 +258,9 @@ def _fewer_layers(models: Models, budget: MemoryBudget) -> str:
 def _one_less(models: Models, budget: MemoryBudget) -> Models:
     """Take a layer of the target from the GPU that lacks most."""
     (target, request), *rest = models
+    if request.split.shares:
+        kept = tuple(count - 1 for count in request.split.layers)
+        return (target, replace(request, split=replace(request.split, layers=kept))), *rest
     left = budget.left(need for shape, asked in models for need in estimate(shape, asked))
     layers = Counter(dict(zip(request.split.devices, request.split.layers, strict=True)))
     layers[min(+layers, key=left.__getitem__)] -= 1

@@ -7,7 +7,7 @@ against llama.cpp's plans.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from localspec.errors import EngineDied, EngineError
 from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
+from localspec.llama.tensor_split import full_shares
 from localspec.models.shape import ExpertWeights, LayerShape, ModelShape, read_shape
 from localspec.types.models import KvType, ModelOptions
 
@@ -70,6 +71,7 @@ class LayerSplit:
     without devices everything is on the CPU.
     Of the model's first `experts_at_home` layers the experts are on the CPU, wherever the layers are; of the
     layer after them, the largest `parts_at_home` weights of experts.
+    With `shares`, which are those of a split by tensor, every device holds a part of the same layers.
     """
 
     devices: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ class LayerSplit:
     output_at_home: bool = False
     experts_at_home: int = 0
     parts_at_home: int = 0
+    shares: tuple[float, ...] = ()
 
     @property
     def output(self) -> str:
@@ -86,7 +89,7 @@ class LayerSplit:
     @property
     def on_cards(self) -> int:
         """Return the number of layers that are not on the CPU."""
-        return sum(self.layers)
+        return self.layers[0] if self.shares else sum(self.layers)
 
 
 def by_shares(
@@ -124,6 +127,8 @@ class MemoryRequest:
 
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
     """Return the memory of a model on each of its devices, the CPU last."""
+    if request.split.shares:
+        return _divided(shape, request)
     cached = partial(cache_bytes, shape, request)
     split, assignments = request.split, _assignments(shape, request.split)
     kept = [expert for _, experts in experts_at_home(shape, split) for expert in experts]
@@ -149,6 +154,26 @@ def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...
             compute += logits_bytes(shape.vocabulary, request.sequences)
         needs.append(DeviceNeed(device, weights, cache, compute, experts))
     return tuple(needs)
+
+
+def _divided(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
+    """Return the memory of a split by tensor: of intermediate results, every device needs all.
+
+    Such devices read no prompts for the CPU (ggml-backend-meta.cpp has no `offload_op`).
+    """
+    split = request.split
+    start = len(shape.layers) - split.on_cards
+    alone = [
+        replace(request, split=replace(split, devices=(device,), layers=(layers,), shares=()))
+        for device, layers in zip(split.devices, split.layers, strict=True)
+    ]
+    compute = _compute(shape, alone[0], split.devices[0], shape.layers[start:])
+    held = (estimate(part, asked)[0] for part, asked in zip(shape.divided(split.shares), alone, strict=True))
+    here = estimate(shape, alone[0])[-1]
+    if start or experts_at_home(shape, split):
+        computed = _compute(shape, replace(request, split=LayerSplit()), PROCESSOR, shape.layers)
+        here = replace(here, compute=computed + logits_bytes(shape.vocabulary, request.sequences))
+    return (*(replace(need, compute=compute) for need in held), here)
 
 
 def experts_at_home(shape: ModelShape, split: LayerSplit) -> list[tuple[int, tuple[ExpertWeights, ...]]]:
@@ -350,8 +375,39 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
         cache = CacheTypes(options.kv_type_k, options.kv_type_v)
         request = MemoryRequest(LayerSplit(), 0, cache, options.flash_attention)
         kept = checkpoint_bytes(read_shape(options.path), request)
-    return tuple(
+    account = breakdown(context.pointer)
+    divided = _divided_by_formula(context, account) if context.model.options.split_mode == "tensor" else ()
+    return divided + tuple(
         DeviceNeed(device, weights, cache + kept * here, compute + rows * here)
-        for device, (weights, cache, compute) in breakdown(context.pointer).items()
+        for device, (weights, cache, compute) in account.items()
+        if device == PROCESSOR or not divided
         for here in (device == PROCESSOR,)
     )
+
+
+def _divided_by_formula(context: Context, account: Mapping[str, tuple[int, int, int]]) -> Needs:
+    """Return the memory of a split by tensor on each of its devices.
+
+    llama.cpp's account has one device for all of them. It tells the largest part of the weights and the
+    cache, or their sum where nothing is allocated, so the formula divides these. Its intermediate results
+    are those that every device has.
+    """
+    options, shape = context.model.options, read_shape(context.model.options.path)
+    devices, most = options.devices or (), len(shape.layers)
+    counted = most if options.gpu_layers is None else options.gpu_layers - shape.prediction_layers - 1
+    split = LayerSplit(
+        devices,
+        (max(0, min(most, counted)),) * len(devices),
+        experts_at_home=options.experts_at_home,
+        shares=full_shares(options.tensor_split, len(devices)),
+    )
+    request = MemoryRequest(
+        split,
+        context.context_size,
+        CacheTypes(options.kv_type_k, options.kv_type_v),
+        options.flash_attention,
+        options.micro_batch,
+        swa_full=options.swa_full,
+    )
+    [compute] = (sizes[2] for device, sizes in account.items() if device != PROCESSOR)
+    return tuple(replace(need, compute=compute) for need in estimate(shape, request)[:-1])

@@ -28,6 +28,7 @@ from localspec.hardware.memory.needs import (
 )
 from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
+from localspec.llama.tensor_split import full_shares
 from localspec.models.pair_request import USUAL_MICRO_BATCH, ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
 from localspec.types.request import Mode
@@ -50,12 +51,18 @@ class DeviceAssignment:
     prediction_layers: int = 0  # which llama.cpp counts after the last layer
     experts_at_home: int = 0
     parts_at_home: tuple[str, ...] = ()
+    shares: tuple[float, ...] = ()  # of the devices in a split by tensor
 
     @property
     def split(self) -> LayerSplit:
         """Return the layers on each device."""
         return LayerSplit(
-            self.devices, self.layers, self.output_at_home, self.experts_at_home, len(self.parts_at_home)
+            self.devices,
+            self.layers,
+            self.output_at_home,
+            self.experts_at_home,
+            len(self.parts_at_home),
+            self.shares,
         )
 
 
@@ -285,11 +292,14 @@ class PlacementSearch:
             return
         asked, at_home = request.target.gpu_layers, _requested_experts(request.target, self.target)
         shares = (*request.tensor_split, *(0.0 for _ in names))[: len(names)]
+        most = layers if asked is None else min(layers, max(0, asked - predicting - 1))
+        if request.split_mode == "tensor":
+            yield from self._divided(names, most, taken, context)
+            return
         if any(shares):
             split = by_shares(names, shares, every if asked is None else asked, layers, predicting)
             yield self._with_experts(split, taken, context)
             return
-        most = layers if asked is None else min(layers, max(0, asked - predicting - 1))
         fills: list[Callable[..., LayerSplit]] = [partial(sizes.fill, experts_at_home=at_home or 0)]
         if at_home is None and self.target.expert_bytes:
             fills.append(sizes.fill_experts)
@@ -305,8 +315,45 @@ class PlacementSearch:
         shares = tuple(max(1.0, left[name]) for name in names)
         split = by_shares(names, shares, most + predicting + 1, layers, predicting)
         yield self._with_experts(split, taken, context)
+        yield from self._divided_unasked(names)
         if asked is None and request.target.devices is None:
             yield LayerSplit()
+
+    def _divided(
+        self, names: tuple[str, ...], most: int, taken: Sequence[DeviceNeed], context: int
+    ) -> Iterator[LayerSplit]:
+        """Yield splits by tensor: with experts in RAM where that helps, and of as many layers as fit.
+
+        If not even the output layer fits, the last one is that of `most`: an error then has its numbers.
+        """
+        shares = full_shares(self.request.tensor_split, len(names))
+        at_home = _requested_experts(self.request.target, self.target) or 0
+        whole = LayerSplit(names, (most,) * len(names), experts_at_home=at_home, shares=shares)
+        if self.target.expert_bytes:
+            yield self._with_experts(whole, taken, context)
+        if self.request.target.gpu_layers is not None:
+            yield whole
+            return
+        fewer = [replace(whole, layers=(most - rest,) * len(names)) for rest in range(most + 1)]
+        left_out = bisect_left(fewer, True, key=lambda split: self._fits_cards(split, taken, context))
+        yield fewer[left_out] if left_out < len(fewer) else whole
+
+    def _divided_unasked(self, names: tuple[str, ...]) -> Iterator[LayerSplit]:
+        """Yield splits by tensor over equal GPUs, if sums over them were measured and nothing forbids it."""
+        request, target = self.request, self.target
+        asked = request.target
+        is_left_open = request.split_mode is None and (asked.gpu_layers, asked.experts_at_home) == (
+            None,
+            None,
+        )
+        is_usual = not target.state_bytes and not target.moved  # others were never seen at work
+        takes_head = self.draft is not None and self.draft.is_head
+        if not is_left_open or not is_usual or takes_head or request.flash is False:
+            return
+        for group in self.rates.equal_groups(names):
+            shares = (1.0,) * len(group)
+            if self.rates.knows_sums(group) and target.is_divisible(shares):
+                yield LayerSplit(group, (len(target.layers),) * len(group), shares=shares)
 
     def _with_experts(self, split: LayerSplit, taken: Sequence[DeviceNeed], context: int) -> LayerSplit:
         """Keep the experts of as few layers as possible on the CPU, where layers are where they are."""
@@ -345,7 +392,7 @@ class PlacementSearch:
         """Yield splits, and those that end on another machine also with the output layer here."""
         for split in splits:
             yield split
-            if not any(map(self.is_remote, split.devices[-1:])):
+            if split.shares or not any(map(self.is_remote, split.devices[-1:])):
                 continue
             yield replace(split, output_at_home=True)
             layers = dict(zip(split.devices, split.layers, strict=True))
@@ -430,10 +477,13 @@ class PlacementSearch:
         return speeds
 
     def copies_weights(self, found: PlacementCandidate) -> bool:
-        """Return whether a GPU copies weights from RAM to read a prompt; another machine's never does."""
+        """Return whether a GPU copies weights from RAM to read a prompt.
+
+        Another machine's never does, nor do those of a split by tensor.
+        """
         first = next(iter(found.target.devices), PROCESSOR)
         is_apart = self.rates.link(PROCESSOR, first) is not None and not self.is_remote(first)
-        return is_apart and self.uses_processor(self.target, found.target)
+        return is_apart and not found.target.shares and self.uses_processor(self.target, found.target)
 
     def turn_s(self, found: PlacementCandidate) -> float:
         """Return the seconds of a turn, without what all placements of a model take alike.

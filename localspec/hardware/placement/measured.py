@@ -53,6 +53,7 @@ def kind_of(shape: ModelShape, request: MemoryRequest, *, is_draft: bool) -> Spl
         (1,) * len(split.devices),
         split.output_at_home,
         experts_at_home=int(bool(experts_at_home(shape, split))),
+        shares=split.shares,
     )
     return SplitKind(is_draft, replace(request, split=alike), split.on_cards == len(shape.layers))
 

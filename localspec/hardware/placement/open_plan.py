@@ -55,7 +55,7 @@ def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
     target = replace(
         _options(files.target, request.target, request),
         tensor_split=request.tensor_split,
-        split_mode=request.split_mode,
+        split_mode=request.split_mode or "layer",
         main_gpu=request.main_gpu,
         chat_template=files.chat_template,
     )

@@ -7,7 +7,7 @@ replace once the models are open; the rules are those of `localspec.decoding.spe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import inf
 
@@ -23,6 +23,7 @@ FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmeti
 CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
 CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
 ACTIVATION, LOGIT = 4, 4  # bytes
+SUMS_PER_LAYER = 2  # of a split by tensor: after the attention, and after the feed-forward part
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,13 @@ class Passes:
         self._rates = rates
         self._cores = cores
         self._used_up_to: dict[int, tuple[list[_Weights], list[_Weights]]] = {}
+        self._divided: dict[tuple[float, ...], tuple[Passes, ...]] = {}
         self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
 
     def take(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
         """Return the cost of a pass over `tokens` tokens with `threads` of the CPU."""
+        if split.shares:
+            return self._take_divided(split, tokens, threads)
         layers = len(self._shape.layers)
         busy: dict[str, float] = {}
         start = layers - split.on_cards
@@ -59,6 +63,22 @@ class Passes:
             seconds += self._on_card(device, weights, count, busy)
             start += count
         return Pass(seconds + self._crossings(split, kept, tokens), busy)
+
+    def _take_divided(self, split: LayerSplit, tokens: int, threads: int) -> Pass:
+        """Return the cost of a pass through a split by tensor: in each layer, all wait for the slowest."""
+        if split.shares not in self._divided:
+            parts = self._shape.divided(split.shares)
+            self._divided[split.shares] = tuple(Passes(part, self._rates, self._cores) for part in parts)
+        busy: dict[str, float] = {}
+        for device, part in zip(split.devices, self._divided[split.shares], strict=True):
+            alone = _on_one(split, device)
+            busy[device] = part.take(alone, tokens, threads).busy[device]
+        slowest = max(busy.values())
+        first, kept = _on_one(split, split.devices[0]), experts_at_home(self._shape, split)
+        here = self._on_processor(first, kept, tokens, threads, busy)
+        sum_s = self._rates.sum_s(split.devices, tokens * self._shape.width * ACTIVATION)
+        sums_s = SUMS_PER_LAYER * split.on_cards * sum_s
+        return Pass(here + slowest + sums_s + self._crossings(first, kept, tokens), busy)
 
     def _on_processor(
         self, split: LayerSplit, kept: Experts, tokens: int, threads: int, busy: dict[str, float]
@@ -154,6 +174,11 @@ class Passes:
             known = _summed(dense), _summed(experts)
             self._used_up_to[tokens] = known
         return known
+
+
+def _on_one(split: LayerSplit, device: str) -> LayerSplit:
+    """Return a split by tensor as one of its devices sees it."""
+    return replace(split, devices=(device,), layers=(split.on_cards,), shares=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from localspec.hardware.placement.candidates import (
     PlacementSearch,
 )
 from localspec.hardware.placement.measured import MeasuredCompute
-from localspec.hardware.placement.passes import ACTIVATION, LOGIT
+from localspec.hardware.placement.passes import ACTIVATION, LOGIT, SUMS_PER_LAYER
 from localspec.models.pair_request import PairRequest
 from localspec.models.shape import ModelShape
 from localspec.units import MODE_NAMES, bandwidth, long_mode, memory, rate, size
@@ -102,6 +102,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
             prediction_layers=shape.prediction_layers,
             experts_at_home=split.experts_at_home,
             parts_at_home=tuple(expert.name for expert in next_experts[: split.parts_at_home]),
+            shares=split.shares,
         )
 
     return Placement(
@@ -134,6 +135,7 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
         )
         yield f"the context is {chosen.context:,} tokens: {gain}"
     for reason in (
+        _sums_reason(chosen, search),
         _output_reason(chosen, search),
         _batch_reason(chosen, search),
         _draft_reason(chosen, search),
@@ -222,6 +224,8 @@ def _assignments(split: LayerSplit, layers: int) -> str:
     if not split.devices:
         return "the CPU"
     rest = layers - split.on_cards
+    if split.shares:
+        return _divided_between(split) + (f", {rest} layers on the CPU" if rest else "")
     if rest == 0 and len(split.devices) == 1 and not split.output_at_home:
         return split.devices[0]
     held = {name: f"{count} layers" if count else _OUTPUT for name, count in _layers(split)}
@@ -230,6 +234,13 @@ def _assignments(split: LayerSplit, layers: int) -> str:
         held["the CPU"] = " and ".join(here)
     parts = [f"{name} ({what})" for name, what in held.items()]
     return ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def _divided_between(split: LayerSplit) -> str:
+    """Return the devices of a split by tensor, with their shares unless these are equal."""
+    shares = ":".join(f"{share:g}" for share in split.shares)
+    uneven = f" {shares}" if len({*split.shares}) > 1 else ""
+    return f"{' and '.join(split.devices)}, every matrix divided{uneven}"
 
 
 def _experts_words(split: LayerSplit, shape: ModelShape) -> str:
@@ -267,6 +278,11 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
                 f"the target needs {total}: {memory(_on(needs, name))} on {_roomy(search, name)}, {experts}"
             )
         return f"the target needs {memory(_on(needs, name))} and fits on {_roomy(search, name)}"
+    if split.shares:
+        held = [f"{memory(_on(needs, name))} on {_roomy(search, name)}" for name in split.devices]
+        here = [f"{rest} of {layers} layers ({memory(_on(needs, PROCESSOR))}) on the CPU"] if rest else []
+        kept = [experts] if experts else []
+        return f"every matrix of the target ({total}) is divided: {', '.join((*held, *here, *kept))}"
     parts = [
         f"{f'{count} of {layers} layers' if count else _OUTPUT} ({memory(_on(needs, name))}) "
         f"on {_roomy(search, name)}"
@@ -297,6 +313,17 @@ def _batch_reason(found: PlacementCandidate, search: PlacementSearch) -> str | N
         return None
     size = search.request.micro_batch_size
     return f"prompts are read {size:,} tokens at a time: for each such piece, the GPU copies weights from RAM"
+
+
+def _sums_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
+    """Return the cost of the sums of a split by tensor in words, None without one."""
+    split = found.target
+    if not split.shares:
+        return None
+    count = SUMS_PER_LAYER * split.on_cards
+    each_s = search.rates.sum_s(split.devices, search.target.width * ACTIVATION)
+    origin = "measured" if search.rates.knows_sums(split.devices) else "assumed"
+    return f"a token takes {count} sums over these devices, {each_s * count * 1e3:.1f} ms in all ({origin})"
 
 
 def _roomy(search: PlacementSearch, name: str) -> str:

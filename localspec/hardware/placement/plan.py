@@ -44,7 +44,7 @@ def plan_pair(
     request = on_machine(request, machine)
     _check_overrides(files, request, machine)
     if request.split_mode == "tensor":
-        check_tensor_split(read_model(files.target), _target_cards(request, machine), request.flash)
+        _check_divided(files, request, machine)
     asked = as_asked(files, request)
     if isinstance(machine, DescribedMachine):  # llama.cpp knows only the devices that are here
         return placed_as(place(machine, *shapes, request), asked)
@@ -148,12 +148,20 @@ def _check_overrides(files: PairFiles, request: PairRequest, machine: Machine) -
             check_overrides(read_model(path), asked.overrides, number, devices, flags)
 
 
+def _check_divided(files: PairFiles, request: PairRequest, machine: Machine) -> None:
+    """Raise UserError for a split by tensor that cannot be."""
+    if request.target.overrides:
+        raise UserError("-sm tensor divides weights that -ot puts elsewhere", "use -ncmoe, or -sm layer")
+    cards, shares = _target_cards(request, machine), request.tensor_split
+    check_tensor_split(read_model(files.target), cards, request.flash, shares)
+
+
 def on_machine(request: PairRequest, machine: Machine) -> PairRequest:
     """Return a request with the devices that its split leaves to the target; without a split, the main one.
 
     Raises UserError for a split that these devices cannot do.
     """
-    if request.split_mode in {"layer", "tensor"}:
+    if request.split_mode in {None, "layer", "tensor"}:
         return request
     asked = request.target
     cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
@@ -224,6 +232,10 @@ def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptio
     if assignment.parts_at_home:
         part = experts_override([assignment.experts_at_home], assignment.parts_at_home)
         options = replace(options, overrides=(*options.overrides, part))
+    if assignment.shares:
+        counted = assignment.split.on_cards + assignment.prediction_layers + 1
+        uneven = assignment.shares if len({*assignment.shares}) > 1 else ()
+        return replace(options, split_mode="tensor", gpu_layers=counted, tensor_split=uneven, main_gpu=0)
     # llama.cpp counts prediction layers and the output layer, on the last device, as layers
     shares = (*assignment.layers[:-1], assignment.layers[-1] + assignment.prediction_layers + 1)
     split = tuple(map(float, shares)) if len(shares) > 1 else ()

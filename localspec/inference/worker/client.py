@@ -30,6 +30,7 @@ from localspec.errors import (
     LocalSpecError,
     ModelFileError,
     ServerLost,
+    UserError,
 )
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels, QuickChooser, SharedModels
@@ -71,6 +72,7 @@ _ASIDE_S = 3.0  # for what is answered at once
 _LEAVING_S = 2.0  # for a call that is not wanted any more
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
 _LINES_KEPT = 100
+_ABORT = "(SIGABRT)"
 _ASSERTION = "GGML_ASSERT"  # while it opens a model, it is the file that is not as expected
 _LONGEST_LINE = 2**16  # bytes: something that prints without line breaks must not fill the memory
 
@@ -142,6 +144,10 @@ class Worker(AbstractContextManager["Worker"]):
             raise
         except EngineDied as died:
             files = " with ".join(str(options.path) for options in (plan.target, plan.draft) if options)
+            if plan.target.split_mode == "tensor" and _ABORT in str(died):
+                raise UserError(
+                    f"{files} cannot be opened with -sm tensor: {died}", "use -sm layer"
+                ) from None
             if _ASSERTION not in str(died):
                 raise EngineDied(f"{files} could not be opened: {died}") from None
             raise ModelFileError(
