@@ -523,14 +523,16 @@ CHECKPOINT_BYTES = 2**30  # of all checkpoints of a context, but for the first
 STATE_DRAFT = 8  # the longest draft of or for a model with a running state: each token takes another state
 
 
-def kept_states(architecture: str, sequences: int) -> tuple[int, int]:
+def kept_states(architecture: str, sequences: int, longest_draft: int | None = None) -> tuple[int, int]:
     """Return the number of snapshots for each sequence of a model's recurrent state, and of spare sequences.
 
-    Sequences of a draft model branch at every token, and a target without snapshots goes back to one place.
+    Sequences of a draft model branch at every token. A target takes back drafts of at most `longest_draft`
+    tokens (None: of the longest that there are); without snapshots it goes back to one place.
     """
     if sequences > 1:
         return 0, STATE_DRAFT + 2
-    return (STATE_DRAFT, 0) if architecture in facts()["snapshots"] else (0, 1)
+    length = STATE_DRAFT if longest_draft is None else min(longest_draft, STATE_DRAFT)
+    return (length, 0) if architecture in facts()["snapshots"] else (0, min(length, 1))
 
 
 FileKind = Literal["model", "draft head", "projector", "imatrix", "adapter", "vocabulary", "other"]

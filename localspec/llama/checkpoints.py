@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS
 from localspec.llama.context import Context, SavedSequence, address_of
 from localspec.llama.library import native
-from localspec.llama.model import Model
-from localspec.types.models import ModelOptions
 
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without the cache that keeps all tokens
@@ -27,8 +25,8 @@ _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without the cache that keeps
 class CheckpointedContext(Context):
     """A context with copies of a part of its main sequence's state, by length of the text."""
 
-    def __init__(self, model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> None:
-        super().__init__(model, options, sequences=sequences, rows=rows)
+    def _open_native(self) -> None:
+        super()._open_native()
         self._checkpoints: dict[int, NDArray[np.uint8]] = {}
 
     def checkpoint(self) -> None:

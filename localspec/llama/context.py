@@ -44,6 +44,9 @@ class SequenceListener(Protocol):
     def cut(self, length: int) -> None:
         """Forget what depends on tokens from position `length` on."""
 
+    def reopen(self) -> None:
+        """Forget everything, and refer to the context that llama.cpp has now."""
+
 
 @dataclass(frozen=True, slots=True)
 class HeadLink:
@@ -87,19 +90,42 @@ class Context:
         link: HeadLink | None = None,
     ) -> None:
         api = native()
-        snapshots, spare = self._extra_states
-        _check_options(options, sequences + spare)
-        context = options.context or model.training_context
-        cells = context + (sequences - 1) * _CELLS_PER_BRANCH
+        self.model = model
+        self.vocabulary_size = model.vocabulary.size
+        self.context_size = options.context or model.training_context  # of one sequence in tokens
+        self.max_sequences = sequences  # the main sequence included
+        self.max_draft = self.context_size  # tokens of the last call that can be taken back
+        self.rereads = False
+        self.busy_s = 0.0  # in native code since the context was opened
+        self.reader: SequenceListener | None = None
+        self._options, self._most_rows, self._link = options, rows, link
         self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
+        self._flag, self._abort = abort_flag(api)
+        self._decode = api.llama_decode
+        self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
+        self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
+        self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
+        self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
+        self._since: float | None = None  # a call is in progress,
+        self._is_new = False  # of a size that is not among them
+        self._open_native()
+        self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
+        self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
+        model.close_before(self.close)
+
+    def _open_native(self) -> None:
+        """Make llama.cpp's context, with empty sequences; raises `UserError` or `EngineError`."""
+        api, model, options, link = native(), self.model, self._options, self._link
+        snapshots, spare = self._extra_states
+        sequences = self.max_sequences + spare
+        _check_options(options, sequences)
+        cells = self.context_size + (self.max_sequences - 1) * _CELLS_PER_BRANCH
         certain = min(cells, self._window + options.micro_batch) if self.is_windowed else cells
         needed = kv_bytes(model.header, certain, options.kv_type_k, options.kv_type_v)
         if link is not None:
             needed //= max(1, model.header.integer("{arch}.block_count"))  # a head is one layer
-        _check_memory(model, context, needed)
-        self.model = model
-        self._flag, self._abort = abort_flag(api)
-        parameters = context_parameters(options, cells, sequences + spare, rows)
+        _check_memory(model, self.context_size, needed)
+        parameters = context_parameters(options, cells, sequences, self._most_rows)
         parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
         if link is not None:
             parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
@@ -108,32 +134,17 @@ class Context:
         with library.problems_of_this_thread() as problems:
             pointer: int | None = api.llama_init_from_model(model.pointer, parameters)
         if not pointer:
-            raise _creation_error(model, options, context, needed, problems)
+            raise _creation_error(model, options, self.context_size, needed, problems)
         self._pointer: int | None = pointer
         self._free = weakref.finalize(self, _free, pointer, model, self._flag)
-        model.close_before(self.close)
         self._memory = api.llama_get_memory(pointer)
-        self._decode, self._settle = api.llama_decode, backends.waiting_for(pointer, model.cards)
-        self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
-        self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
-        self.vocabulary_size = model.vocabulary.size
-        self.context_size = context  # size of one sequence in tokens
-        self.max_sequences = sequences  # the main sequence included
+        self._settle = backends.waiting_for(pointer, model.cards)
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
-        self.max_draft = context  # tokens of the last call that can be taken back
-        self.rereads = False
-        self.busy_s = 0.0  # in native code since the context was opened
         self._micro_batch: int = parameters.n_ubatch
-        self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
-        self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
-        self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
-        self._since: float | None = None  # a call is in progress,
-        self._is_new = False  # of a size that is not among them
-        self.reader: SequenceListener | None = None
-        self._batch = Batch(parameters.n_batch, sequences, context, link.width if link else 0)
-        self._lengths = [0] * sequences
+        width = link.width if link else 0
+        self._batch = Batch(parameters.n_batch, self.max_sequences, self.context_size, width)
+        self._lengths = [0] * self.max_sequences
         self._width = 0  # tokens of the last call that read a run
-        self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
         self._address: int | None = None  # of the last call's logits
         self._seen, self._view = 0, self._no_rows
 

@@ -100,19 +100,27 @@ class HeadContext(Context):
         width = native().llama_model_n_embd_out(model.pointer)
         super().__init__(model, narrow, link=HeadLink(target, width, not self._encodes))
         target.model.close_before(self.close)
-        self._own = HiddenStates(self, (model.layers,))
-        self._own.switch(on=True)
         self._encoder = Batch(self._micro_batch, 1, self.context_size, self._states.width)
         self._encode = native().llama_encode
         self._target = target.model
-        self._follows, self._kept = False, KEPT
         self._failure: EngineError | None = None  # of reading along, for who wants a draft
+        target.reader = self
+
+    def _open_native(self) -> None:
+        super()._open_native()
+        self._own = HiddenStates(self, (self.model.layers,))
+        self._own.switch(on=True)
+        self._follows, self._kept = False, KEPT
         self._true = 0  # leading tokens with cells from the target's states
         self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
         self._start = 0
         self._after: Rows = np.empty((0, self._batch.hidden.shape[1]), np.float32)
         self._state: Rows | None = None  # the head's own after its last token, until its next call
-        target.reader = self
+
+    def reopen(self) -> None:
+        """Forget everything, and refer to the context that llama.cpp has now: EAGLE-3 borrows its tensors."""
+        self.close()
+        self._open_native()
 
     @property
     def name(self) -> str:

@@ -13,9 +13,10 @@ report that it went back: after some calls it claims that for states that it has
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
-from localspec.errors import EngineError
+from localspec.errors import EngineError, UserError
 from localspec.gguf import STATE_DRAFT, kept_states
 from localspec.llama.checkpoints import TAIL, CheckpointedContext
 from localspec.llama.context import Context, Rows, SavedSequence
@@ -33,12 +34,7 @@ def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, row
         slides = native().llama_model_n_swa(model.pointer) > 0
         kind = WindowedContext if slides and sequences == 1 and not options.swa_full else Context
         return kind(model, options, sequences=sequences, rows=rows)
-    for states in (kept_states(model.header.architecture, sequences), (0, 1)):
-        context = RecurrentContext(model, options, sequences, rows, states)
-        if context.max_draft:
-            break
-        context.close()  # llama.cpp does not support snapshots of this architecture
-    return context
+    return RecurrentContext(model, options, sequences=sequences, rows=rows)
 
 
 class RecurrentContext(CheckpointedContext):
@@ -46,19 +42,58 @@ class RecurrentContext(CheckpointedContext):
 
     _why_lost = ": it has a recurrent state"
 
-    def __init__(
-        self, model: Model, options: ModelOptions, sequences: int, rows: int, states: tuple[int, int]
-    ) -> None:
-        self._extra_states, marks = states, states[1]
+    def __init__(self, model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> None:
+        self._extra_states = kept_states(model.header.architecture, sequences, options.longest_draft)
         super().__init__(model, options, sequences=sequences, rows=rows)
+
+    def _open_native(self) -> None:
+        super()._open_native()
         self._snapshots: int = native().llama_n_rs_seq(self.pointer)
+        if self._snapshots < self._extra_states[0]:  # llama.cpp does not support them for this architecture
+            self.close()
+            self._extra_states = (0, 1)
+            super()._open_native()
+        marks, sequences = self._extra_states[1], self.max_sequences
         self.max_draft = STATE_DRAFT if marks else self._snapshots
-        self.rereads = marks > 0
+        self.rereads = marks > 0 or kept_states(self.model.header.architecture, sequences)[1] > 0
         self._undoable = 0  # tokens at the end with valid snapshots
         self._texts: list[list[int]] = [[] for _ in range(sequences)]
         self._unread: list[int] = []  # the end of the main sequence, which llama.cpp has to read again
         self._marks: dict[int, int] = {}  # by length of the text: a spare sequence
         self._free_marks = list(range(sequences, sequences + marks))
+
+    def allow_drafts(self, longest: int) -> None:
+        """Take back drafts of up to `longest` tokens from now on; if memory is short, of half as many.
+
+        llama.cpp fixes the number of states when it makes a context, so another one takes over the text. What
+        `save` leaves out of it is lost, and branches become empty. Raises `UserError` or `EngineError`, with
+        this context closed, if there is no memory even for the states so far.
+        """
+        architecture, to_try = self.model.header.architecture, []
+        longest = min(longest, STATE_DRAFT)
+        while longest > self.max_draft:
+            to_try.append(kept_states(architecture, self.max_sequences, longest))
+            longest //= 2
+        if not to_try:
+            return
+        saved = self.save(lambda _size: True)
+        self.close()
+        self._open_one_of((*to_try, self._extra_states))
+        if saved is not None:
+            saved.restore()
+        if self.reader is not None:
+            self.reader.reopen()
+
+    def _open_one_of(self, to_try: Sequence[tuple[int, int]]) -> None:
+        """Open with the first numbers of states for which there is memory."""
+        *larger, last = dict.fromkeys(to_try)
+        for states in larger:
+            self._extra_states = states
+            with suppress(UserError, EngineError):
+                self._open_native()
+                return
+        self._extra_states = last
+        self._open_native()
 
     def length(self, sequence: int = 0) -> int:
         """Return the number of tokens in a sequence."""

@@ -111,6 +111,11 @@ class PairRequest:
         return replace(self, target=here(self.target), draft=here(self.draft))
 
     @property
+    def longest_draft(self) -> int | None:
+        """Return the length of the longest draft, 0 without drafts; None for the usual one."""
+        return 0 if self.mode == "off" else self.draft_length
+
+    @property
     def is_named(self) -> bool:
         """Return whether models are named."""
         return bool(self.target.name or self.draft.name)

@@ -82,6 +82,8 @@ class ModelOptions:
     `experts_at_home` is the number of first layers whose experts stay in RAM although their layers are on
     GPUs; `overrides` move other weights.
     `swa_full` makes layers with a window cache all tokens, as a draft model's do in any case.
+    `longest_draft` limits the drafts that a target with recurrent state can take back at first, and so the
+    memory of its states; None does not.
     `chat_template`, of a target, is a file with a template that is used instead of the model's own.
     """
 
@@ -99,6 +101,7 @@ class ModelOptions:
     kv_type_v: KvType = "f16"
     flash_attention: bool | None = None
     swa_full: bool = False
+    longest_draft: int | None = None
     batch: int = 2048
     micro_batch: int = 512
     threads: int = 0

@@ -26,6 +26,7 @@ from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
+from tests import made_models
 from tests.hardware import shapes_more
 from tests.hardware.shapes import SHAPES, Build, make
 from tests.llama import tiny
@@ -135,6 +136,25 @@ def test_states_of_a_pair_are_counted_before_it_is_opened(made_hybrid: Path, fan
     assert taken.cache > (states + CHECKPOINTS) * shape.state_bytes
     assert guessed.cache == taken.cache
     assert guessed.total == pytest.approx(taken.total, rel=0.05)
+
+
+@pytest.mark.parametrize("make_model", [made_models.hybrid, shapes_more.hybrid, tiny.recurrent])
+@pytest.mark.parametrize("longest_draft", [0, 2, 8, None])
+def test_a_target_takes_as_many_states_as_its_drafts_need(
+    make_model: Callable[[Path], Path], longest_draft: int | None, tmp_path: Path
+) -> None:
+    path = make_model(tmp_path / "a.gguf")
+    options = ModelOptions(path, 1024, devices=CPU, flash_attention=False, longest_draft=longest_draft)
+    shape = read_shape(path)
+    asked = MemoryRequest(LayerSplit(), 1024, flash_attention=False, longest_draft=longest_draft)
+    [guessed] = estimate(shape, asked)
+    with closing(Model.open(options, allocate=False)) as model:
+        [planned] = needs_of(open_context(model, options))
+    drafts = 8 if longest_draft is None else longest_draft
+    states = 1 + (drafts if make_model is not tiny.recurrent else min(drafts, 1))
+    [single] = estimate(shape, replace(asked, longest_draft=0))
+    assert guessed.cache - single.cache == (states - 1) * shape.state_bytes
+    assert guessed.cache == planned.cache
 
 
 @pytest.mark.parametrize(("states", "branches"), [(100, 16), (30, 12), (20, 5), (1, 1), (0, 16)])

@@ -218,6 +218,36 @@ def test_models_with_a_recurrent_state_speculate(target: ModelShape, draft: Mode
     assert found.mode != "off"
 
 
+@pytest.mark.parametrize(
+    ("asked", "snapshots"),
+    [
+        (PairRequest(), 8),
+        (PairRequest(mode="ngram"), 8),
+        (PairRequest(mode="sd", draft_length=3), 3),
+        (PairRequest(draft_length=40), 8),
+        (PairRequest(mode="off", draft_length=3), 0),
+    ],
+)
+def test_states_are_planned_for_the_longest_draft(asked: PairRequest, snapshots: int) -> None:
+    target = replace(recurrent(4, 32), architecture="qwen35")
+    found = place(machine((card(0, 24), 900)), target, None, asked)
+    off = place(machine((card(0, 24), 900)), target, None, PairRequest(mode="off"))
+    states = sum(need.cache for need in found.target.needs) - sum(need.cache for need in off.target.needs)
+    assert states == snapshots * target.state_bytes
+
+
+def test_fewer_states_leave_room_for_layers() -> None:
+    target = recurrent(9, 32)
+    layers = tuple(replace(each, state_bytes=each.state_bytes and 40 << 20) for each in target.layers)
+    target = replace(target, architecture="qwen35", layers=layers)
+    where = machine((card(0, 12), 360))
+    usual, short, off = (
+        place(where, target, None, request).target.layers
+        for request in (PairRequest(), PairRequest(draft_length=3), PairRequest(mode="off"))
+    )
+    assert sum(usual) < sum(short) < sum(off)
+
+
 def test_a_draft_without_room_stays_closed() -> None:
     where = machine(processor=cpu(8))
     found = assignments(where, MIDDLE, model(4.1, 32), asking(context=4096))

@@ -8,17 +8,18 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from localspec.errors import Cancelled, EngineError
+from localspec.errors import Cancelled, EngineError, UserError
 from localspec.gguf import CHECKPOINTS
 from localspec.llama import recurrent
 from localspec.llama.checkpoints import TAIL
 from localspec.llama.context import Rows
-from localspec.llama.library import native
+from localspec.llama.library import Native, native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import RecurrentContext, open_context
 from localspec.types.models import ModelOptions
@@ -207,6 +208,122 @@ def test_branches_begin_at_marks_and_the_best_takes_the_place(model: Model) -> N
     context.truncate(22)
     context.share(2, 0, 23)
     assert is_right(context, model, [*TEXT[:22], 301])
+
+
+def without_snapshots(
+    _architecture: str, _sequences: int, longest_draft: int | None = None
+) -> tuple[int, int]:
+    """Stand in for `kept_states` of a target whose architecture has no snapshots."""
+    return 0, int(longest_draft != 0)
+
+
+def opened_for(model: Model, longest_draft: int) -> RecurrentContext:
+    context = open_context(model, replace(model.options, longest_draft=longest_draft))
+    assert isinstance(context, RecurrentContext)
+    return context
+
+
+def converse(context: RecurrentContext) -> None:
+    """Read 120 tokens as two prompts with their answers, so that there are checkpoints."""
+    for start, end in ((0, 48), (60, 100)):
+        context.evaluate(TEXT[start:end])
+        for token in TEXT[end : end + 12 if start == 0 else 120]:
+            context.evaluate([token])
+
+
+@pytest.mark.parametrize(("snapshots", "states"), [(0, 0), (2, 2), (8, 8), (30, 8)])
+def test_a_target_keeps_as_many_states_as_its_longest_draft(
+    model: Model, snapshots: int, states: int
+) -> None:
+    context = opened_for(model, snapshots)
+    assert native().llama_n_rs_seq(context.pointer) == context.max_draft == states
+    converse(context)
+    assert is_right(context, model, TEXT[:120])
+
+
+@pytest.mark.parametrize("architecture", ["with snapshots", "without snapshots"])
+@pytest.mark.parametrize(("first", "then"), [(0, 2), (0, 8), (3, 8)])
+def test_longer_drafts_are_allowed_without_reading_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch, architecture: str, first: int, then: int
+) -> None:
+    has_snapshots = architecture == "with snapshots"
+    if not has_snapshots:
+        monkeypatch.setattr(recurrent, "kept_states", without_snapshots)
+    context = opened_for(model, first)
+    converse(context)
+    ends = [context.rewindable(end) for end in range(120)]
+    context.allow_drafts(then)
+    assert context.max_draft == (then if has_snapshots else 8)
+    assert context.rereads is not has_snapshots
+    assert context.length() == 120
+    assert [context.rewindable(end) for end in range(120)] == ends
+    context.mark()
+    context.evaluate(TEXT[200 : 201 + then], 1 + then)
+    context.truncate(121)
+    assert is_right(context, model, [*TEXT[:120], TEXT[200]])
+
+
+def test_drafts_can_become_longer_while_one_is_taken_back(model: Model) -> None:
+    context = opened_for(model, 3)
+    context.evaluate(TEXT[:30])
+    context.evaluate(TEXT[30:34], 4)
+    context.truncate(32)
+    context.allow_drafts(8)
+    assert is_right(context, model, TEXT[:32])
+
+
+def test_a_text_that_cannot_be_saved_is_lost_with_the_old_states(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RecurrentContext, "save", lambda *_: None)
+    context = opened_for(model, 0)
+    converse(context)
+    context.allow_drafts(8)
+    assert (context.length(), context.max_draft) == (0, 8)
+    converse(context)
+    assert is_right(context, model, TEXT[:120])
+
+
+def creating(most: int, create: Native, model: Native, parameters: Native) -> Native:
+    """Create a context, unless that has more than `most` snapshots."""
+    return create(model, parameters) if parameters.n_rs_seq <= most else None
+
+
+@pytest.mark.parametrize(("most", "allowed"), [(8, 8), (7, 4), (3, 2), (1, 1), (0, 0)])
+def test_with_little_memory_drafts_are_shorter(
+    model: Model, monkeypatch: pytest.MonkeyPatch, most: int, allowed: int
+) -> None:
+    context, api = opened_for(model, 0), native()
+    converse(context)
+    monkeypatch.setattr(api, "llama_init_from_model", partial(creating, most, api.llama_init_from_model))
+    context.allow_drafts(8)
+    monkeypatch.undo()
+    assert context.max_draft == allowed
+    assert is_right(context, model, TEXT[:120])
+
+
+def test_with_no_memory_at_all_the_context_is_closed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, api = opened_for(model, 0), native()
+    converse(context)
+    monkeypatch.setattr(api, "llama_init_from_model", partial(creating, -1, api.llama_init_from_model))
+    with pytest.raises(UserError):
+        context.allow_drafts(8)
+    with pytest.raises(EngineError, match="is closed"):
+        context.evaluate([9])
+
+
+def test_an_architecture_whose_snapshots_llama_cpp_refuses_reads_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native(), "llama_n_rs_seq", lambda _pointer: 0)
+    context = opened_for(model, 0)
+    context.evaluate(TEXT[:30])
+    context.allow_drafts(8)
+    assert (context.max_draft, context.rereads) == (8, True)
+    context.mark()
+    context.evaluate(TEXT[30:36], 6)
+    context.truncate(32)
+    assert is_right(context, model, TEXT[:32])
 
 
 @pytest.mark.slow

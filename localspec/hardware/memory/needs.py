@@ -123,6 +123,7 @@ class MemoryRequest:
     micro_batch: int = 512
     sequences: int = 1
     swa_full: bool = False
+    longest_draft: int | None = None  # of a target with recurrent state: see `kept_states`
 
 
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
@@ -235,7 +236,7 @@ def _assignments(shape: ModelShape, split: LayerSplit) -> dict[str, tuple[LayerS
 def cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
     """Return the bytes of the cache and of the recurrent states of a layer."""
     window = None if shape.state_bytes else layer.window  # a hybrid's windows keep all tokens
-    snapshots, spare = kept_states(shape.architecture, request.sequences)
+    snapshots, spare = kept_states(shape.architecture, request.sequences, request.longest_draft)
     states = (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
     return cells(request, window) * _per_cell(shape, request, layer) + states
 
@@ -279,7 +280,7 @@ def _graph(shape: ModelShape, request: MemoryRequest) -> tuple[int, int, int]:
     flash, kept = request.flash_attention is not False, cells(request)
     sequences = request.sequences
     if shape.state_bytes:
-        sequences += kept_states(shape.architecture, sequences)[1]
+        sequences += kept_states(shape.architecture, sequences, request.longest_draft)[1]
     # llama.cpp plans with as many tokens for one sequence as for another
     tokens = -(-min(request.micro_batch, kept) // sequences) * sequences
     windows = {layer.window for layer in shape.layers if layer.key_values}

@@ -240,7 +240,15 @@ class PlacementSearch:
         flash, batch = asked.flash, asked.micro_batch_size
         if shape is not self.draft:
             cache = CacheTypes(*asked.target.kv_types)
-            return MemoryRequest(split, context, cache, flash, batch, swa_full=asked.swa_full)
+            return MemoryRequest(
+                split,
+                context,
+                cache,
+                flash,
+                batch,
+                swa_full=asked.swa_full,
+                longest_draft=asked.longest_draft,
+            )
         held, here = CacheTypes(*asked.draft.kv_types), self.uses_processor(shape, split)
         if shape.is_head:
             return MemoryRequest(split, context, held, flash, min(batch, ROWS), swa_full=True)

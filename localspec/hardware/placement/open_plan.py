@@ -57,6 +57,7 @@ def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:
         tensor_split=request.tensor_split,
         split_mode=request.split_mode or "layer",
         main_gpu=request.main_gpu,
+        longest_draft=request.longest_draft,
         chat_template=files.chat_template,
     )
     draft = None if files.draft is None else _options(files.draft, request.draft, request)
