@@ -17,21 +17,25 @@ from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import DraftError, UserError
+from localspec.gguf import STATE_DRAFT
 from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
 from localspec.llama.cores import physical_cores
 from localspec.llama.heads import HeadContext
+from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.llama.recurrent import open_context
+from localspec.llama.recurrent import RecurrentContext, open_context
 from localspec.models.heads import head_kind, own_head
 from localspec.models.shape import read_shape
 from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
 from localspec.storage.config import MIN_CONTEXT
 from localspec.storage.pair_identity import MachineFacts, identify
+from localspec.types.events import ModeChanged
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Mode
+from localspec.units import counted
 
 MEASURE_S = 0.8  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
@@ -70,6 +74,7 @@ class Contexts:
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
         self._at_work = False
+        self._longest_draft = 0  # that the target was to allow
         self._plan = plan
         self._plan_threads(target.options, draft)
 
@@ -94,6 +99,32 @@ class Contexts:
         has_draft = self.draft is not None
         can: dict[Mode, bool] = {"off": True, "ngram": True, "sd": has_draft, "ssd": self.can_branch}
         return tuple(mode for mode, possible in can.items() if possible)
+
+    def allow_drafts(self, longest: int) -> str:
+        """Let the target take back drafts of `longest` tokens; return what is short if it cannot, else "".
+
+        Only recurrent states are limited. Their memory is never given back: modes change often. Too little of
+        it is said once, and no more is asked for; that there is none for any draft is said every time.
+        """
+        target, longest = self.target, min(longest, STATE_DRAFT)
+        if not isinstance(target, RecurrentContext) or longest <= target.max_draft:
+            return ""
+        is_new, self._longest_draft = longest > self._longest_draft, max(longest, self._longest_draft)
+        if is_new:
+            target.allow_drafts(self._affordable(longest))
+        if not target.max_draft:
+            return "there is not enough memory for drafts"
+        if not is_new or longest <= target.max_draft:
+            return ""
+        return f"there is only enough memory for drafts of up to {counted(target.max_draft, 'token')}"
+
+    def _affordable(self, longest: int) -> int:
+        """Return the longest draft whose states fit in the CPU's memory: Linux grants more, then kills."""
+        model = self.target.model
+        if model.cards:  # a GPU refuses by itself
+            return longest
+        states = free_memory() // max(1, read_shape(model.options.path).state_bytes)
+        return min(longest, self.target.max_draft + states)
 
     @property
     def share_processor(self) -> bool:
@@ -176,6 +207,19 @@ class CostedEngine(Engine):
         self._looked_up: set[bool] = set()  # in the costs of an earlier program
         self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
         self._speeds: list[float] = []  # of calls, against what they took then
+
+    def allow_drafts(self, settings: EngineSettings) -> ModeChanged | None:
+        """Let the target take back drafts of these settings; return the change if memory is short.
+
+        The cached text stays, unless it could not be saved while memory was allocated.
+        """
+        if settings.mode == "off":
+            return None
+        shortage = self._contexts.allow_drafts(settings.draft_length)
+        self.decoder.set_cached(self.decoder.cached_tokens())
+        if not shortage:
+            return None
+        return ModeChanged(settings.mode if self._contexts.target.max_draft else "off", shortage)
 
     def costs(self, *, together: bool) -> LatencyModel:
         """Return the call costs of a way of working, measured once, perhaps by an earlier program."""

@@ -477,6 +477,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         return LeadingThinking(tags_of(opening) if opening else None), opening
 
     def _rounds(self, answer: _Answer) -> DecodeEvents:
+        change = self._engine.allow_drafts(answer.settings)
+        if change is not None:
+            answer.settings, answer.mode = replace(answer.settings, mode=change.mode), change.mode
+            yield change
         request, settings, text = answer.request, answer.settings, answer.text
         self._sampling, self._text = request.sampling, text
         limit, rules = self._limit(request), self._rules(answer)
