@@ -99,7 +99,7 @@ def recommended_lines(recommended: Recommendation) -> list[str]:
 def _ways_back(shape: ModelShape) -> str:
     snapshots, _ = kept_states(shape.architecture, 1)
     if snapshots:
-        return f"and as a target {snapshots} snapshots, to take back as many draft tokens"
+        return f"and as a target up to {snapshots} snapshots, to take back as many draft tokens"
     return "and processes text again after a rejection: speculation helps where most drafts are accepted"
 
 

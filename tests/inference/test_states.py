@@ -150,6 +150,19 @@ def test_saved_conversations_continue_with_more_states(runtime: Runtime, plain: 
     assert end.summary.accepted > 0
 
 
+def test_a_head_starts_again_where_its_target_gets_more_states(made_hybrid: Path, plain: Runtime) -> None:
+    with opened(made_hybrid, made_hybrid) as runtime:
+        answer(runtime, greedy(SD))
+        head = runtime._contexts.draft
+        assert head is not None
+        assert head.length() > 0
+        runtime._contexts.allow_drafts(8)
+        assert head.length() == 0
+        text, end = answer(runtime, greedy(LONG_SD))
+        assert text == expected(plain, greedy(LONG_SD))
+        assert end.summary.accepted > 0
+
+
 def test_models_opened_with_enough_states_keep_their_context(made_hybrid: Path) -> None:
     with opened(made_hybrid, None, longest_draft=None) as runtime:
         pointer = runtime._contexts.target.pointer

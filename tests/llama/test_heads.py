@@ -83,6 +83,21 @@ def drafted(head: HeadContext, text: list[int], count: int) -> tuple[list[int], 
         row = head.evaluate(draft[-1:])[-1]
 
 
+def test_a_head_follows_the_context_that_has_taken_the_place_of_its_targets(
+    models: tuple[Model, Model], opened: Pair
+) -> None:
+    target, head = opened
+    text = [*TEXT, int(target.evaluate(TEXT)[-1].argmax())]
+    drafted(head, text, 3)
+    target.close()
+    target._open_native()
+    head.reopen()
+    assert head.length() == 0
+    head.follow(on=True)
+    target.evaluate(TEXT)
+    assert np.array_equal(drafted(head, text, 3)[1], fresh_row(models, text))
+
+
 def test_a_head_that_has_drafted_says_what_a_new_one_says(models: tuple[Model, Model], opened: Pair) -> None:
     target, head = opened
     text = [*TEXT, int(target.evaluate(TEXT)[-1].argmax())]
