@@ -74,7 +74,7 @@ class Contexts:
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
         self._at_work = False
-        self._longest_draft = 0  # that the target was to allow
+        self._longest_asked = 0  # draft for which the target was to get more states
         self._plan = plan
         self._plan_threads(target.options, draft)
 
@@ -101,22 +101,23 @@ class Contexts:
         return tuple(mode for mode, possible in can.items() if possible)
 
     def allow_drafts(self, longest: int) -> str:
-        """Let the target take back drafts of `longest` tokens; return what is short if it cannot, else "".
+        """Let the target take back drafts of `longest` tokens; return why it cannot, "" if it can.
 
-        Only recurrent states are limited. Their memory is never given back: modes change often. Too little of
-        it is said once, and no more is asked for; that there is none for any draft is said every time.
+        Only recurrent states are limited. Their memory is not given back, because modes change often. Too
+        little of it is tried and reported once; none for any draft is reported every time.
         """
         target, longest = self.target, min(longest, STATE_DRAFT)
         if not isinstance(target, RecurrentContext) or longest <= target.max_draft:
             return ""
-        is_new, self._longest_draft = longest > self._longest_draft, max(longest, self._longest_draft)
+        is_new = longest > self._longest_asked
         if is_new:
+            self._longest_asked = longest
             target.allow_drafts(self._affordable(longest))
         if not target.max_draft:
             return "there is not enough memory for drafts"
-        if not is_new or longest <= target.max_draft:
-            return ""
-        return f"there is only enough memory for drafts of up to {counted(target.max_draft, 'token')}"
+        if is_new and target.max_draft < longest:
+            return f"there is only enough memory for drafts of up to {counted(target.max_draft, 'token')}"
+        return ""
 
     def _affordable(self, longest: int) -> int:
         """Return the longest draft whose states fit in the CPU's memory: Linux grants more, then kills."""

@@ -36,6 +36,7 @@ def test_a_draft_model_that_nobody_asks_stays_closed(
 ) -> None:
     assert invoke("run", "Hi", *PAIR, "--mode", mode).code == 0
     assert (fake.opened[0].draft is not None) == opens
+    assert fake.opened[0].target.longest_draft == (0 if mode == "off" else None)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,7 @@ def test_a_draft_model_that_nobody_asks_stays_closed(
         (["-b", "256"], replace(BIG, batch=256, micro_batch=256), replace(SMALL, batch=256, micro_batch=256)),
         (["--ubatch-size", "64"], replace(BIG, micro_batch=64), replace(SMALL, micro_batch=64)),
         (["--swa-full"], replace(BIG, swa_full=True), replace(SMALL, swa_full=True)),
+        (["--draft-length", "3"], replace(BIG, longest_draft=3), SMALL),
         (["-fa", "on"], replace(BIG, flash_attention=True), replace(SMALL, flash_attention=True)),
         (["--flash-attn", "off"], replace(BIG, flash_attention=False), replace(SMALL, flash_attention=False)),
         (["-fa", "auto"], BIG, SMALL),

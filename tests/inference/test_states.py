@@ -171,6 +171,7 @@ def test_models_opened_with_enough_states_keep_their_context(made_hybrid: Path) 
 
 
 def notes(runtime: Runtime, request: Request) -> tuple[str, list[tuple[str, str]]]:
+    """Return an answer with its changes of mode."""
     events = list(runtime.generate(request))
     changes = [event for event in events if isinstance(event, ModeChanged)]
     return text_of(events), [(change.mode, change.reason) for change in changes]
@@ -195,6 +196,7 @@ def test_with_little_memory_drafts_are_shorter_and_a_note_says_so_once(
         assert snapshots(runtime) == allowed
         assert notes(runtime, greedy(ngram)) == (text, [])
         assert notes(runtime, greedy(NGRAM)) == (text, [])  # which are shorter
+        assert snapshots(runtime) == allowed
 
 
 def test_without_memory_for_any_draft_answers_are_plain(
@@ -202,12 +204,14 @@ def test_without_memory_for_any_draft_answers_are_plain(
 ) -> None:
     monkeypatch.setattr(contexts, "free_memory", lambda: 0)
     with opened(made_hybrid, small_draft) as runtime:
-        for settings in (SD, NGRAM):
+        for settings in (SD, SSD, NGRAM):
             text, changes = notes(runtime, greedy(settings))
             assert text == expected(plain, greedy(settings))
             assert changes == [("off", "there is not enough memory for drafts")]
             assert snapshots(runtime) == 0
         assert notes(runtime, greedy(OFF)) == (text, [])
+        assert runtime._contexts.draft is not None
+        assert runtime._contexts.draft.busy_s == 0
 
 
 def test_a_text_that_could_not_be_saved_is_read_again(

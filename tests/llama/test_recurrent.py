@@ -252,6 +252,7 @@ def test_longer_drafts_are_allowed_without_reading_again(
     context = opened_for(model, first)
     converse(context)
     ends = [context.rewindable(end) for end in range(120)]
+    assert context.rereads is not has_snapshots
     context.allow_drafts(then)
     assert context.max_draft == (then if has_snapshots else 8)
     assert context.rereads is not has_snapshots
@@ -261,6 +262,16 @@ def test_longer_drafts_are_allowed_without_reading_again(
     context.evaluate(TEXT[200 : 201 + then], 1 + then)
     context.truncate(121)
     assert is_right(context, model, [*TEXT[:120], TEXT[200]])
+
+
+def test_what_has_enough_states_is_not_exchanged(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = opened_for(model, 8)
+    context.evaluate(TEXT[:30])
+    with monkeypatch.context() as patched:
+        patched.setattr(RecurrentContext, "close", None)
+        for longest in (0, 3, 8, 40):
+            context.allow_drafts(longest)
+    assert is_right(context, model, TEXT[:30])
 
 
 def test_drafts_can_become_longer_while_one_is_taken_back(model: Model) -> None:
