@@ -172,3 +172,21 @@ def made_eagle3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.made_models import eagle3  # 0.2 s, which few tests need
 
     return eagle3(tmp_path_factory.mktemp("models") / "made-eagle3.gguf")
+
+
+@pytest.fixture(scope="session")
+def made_windowed_mtp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny cohere2moe with sliding windows and an MTP head."""
+    from tests.made_models import windowed_mtp  # 0.2 s, which few tests need
+
+    return windowed_mtp(tmp_path_factory.mktemp("models") / "made-windowed-mtp.gguf")
+
+
+@pytest.fixture(scope="session")
+def made_windowed_eagle3(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A tiny gpt-oss with sliding windows, and an EAGLE-3 head for it."""
+    from tests.made_models import eagle3, gpt_oss  # 0.2 s, which few tests need
+
+    folder = tmp_path_factory.mktemp("models")
+    target = gpt_oss(folder / "made-gpt-oss.gguf")
+    return target, eagle3(folder / "made-gpt-oss-eagle3.gguf", target=target)

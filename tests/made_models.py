@@ -30,7 +30,9 @@ Floats = NDArray[np.float64]
 WIDTH, HEADS, HEAD_WIDTH, LAYERS, EVERY = 64, 2, 32, 4, 4
 STATE, KEY_HEADS, VALUE_HEADS, KERNEL = 32, 1, 2, 4  # of a gated delta net
 INNER = VALUE_HEADS * STATE
-MIX = 0.09  # of what a layer adds
+WINDOW = 200  # nearly all of the 256 cells that llama.cpp makes at least: what is older is soon gone
+EXPERTS = 2  # all are used: a choice among them would hang on rounding
+MIX, OF_HEAD = 0.09, 1e-3  # of what a layer adds: in a model, in its head
 TEXTS, LENGTH = 10, 250  # that a head is fitted to
 
 
@@ -45,7 +47,8 @@ class Weights:
         copy_tokenizer(self.writer, _bundled())
 
     def add(self, name: str, values: Floats) -> None:
-        kind = gguf.GGMLQuantizationType.F32 if "conv1d" in name else self._kind
+        is_exact = "conv1d" in name or name.endswith(".bias")
+        kind = gguf.GGMLQuantizationType.F32 if is_exact else self._kind
         add_tensor(self.writer, name, values.astype(np.float32), kind)
 
     def matrix(self, name: str, inputs: int, outputs: int, gain: float = 1.0) -> None:
@@ -65,10 +68,7 @@ def hybrid(
     """
     weights = Weights(path, "qwen35", kind)
     _describe_hybrid(weights.writer, heads=int(head or claims_head))
-    embedding = weights.random.normal(0, 1, (weights.vocabulary, WIDTH))
-    weights.add("token_embd.weight", embedding)
-    weights.ones("output_norm")
-    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    embedding = _embeddings(weights)
     for layer in range(LAYERS) if trunk else ():
         _around(weights, layer)
         if (layer + 1) % EVERY:
@@ -76,13 +76,10 @@ def hybrid(
         else:
             _attention(weights, layer)
     if head:
-        block, headless = f"blk.{LAYERS}", path.with_suffix(".trunk.gguf")
-        matrix = _fitted(hybrid(headless, kind=kind, head=False), embedding)
-        _around(weights, LAYERS, mix=1e-3)
-        _attention(weights, LAYERS, mix=1e-3)
-        weights.add(f"{block}.nextn.eh_proj.weight", matrix)
-        for name in ("enorm", "hnorm"):
-            weights.add(f"{block}.nextn.{name}.weight", np.ones(WIDTH))
+        trunk_alone = hybrid(path.with_suffix(".trunk.gguf"), kind=kind, head=False)
+        _around(weights, LAYERS, mix=OF_HEAD)
+        _attention(weights, LAYERS, mix=OF_HEAD)
+        _mtp(weights, LAYERS, _fitted(trunk_alone, embedding))
     finish(weights.writer)
     return path
 
@@ -90,17 +87,8 @@ def hybrid(
 def attention(path: Path) -> Path:
     """Write a llama with the hybrid's embeddings and output, so that they often agree."""
     weights = Weights(path, "llama", "q8_0")
-    writer = weights.writer
-    writer.add_block_count(1)
-    writer.add_context_length(2048)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(2 * WIDTH)
-    writer.add_head_count(HEADS)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(HEAD_WIDTH)
-    weights.add("token_embd.weight", weights.random.normal(0, 1, (weights.vocabulary, WIDTH)))
-    weights.ones("output_norm")
-    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    _describe(weights.writer, 1, kv_heads=HEADS)
+    _embeddings(weights)
     weights.ones("blk.0.attn_norm", "blk.0.ffn_norm")
     for part in "qkv":
         weights.matrix(f"blk.0.attn_{part}", WIDTH, WIDTH)
@@ -115,33 +103,18 @@ def attention(path: Path) -> Path:
     return path
 
 
-def windowed(path: Path, window: int = 16, layers: int = 6) -> Path:
+def windowed(path: Path, window: int = WINDOW, layers: int = 6) -> Path:
     """Write a gemma3 with the hybrid's embeddings and output; its sixth layers alone see everything."""
-    weights = Weights(path, "gemma3", "q8_0")
-    writer = weights.writer
-    writer.add_block_count(layers)
-    writer.add_context_length(2048)
-    writer.add_embedding_length(WIDTH)
-    writer.add_feed_forward_length(2 * WIDTH)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(1)
-    writer.add_key_length(HEAD_WIDTH)
-    writer.add_value_length(HEAD_WIDTH)
-    writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(HEAD_WIDTH)
-    writer.add_sliding_window(window)
-    weights.add("token_embd.weight", weights.random.normal(0, 1, (weights.vocabulary, WIDTH)))
-    weights.ones("output_norm")
-    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    weights = Weights(path, "gemma3", "f32")
+    _describe(weights.writer, layers)
+    weights.writer.add_sliding_window(window)
+    _embeddings(weights)
     for layer in range(layers):
         block = f"blk.{layer}"
         weights.ones(f"{block}.attn_norm", f"{block}.post_attention_norm")
         weights.ones(f"{block}.ffn_norm", f"{block}.post_ffw_norm")
         weights.ones(f"{block}.attn_q_norm", f"{block}.attn_k_norm", width=HEAD_WIDTH)
-        weights.matrix(f"{block}.attn_q", WIDTH, HEADS * HEAD_WIDTH)
-        weights.matrix(f"{block}.attn_k", WIDTH, HEAD_WIDTH)
-        weights.matrix(f"{block}.attn_v", WIDTH, HEAD_WIDTH)
-        weights.matrix(f"{block}.attn_output", HEADS * HEAD_WIDTH, WIDTH)
+        _plain_attention(weights, layer, 1.0)
         weights.matrix(f"{block}.ffn_gate", WIDTH, 2 * WIDTH)
         weights.matrix(f"{block}.ffn_up", WIDTH, 2 * WIDTH)
         weights.matrix(f"{block}.ffn_down", 2 * WIDTH, WIDTH)
@@ -149,18 +122,114 @@ def windowed(path: Path, window: int = 16, layers: int = 6) -> Path:
     return path
 
 
-def _describe_hybrid(writer: gguf.GGUFWriter, heads: int) -> None:
-    writer.add_name("Made hybrid")
-    writer.add_block_count(LAYERS + heads)  # the head counts as a block
+def gpt_oss(path: Path, window: int = WINDOW) -> Path:
+    """Write a gpt-oss: experts, and every second layer sees everything."""
+    weights, layers = Weights(path, "gpt-oss", "f32"), 6
+    _describe(weights.writer, layers)
+    _describe_experts(weights.writer)
+    weights.writer.add_sliding_window(window)
+    _embeddings(weights)
+    for layer in range(layers):
+        block = f"blk.{layer}"
+        weights.ones(f"{block}.attn_norm", f"{block}.post_attention_norm")
+        _plain_attention(weights, layer, 4 * MIX)
+        weights.add(f"{block}.attn_output.bias", np.zeros(WIDTH))
+        weights.add(f"{block}.attn_sinks.weight", weights.random.normal(0, 1, HEADS))
+        _experts(weights, layer)
+        for name, shape in (
+            ("ffn_gate_inp", (EXPERTS,)),
+            ("ffn_gate_exps", (EXPERTS, 2 * WIDTH)),
+            ("ffn_up_exps", (EXPERTS, 2 * WIDTH)),
+            ("ffn_down_exps", (EXPERTS, WIDTH)),
+        ):
+            weights.add(f"{block}.{name}.bias", np.zeros(shape))
+    finish(weights.writer)
+    return path
+
+
+def windowed_mtp(path: Path, window: int = WINDOW, *, head: bool = True) -> Path:
+    """Write a cohere2moe, of which every fourth layer sees everything, perhaps with its MTP head."""
+    weights = Weights(path, "cohere2moe", "f32")
+    writer = weights.writer
+    _describe(writer, LAYERS + head)
+    _describe_experts(writer)
+    writer.add_sliding_window(window)
+    writer.add_logit_scale(1.0)
+    writer.add_leading_dense_block_count(0)
+    embedding = _embeddings(weights)
+    for layer in range(LAYERS):
+        weights.ones(f"blk.{layer}.attn_norm")
+        _plain_attention(weights, layer, 4 * MIX)
+        _experts(weights, layer)
+    if head:
+        writer.add_uint32("cohere2moe.nextn_predict_layers", 1)
+        trunk_alone = windowed_mtp(path.with_suffix(".trunk.gguf"), window, head=False)
+        weights.ones(f"blk.{LAYERS}.attn_norm")
+        _plain_attention(weights, LAYERS, OF_HEAD)
+        _experts(weights, LAYERS, OF_HEAD)
+        _mtp(weights, LAYERS, _fitted(trunk_alone, embedding))
+    finish(writer)
+    return path
+
+
+def _describe(writer: gguf.GGUFWriter, blocks: int, *, kv_heads: int = 1, rotated: int = HEAD_WIDTH) -> None:
+    writer.add_block_count(blocks)
     writer.add_context_length(2048)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(2 * WIDTH)
     writer.add_head_count(HEADS)
-    writer.add_head_count_kv(1)
+    writer.add_head_count_kv(kv_heads)
     writer.add_key_length(HEAD_WIDTH)
     writer.add_value_length(HEAD_WIDTH)
     writer.add_layer_norm_rms_eps(1e-6)
-    writer.add_rope_dimension_count(HEAD_WIDTH // 4)
+    writer.add_rope_dimension_count(rotated)
+
+
+def _embeddings(weights: Weights) -> Floats:
+    """Add and return the embeddings of tokens, with the output layer; models of one seed share both."""
+    embedding = weights.random.normal(0, 1, (weights.vocabulary, WIDTH))
+    weights.add("token_embd.weight", embedding)
+    weights.ones("output_norm")
+    weights.matrix("output", WIDTH, weights.vocabulary, 3.0)
+    return embedding
+
+
+def _describe_experts(writer: gguf.GGUFWriter) -> None:
+    writer.add_expert_count(EXPERTS)
+    writer.add_expert_used_count(EXPERTS)
+    writer.add_expert_feed_forward_length(2 * WIDTH)
+
+
+def _experts(weights: Weights, layer: int, mix: float = MIX) -> None:
+    block = f"blk.{layer}"
+    weights.matrix(f"{block}.ffn_gate_inp", WIDTH, EXPERTS)
+    for name, inputs, outputs, gain in (
+        ("gate", WIDTH, 2 * WIDTH, 1.0),
+        ("up", WIDTH, 2 * WIDTH, 1.0),
+        ("down", 2 * WIDTH, WIDTH, mix),
+    ):
+        values = weights.random.normal(0, gain / np.sqrt(inputs), (EXPERTS, outputs, inputs))
+        weights.add(f"{block}.ffn_{name}_exps.weight", values)
+
+
+def _plain_attention(weights: Weights, layer: int, mix: float) -> None:
+    block = f"blk.{layer}"
+    weights.matrix(f"{block}.attn_q", WIDTH, HEADS * HEAD_WIDTH)
+    weights.matrix(f"{block}.attn_k", WIDTH, HEAD_WIDTH)
+    weights.matrix(f"{block}.attn_v", WIDTH, HEAD_WIDTH)
+    weights.matrix(f"{block}.attn_output", HEADS * HEAD_WIDTH, WIDTH, mix)
+
+
+def _mtp(weights: Weights, block: int, matrix: Floats) -> None:
+    """Add what makes a block an MTP head."""
+    weights.add(f"blk.{block}.nextn.eh_proj.weight", matrix)
+    for name in ("enorm", "hnorm"):
+        weights.add(f"blk.{block}.nextn.{name}.weight", np.ones(WIDTH))
+
+
+def _describe_hybrid(writer: gguf.GGUFWriter, heads: int) -> None:
+    writer.add_name("Made hybrid")
+    _describe(writer, LAYERS + heads, rotated=HEAD_WIDTH // 4)  # the head counts as a block
     writer.add_rope_freq_base(1e6)
     writer.add_array("qwen35.rope.dimension_sections", [2, 1, 1, 0])
     writer.add_uint32("qwen35.full_attention_interval", EVERY)
@@ -203,22 +272,31 @@ def _delta_net(weights: Weights, layer: int) -> None:
     weights.matrix(f"{block}.ssm_out", INNER, WIDTH, 2 * MIX)
 
 
-EAGLE_LAYERS = (1, 3, 5)
+EAGLE_LAYERS, EAGLE_HEAD_WIDTH = (1, 3, 5), 64
 TEXTS_READ, LONGEST = 110, 200  # that a head is fitted to, and their most tokens
 FEATURES = 1024  # by chance, of which the feed-forward network makes what no matrix can
 SMALL = 0.05  # of what the encoder hands on, so that its norm counts and not what adds it to the sum
 
 
-def eagle3(path: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[int] = EAGLE_LAYERS) -> Path:
-    """Write an EAGLE-3 head for the bundled target; it borrows what is not its `own`.
+def eagle3(
+    path: Path,
+    *,
+    own: bool = False,
+    drafted: int = 0,
+    layers: Sequence[int] = EAGLE_LAYERS,
+    target: Path | None = None,
+) -> Path:
+    """Write an EAGLE-3 head for a target, the bundled one unless named; it borrows what is not its `own`.
 
-    With `drafted` it knows only N of the tokens.
+    With `drafted` it knows only N of the tokens. This and its `own` tensors need a target whose output layer
+    is its embeddings.
     """
-    table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
+    target = target or bundled_pair()[0]
+    table, norm = _table_and_norm(target)
     width = table.shape[1]
     weights = Weights(path, "eagle3", "f32")
     _describe_eagle3(weights.writer, width, layers)
-    fitted, counts = _eagle3_fitted(tuple(layers))
+    fitted, counts = _eagle3_fitted(target, tuple(layers))
     for name, matrix in fitted.items():
         weights.add(f"{name}.weight", matrix)
     weights.add("output_norm.weight", norm)
@@ -236,14 +314,14 @@ def eagle3(path: Path, *, own: bool = False, drafted: int = 0, layers: Sequence[
 
 
 @cache
-def _eagle3_fitted(layers: tuple[int, ...]) -> tuple[dict[str, Floats], NDArray[np.int64]]:
+def _eagle3_fitted(target: Path, layers: tuple[int, ...]) -> tuple[dict[str, Floats], NDArray[np.int64]]:
     """Return a head's matrices, and how often each token stood in the texts that they were fitted to.
 
     What it makes of the target's states and of its own is to be the target's next state. Attention looks at
     the token itself alone, so all of it is linear but for the feed-forward network.
     """
-    table, norm = map(_of_bundled, ("token_embd.weight", "output_norm.weight"))
-    texts = [(tokens, read, left / norm) for tokens, read, left in _seen(layers)]
+    table, norm = _table_and_norm(target)
+    texts = [(tokens, read, left / norm) for tokens, read, left in _seen(target, layers)]
     token = rms(table[np.concatenate([tokens[1:] for tokens, _, _ in texts])])
     read = np.concatenate([read[:-1] for _, read, _ in texts])
     state, wanted = (
@@ -282,18 +360,19 @@ def _describe_eagle3(writer: gguf.GGUFWriter, width: int, layers: Sequence[int])
     writer.add_context_length(1024)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(FEATURES)
-    writer.add_head_count(3)
-    writer.add_head_count_kv(3)
+    heads = width // EAGLE_HEAD_WIDTH
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(width // 3)
+    writer.add_rope_dimension_count(EAGLE_HEAD_WIDTH)
     writer.add_rope_freq_base(10000.0)
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", width)
 
 
-def _seen(layers: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
-    """Yield chats with what some layers of the bundled target read, and what its last norm leaves."""
-    options = ModelOptions(path=bundled_pair()[0], context=LONGEST, gpu_layers=0, threads=1)
+def _seen(target: Path, layers: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], Floats, Floats]]:
+    """Yield chats with what some layers of a target read, and what its last norm leaves."""
+    options = ModelOptions(path=target, context=LONGEST, gpu_layers=0, threads=1)
     with lzma.open(Path(training.__file__).parent / "corpus" / "corpus-heldout.txt.xz", "rt") as file:
         documents = [text.partition("\n")[2] for text in file.read().split("<|doc:")]
     chats = [text for text in documents if "<|im_start|>" in text]
@@ -311,9 +390,14 @@ def _seen(layers: Sequence[int]) -> Iterator[tuple[NDArray[np.int64], Floats, Fl
             yield np.array(tokens), states.last(len(tokens)).astype(np.float64), normed.astype(np.float64)
 
 
-def _of_bundled(name: str) -> Floats:
-    found = next(each for each in _bundled().tensors if each.name == name)
-    return np.asarray(gguf.quants.dequantize(found.data, found.tensor_type), np.float64)
+def _table_and_norm(target: Path) -> tuple[Floats, Floats]:
+    """Return a target's embeddings of tokens and the weights of its last norm."""
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(target).tensors}
+    table, norm = (
+        np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float64)
+        for tensor in (tensors["token_embd.weight"], tensors["output_norm.weight"])
+    )
+    return table, norm
 
 
 def _fitted(target: Path, embedding: Floats) -> Floats:

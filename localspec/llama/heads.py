@@ -192,6 +192,10 @@ class HeadContext(Context):
             raise ValueError("a head has no branches")
         return self.evaluate(tokens, len(tokens))
 
+    def rewindable(self, length: int) -> int:
+        """Return `length`: a head has no window, even if it may lack the beginning of the text."""
+        return length
+
     def _shorten(self, length: int, sequence: int) -> bool:
         self._state, self._true = None, min(self._true, length)
         return super()._shorten(length, sequence)  # it has attention alone: that always works

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,6 +30,8 @@ from localspec.types.request import EngineSettings
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 
 LONGEST = 40  # tokens of a prompt that are new: from 64 tokens in a call on, the CPU rounds differently
+BEGINNING = 300  # tokens of a conversation: more than the windowed models of these tests keep
+TOKENS = range(10, 8000)
 AGAIN = 0.4  # of what is said was said before
 MODES = {
     "off": OFF,
@@ -39,6 +41,7 @@ MODES = {
     "ssd": EngineSettings(mode="ssd", draft_length=5, fan_out_budget=6, min_confidence=0.0),
     "ssd + ngram": EngineSettings(mode="ssd", draft_length=4, fan_out_budget=4, fallback="ngram"),
 }
+ALTERNATING = [MODES[mode] for mode in ("off", "ngram", "sd", "sd + ngram")]
 
 
 @dataclass
@@ -58,8 +61,8 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
     """Open a pair, of which the draft may be a head, and its target once more for plain decoding."""
     kind = kind_of_draft(target, draft)
     options = ModelOptions(target, 2048, 0, micro_batch=32, threads=1)
-    if kind != "eagle3":  # otherwise the order of cells, which branches change, would round in another way
-        options = replace(options, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
+    # otherwise the order of cells, which branches and windows change, would round in another way
+    options = replace(options, kv_type_k="f32", kv_type_v="f32", flash_attention=False)
     of_draft = replace(options, path=draft)
     with ExitStack() as stack:
 
@@ -78,17 +81,23 @@ def opened(target: Path, draft: Path, branches: int = 6) -> Iterator[tuple[Engin
 
 
 def talk(
-    engine: Engine, plain: Engine, settings: EngineSettings, seed: int, turns: int, conversations: int = 1
+    engine: Engine,
+    plain: Engine,
+    choices: Sequence[EngineSettings],
+    seed: int,
+    turns: int,
+    conversations: int = 1,
 ) -> Outcome:
     """Go on, edit, have answers written again, cancel, and cut answers short; compare every answer.
 
-    Several conversations take turns by chance.
+    Chance picks the settings of each answer among `choices`, and one of several conversations.
     """
     drawn, found = random.Random(seed), Outcome()
-    said = [_words(drawn, 20) for _ in range(conversations)]
+    said = [drawn.choices(TOKENS, k=BEGINNING) for _ in range(conversations)]
     talks = [([*each], list[int]()) for each in said]
     for turn in range(turns):
         number = drawn.randrange(conversations) if conversations > 1 else 0
+        settings = drawn.choice(choices) if len(choices) > 1 else choices[0]
         text, ends = talks[number]
         if len(text) > 1500:
             text, ends = text[:50], []
@@ -117,7 +126,7 @@ def _said(drawn: random.Random, said: list[list[int]]) -> list[int]:
 
 
 def _words(drawn: random.Random, most: int) -> list[int]:
-    return drawn.choices(range(10, 8000), k=drawn.randint(1, most))
+    return drawn.choices(TOKENS, k=drawn.randint(1, most))
 
 
 def _answer(
@@ -153,6 +162,8 @@ def main(seeds: str = "50", turns: str = "30", *wanted: str) -> None:
     folder = Path(tempfile.mkdtemp())
     hybrid, bundled, in_q8 = made_models.hybrid(folder / "target.gguf"), bundled_pair()[0], folder / "q8.gguf"
     subprocess.run([sys.executable, "-c", QUANTIZE, bundled, in_q8], check=True, capture_output=True)
+    windowed_mtp = made_models.windowed_mtp(folder / "windowed-mtp.gguf")
+    gpt_oss = made_models.gpt_oss(folder / "gpt-oss.gguf")
     pairs = {
         "attention": (hybrid, made_models.attention(folder / "attention.gguf")),
         "hybrid": (hybrid, made_models.hybrid(folder / "hybrid.gguf", kind="q4_0", head=False)),
@@ -161,13 +172,15 @@ def main(seeds: str = "50", turns: str = "30", *wanted: str) -> None:
             made_models.attention(folder / "attention.gguf"),
         ),
         "mtp": (hybrid, hybrid),
+        "windows, mtp": (windowed_mtp, windowed_mtp),
         "eagle3": (in_q8, made_models.eagle3(folder / "eagle3.gguf")),
+        "windows, eagle3": (gpt_oss, made_models.eagle3(folder / "head.gguf", target=gpt_oss)),
     }
     loop.READ_CHUNK = LONGEST
     for name in wanted or pairs:
         with opened(*pairs[name]) as (engine, plain):
             for mode, settings in MODES.items():
-                all_found = [talk(engine, plain, settings, seed, int(turns)) for seed in range(int(seeds))]
+                all_found = [talk(engine, plain, [settings], seed, int(turns)) for seed in range(int(seeds))]
                 sums = {
                     each: sum(getattr(one, each) for one in all_found)
                     for each in ("answers", "drafted", "accepted", "prompts", "reused")

@@ -1,4 +1,4 @@
-"""Conversations with models that keep a recurrent state say what plain decoding says, in every mode."""
+"""Conversations with models that forget say what plain decoding with full caches says, in every mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localspec.decoding import conversations, loop
 from localspec.decoding.engine import Engine
 from localspec.llama import recurrent
 from tests import made_models
-from tests.inference.hybrid_turns import LONGEST, MODES, opened, talk
+from tests.inference.hybrid_turns import ALTERNATING, LONGEST, MODES, opened, talk
 
 TURNS = 8
 Pair = tuple[Engine, Engine]
@@ -22,6 +22,8 @@ MODES_OF = {
     "hybrid": WITH_DRAFT + AHEAD,
     "windows": ALONE + WITH_DRAFT + AHEAD,
     "mtp": WITH_DRAFT,
+    "windows, mtp": WITH_DRAFT,
+    "windows, eagle3": WITH_DRAFT,
 }
 
 
@@ -29,20 +31,26 @@ MODES_OF = {
 def pair(
     request: pytest.FixtureRequest, made_hybrid: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pair]:
-    path, target = tmp_path_factory.mktemp("draft") / "draft.gguf", made_hybrid
-    if request.param == "windows":
-        target = made_models.windowed(path.with_name("target.gguf"))
-    if request.param == "mtp":
-        path = made_hybrid
-    elif request.param == "hybrid":
-        made_models.hybrid(path, kind="q4_0", head=False)
-    else:
-        made_models.attention(path)
+    draft, target = tmp_path_factory.mktemp("draft") / "draft.gguf", made_hybrid
+    match request.param:
+        case "hybrid":
+            made_models.hybrid(draft, kind="q4_0", head=False)
+        case "windows":
+            target = made_models.windowed(draft.with_name("target.gguf"))
+            made_models.attention(draft)
+        case "mtp":
+            draft = made_hybrid
+        case "windows, mtp":
+            target = draft = request.getfixturevalue("made_windowed_mtp")
+        case "windows, eagle3":
+            target, draft = request.getfixturevalue("made_windowed_eagle3")
+        case _:
+            made_models.attention(draft)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loop, "READ_CHUNK", LONGEST)
         if "without" in request.param:
             patched.setattr(recurrent, "kept_states", lambda *_: (0, 1))
-        with opened(target, path) as engines:
+        with opened(target, draft) as engines:
             yield engines
 
 
@@ -53,7 +61,7 @@ def pair(
 def test_every_answer_is_that_of_plain_decoding(pair: Pair, mode: str) -> None:
     engine, plain = pair
     engine.forget()
-    found = talk(engine, plain, MODES[mode], seed=12, turns=TURNS)
+    found = talk(engine, plain, [MODES[mode]], seed=5, turns=TURNS)
     assert not found.wrong
     assert found.answers == TURNS
     assert found.reused > found.prompts / 3  # what was said before is not read again
@@ -73,9 +81,26 @@ def test_conversations_alternately_are_not_read_again(
     engine.forget()
     engine.conversations.keep(2**30)
     try:
-        found = talk(engine, plain, MODES[mode], seed=3, turns=3 * TURNS, conversations=3)
+        found = talk(engine, plain, [MODES[mode]], seed=3, turns=3 * TURNS, conversations=3)
         assert engine.conversations.figures().count >= 2
     finally:
         engine.conversations.keep(0)
     assert not found.wrong
     assert found.reused > found.prompts / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", MODES_OF, indirect=True)
+def test_modes_alternate_within_conversations(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head misses what the target reads in other modes, and what a saved cache brings back."""
+    engine, plain = pair
+    monkeypatch.setattr(conversations, "FEWEST", 8)
+    engine.forget()
+    engine.conversations.keep(2**30)
+    try:
+        found = talk(engine, plain, ALTERNATING, seed=1, turns=3 * TURNS, conversations=3)
+    finally:
+        engine.conversations.keep(0)
+    assert not found.wrong
+    assert found.reused > found.prompts / 3
+    assert 0 < found.accepted < found.drafted

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from localspec.llama.context import Context
 from localspec.llama.heads import HeadContext, HiddenStates
 from localspec.llama.model import Model
+from localspec.llama.recurrent import open_context
 from localspec.types.models import ModelOptions
 from tests.made_models import eagle3
 
@@ -40,7 +41,14 @@ def eagle3_models(demo_target_q8: Path, made_eagle3: Path) -> Iterator[tuple[Mod
         model.close()
 
 
-@pytest.fixture(params=["mtp", "eagle3"])
+@pytest.fixture(scope="module")
+def windowed_mtp_models(made_windowed_mtp: Path) -> Iterator[tuple[Model, Model]]:
+    model = Model.open(options(made_windowed_mtp), head=True)
+    yield model, model
+    model.close()
+
+
+@pytest.fixture(params=["mtp", "eagle3", "windowed_mtp"])
 def models(request: pytest.FixtureRequest) -> tuple[Model, Model]:
     found: tuple[Model, Model] = request.getfixturevalue(f"{request.param}_models")
     return found
@@ -56,7 +64,7 @@ def opened(models: tuple[Model, Model]) -> Iterator[Pair]:
 
 
 def open_pair(models: tuple[Model, Model]) -> Iterator[Pair]:
-    target = Context(models[0], options(models[0].options.path))
+    target = open_context(models[0], models[0].options)
     head = HeadContext(models[1], options(models[1].options.path), target)
     head.follow(on=True)
     yield target, head
@@ -221,6 +229,20 @@ def test_a_head_that_missed_a_part_starts_again(opened: Pair) -> None:
     assert np.isfinite(head.evaluate([*TEXT, 500])).all()
 
 
+def test_a_head_that_lacks_the_beginning_can_be_cut(opened: Pair) -> None:
+    """The first token that it has is no sign of a window that has slid past the end."""
+    target, head = opened
+    head.follow(on=False)
+    target.evaluate(TEXT)
+    head.follow(on=True)
+    target.evaluate([1, 2, 3, 4, 5])
+    head.evaluate([*TEXT, 1, 2, 3, 4, 5, 500][head.length() :])
+    assert head.length() == len(TEXT) + 6
+    head.truncate(len(TEXT) + 3)
+    assert head.length() == len(TEXT) + 3
+    assert np.isfinite(head.evaluate([500])).all()
+
+
 def test_nothing_is_computed_for_a_head_that_does_not_follow(opened: Pair) -> None:
     target, head = opened
     head.follow(on=False)
@@ -256,9 +278,10 @@ def test_a_head_may_draft_few_tokens_alone(demo_target_q8: Path, tmp_path: Path)
 
 
 def test_hidden_states_are_those_of_every_token(opened: Pair) -> None:
-    target, _ = opened
-    states = HiddenStates(target, (target.model.layers,) if target.model.recurrent else (1, 3))
+    target, head = opened
+    states = HiddenStates(target, (target.model.layers,) if head.model is target.model else (1, 3))
     states.switch(on=True)
-    target.evaluate(TEXT)
-    assert states.last(len(TEXT)).shape == (len(TEXT), states.width)
-    assert (np.abs(states.last(len(TEXT))).sum(1) > 0).all()
+    text = TEXT[:20]  # more would be read in two calls by a target that forgets
+    target.evaluate(text)
+    assert states.last(len(text)).shape == (len(text), states.width)
+    assert (np.abs(states.last(len(text))).sum(1) > 0).all()
