@@ -33,12 +33,12 @@ class Decoder:
 
     def forget(self, length: int = 0) -> None:
         """Empty the cache from a position on, or as far before it as the model can go back."""
-        self._forget(self.model.rewindable(min(length, len(self._held))))
+        self._forget(self.model.rewindable(min(length, len(self.cached_tokens()))))
         self.reused = 0
 
     def cached_tokens(self) -> list[int]:
         """Return the cached text."""
-        return self._held
+        return self._held[: self.model.length()]
 
     def set_cached(self, text: Sequence[int]) -> None:
         """Record the cached prefix of a text."""
@@ -46,7 +46,7 @@ class Decoder:
 
     def cached(self, prompt: Sequence[int]) -> int:
         """Return the number of reusable tokens of a prompt; the last is processed again for its logits."""
-        return min(common_prefix(self._held, prompt), len(prompt) - 1)
+        return min(common_prefix(self.cached_tokens(), prompt), len(prompt) - 1)
 
     def rounds(
         self,
@@ -96,8 +96,8 @@ class Decoder:
 
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
         """Read what the cache lacks of a prompt."""
-        cached = self.reused = self.model.rewindable(self.cached(prompt))
-        self._forget(cached)
+        self._forget(self.model.rewindable(self.cached(prompt)))
+        cached = self.reused = len(self._held)
         total = len(prompt) - cached
         done = 0
         while total - done > READ_CHUNK:
@@ -117,8 +117,8 @@ class Decoder:
             del self._held[self.model.length() :]
 
     def _forget(self, length: int) -> None:
-        del self._held[length:]
         self.model.truncate(length)
+        del self._held[self.model.length() :]
 
 
 def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenScore, ...]:

@@ -86,6 +86,7 @@ class LanguageModel(Protocol):
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on; a branch may become empty.
 
+        So may sequence 0, if a saved state turns out to be useless: `length()` says what is left.
         Raises `EngineError`, with the sequence as it was, where it cannot go back so far.
         """
 

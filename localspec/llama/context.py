@@ -235,7 +235,8 @@ class Context:
     def truncate(self, length: int, sequence: int = 0) -> None:
         """Forget everything of a sequence from position `length` on.
 
-        Raises `EngineError`, with the sequence as it was, for less than `rewindable` says.
+        Nothing is left where a checkpoint turns out to be useless. Raises `EngineError`, with the sequence as
+        it was, for less than `rewindable` says.
         """
         held = self.length(sequence)
         if not 0 <= length <= held:

@@ -47,8 +47,8 @@ class WindowedContext(CheckpointedContext):
         if super().rewindable(length) == length:
             is_shorter = super()._shorten(length, sequence)
         else:
+            is_shorter = True  # more so if the checkpoint cannot be restored
             self._load_checkpoint(length)
-            is_shorter = self._lengths[0] == length
             if self.reader is not None:
                 self.reader.cut(self._lengths[0])
         self._drop_checkpoints(self._lengths[0])

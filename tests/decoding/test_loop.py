@@ -205,6 +205,19 @@ def test_a_model_that_cannot_go_back_starts_again() -> None:
     assert decoder.reused == len(PROMPT) + 19
 
 
+def test_a_model_that_loses_its_text_while_it_goes_back_reads_it_again() -> None:
+    class Losing(FakeModel):
+        def truncate(self, length: int, sequence: int = 0) -> None:
+            super().truncate(length if length == self.length() else 0, sequence)
+
+    model = Losing()
+    decoder, params = Decoder(model), replace(TASK, draft_length=0)
+    first = tokens_of(decode(model, Oracle(model), params, decoder=decoder))
+    for _ in range(2):
+        assert tokens_of(decode(model, Oracle(model), params, decoder=decoder)) == first
+        assert decoder.reused == 0
+
+
 def test_a_forgotten_cache_is_read_again() -> None:
     model = FakeModel()
     decoder = Decoder(model)

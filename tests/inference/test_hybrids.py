@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from localspec.decoding import conversations, loop
 from localspec.decoding.engine import Engine
 from localspec.llama import recurrent
+from localspec.llama.library import native
 from tests import made_models
 from tests.inference.hybrid_turns import ALTERNATING, LONGEST, MODES, opened, talk
 
@@ -87,6 +89,22 @@ def test_conversations_alternately_are_not_read_again(
         engine.conversations.keep(0)
     assert not found.wrong
     assert found.reused > found.prompts / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["hybrid", "windows", "windows, mtp", "windows, eagle3"], indirect=True)
+@pytest.mark.parametrize("function", ["get_data", "set_data"])
+def test_answers_are_right_where_llama_cpp_fails_to_copy_a_state(
+    pair: Pair, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, plain = pair
+    engine.forget()
+    failing = Mock(return_value=0)
+    monkeypatch.setattr(native(), f"llama_state_seq_{function}_ext", failing)
+    found = talk(engine, plain, ALTERNATING, seed=6, turns=3 * TURNS)
+    assert failing.call_count > 1
+    assert not found.wrong
+    assert found.answers == 3 * TURNS
 
 
 @pytest.mark.slow

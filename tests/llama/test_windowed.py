@@ -17,6 +17,7 @@ from localspec.llama import checkpoints
 from localspec.llama.backends import breakdown
 from localspec.llama.checkpoints import TAIL
 from localspec.llama.context import Context, Rows, SavedSequence
+from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.llama.windowed import WindowedContext
@@ -152,6 +153,30 @@ def test_a_turn_that_replaces_the_last_answer_processes_only_itself_again(model:
     for token in range(400):
         context.evaluate([token % 200 + 20], 1)  # an answer with thoughts that the next prompt leaves out
     assert context.rewindable(len(prompt)) == len(prompt) - TAIL
+
+
+def test_a_text_whose_checkpoint_cannot_be_made_is_read_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = windowed(model)
+    monkeypatch.setattr(native(), "llama_state_seq_get_data_ext", lambda *_: 0)
+    context.evaluate([number % 200 + 10 for number in range(400)], 1)
+    assert context.rewindable(50) == 0
+
+
+def test_a_text_whose_checkpoint_cannot_be_restored_is_read_again(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(model, 0)
+    for _ in range(4):
+        story.read([number % 200 + 10 for number in range(120)], 1)
+    monkeypatch.setattr(native(), "llama_state_seq_set_data_ext", lambda *_: 0)
+    end = story.small.rewindable(200)
+    assert 0 < end < 200
+    story.small.truncate(end)
+    assert story.small.length() == 0
+    story.whole.truncate(0)
+    story.read([number % 200 + 30 for number in range(120)], 1)
 
 
 def test_checkpoints_are_bounded_in_number_and_bytes(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
