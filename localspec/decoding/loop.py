@@ -19,6 +19,7 @@ from localspec.types.drafts import Draft
 from localspec.types.events import PromptProgress, TokenScore
 
 READ_CHUNK = 512  # tokens of a prompt between two reports
+MIN_REREAD = 128  # cached tokens that are read again; from here on their end is worth a checkpoint
 
 
 class Decoder:
@@ -95,16 +96,23 @@ class Decoder:
             drafter.end()
 
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
-        """Read what the cache lacks of a prompt."""
-        self._forget(self.model.rewindable(self.cached(prompt)))
+        """Read what the cache lacks of a prompt.
+
+        Where the prompt differs from the cached text, the next one may differ again: clients put the time,
+        or what a search found, before the last question.
+        """
+        changed = self.cached(prompt)
+        self._forget(self.model.rewindable(changed))
         cached = self.reused = len(self._held)
-        total = len(prompt) - cached
-        done = 0
-        while total - done > READ_CHUNK:
-            self._evaluate(prompt[cached + done : cached + done + READ_CHUNK], 0)
-            done += READ_CHUNK
-            yield PromptProgress(done, total)
-        return self._evaluate(prompt[cached + done :], 1)
+        ends = {*range(cached + READ_CHUNK, len(prompt), READ_CHUNK)}
+        if changed - cached >= MIN_REREAD:
+            ends.add(changed)
+        for end in sorted(ends):
+            self._evaluate(prompt[len(self._held) : end], 0)
+            if end == changed:
+                self.model.checkpoint()
+            yield PromptProgress(end - cached, len(prompt) - cached)
+        return self._evaluate(prompt[len(self._held) :], 1)
 
     def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:
         """Evaluate tokens, with `_held` right even if it is interrupted."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from localspec.decoding.drafters.drafter import Drafter
-from localspec.decoding.loop import READ_CHUNK, Decoder
+from localspec.decoding.loop import MIN_REREAD, READ_CHUNK, Decoder
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import Cancelled, EngineError
 from localspec.types.drafts import Draft, DraftOrigin, Provenance, VerifyOutcome
@@ -203,6 +203,47 @@ def test_a_model_that_cannot_go_back_starts_again() -> None:
     longer = [*PROMPT, *first, 4]
     assert tokens_of(decode(model, Oracle(model), params, longer, decoder)) == greedy_text(model, longer, 20)
     assert decoder.reused == len(PROMPT) + 19
+
+
+class Checkpointed(RunningState):
+    """A model that goes back to checkpoints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checkpoints: set[int] = set()
+
+    def checkpoint(self) -> None:
+        self.checkpoints.add(self.length())
+
+    def rewindable(self, length: int) -> int:
+        reachable = {0, *self.checkpoints, self.length()}
+        return max(end for end in reachable if end <= length)
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        assert self.rewindable(length) == length
+        FakeModel.truncate(self, length, sequence)
+
+
+def test_where_a_prompt_changes_the_next_one_can_change_without_rereading() -> None:
+    model = Checkpointed()
+    decoder, params = Decoder(model), replace(TASK, draft_length=0)
+    stable, reused = [number % 16 for number in range(READ_CHUNK + MIN_REREAD)], []
+    for changing in range(4):
+        prompt = [*stable, changing, 5, 6]
+        assert tokens_of(decode(model, Oracle(model), params, prompt, decoder)) == greedy_text(
+            model, prompt, 20
+        )
+        reused.append(decoder.reused)
+    assert reused == [0, 0, len(stable), len(stable)]
+
+
+def test_few_tokens_to_read_again_are_not_worth_a_checkpoint() -> None:
+    model = Checkpointed()
+    decoder, params = Decoder(model), replace(TASK, draft_length=0)
+    stable = [number % 16 for number in range(MIN_REREAD - 1)]
+    for changing in range(2):
+        decode(model, Oracle(model), params, [*stable, changing], decoder)
+    assert not model.checkpoints
 
 
 def test_a_model_that_loses_its_text_while_it_goes_back_reads_it_again() -> None:
