@@ -32,7 +32,7 @@ def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, row
     """Open the context that a model needs."""
     if not model.recurrent:
         slides = native().llama_model_n_swa(model.pointer) > 0
-        kind = WindowedContext if slides and sequences == 1 and not options.swa_full else Context
+        kind = WindowedContext if slides and sequences == 1 else Context
         return kind(model, options, sequences=sequences, rows=rows)
     return RecurrentContext(model, options, sequences=sequences, rows=rows)
 

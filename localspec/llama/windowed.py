@@ -1,9 +1,9 @@
-"""The context of a model with sliding windows whose layers keep only the tokens that a window can reach.
+"""The context of a model with sliding windows, whose layers need only the tokens that a window can reach.
 
 llama.cpp gives a cell away only if it is masked for the next token, so the end of a micro-batch can always
 be taken back. Further back llama.cpp claims to go and is wrong; `Context.rewindable` asks for the first
 position that is left. Earlier texts come back from checkpoints. Branches need full caches: shared cells stay
-for good.
+for good. Full caches need checkpoints too, because a saved copy lacks what the windows have left behind.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from localspec.types.models import ModelOptions
 
 
 class WindowedContext(CheckpointedContext):
-    """A context of one sequence with window-sized caches."""
+    """A context of one sequence, with window-sized caches unless full ones are asked for."""
 
-    is_windowed = True
     _why_lost = ": its windows are past that"
 
     def __init__(self, model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> None:
+        self.is_windowed = not options.swa_full
         super().__init__(model, options, sequences=sequences, rows=rows)
-        self.max_draft = self._micro_batch - 1  # a later micro-batch of a call may take cells of the first
+        if self.is_windowed:
+            self.max_draft = (
+                self._micro_batch - 1
+            )  # a later micro-batch of a call may take cells of the first
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the logits after the last `logits` of them.
