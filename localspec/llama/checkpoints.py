@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS
-from localspec.llama.context import Context, SavedSequence, address_of
+from localspec.llama.context import Context, SavedSequence, address_of, state_memory
 from localspec.llama.library import native
 
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
@@ -40,8 +40,10 @@ class CheckpointedContext(Context):
             ends = sorted(self._checkpoints)
             gaps = {end: end - before for before, end in pairwise([0, *ends])}
             del self._checkpoints[min(gaps, key=gaps.__getitem__)]
-        state = np.empty(size, np.uint8)
-        if api.llama_state_seq_get_data_ext(self.pointer, address_of(state), state.size, 0, _PARTIAL):
+        state = state_memory(size)
+        if state is not None and api.llama_state_seq_get_data_ext(
+            self.pointer, address_of(state), state.size, 0, _PARTIAL
+        ):
             self._checkpoints[at] = state
         self.busy_s += perf_counter() - started
 

@@ -278,7 +278,7 @@ class Context:
             self.truncate(0, branch)
         length, api = self._lengths[0], native()
         size = api.llama_state_seq_get_size(self.pointer, 0)
-        state = _memory(size) if length and room(size) else None
+        state = state_memory(size) if length and room(size) else None
         if state is None or not api.llama_state_seq_get_data(self._pointer, address_of(state), size, 0):
             return None
         return SavedSequence(length, size, partial(self._take_up, state, length))
@@ -425,8 +425,11 @@ class Context:
         return self._view[:count]
 
 
-def _memory(size: int) -> NDArray[np.uint8] | None:
-    """Return memory that goes back to the system with its array; None if too little would be left."""
+def state_memory(size: int) -> NDArray[np.uint8] | None:
+    """Return memory for a saved state; None if too little would be left.
+
+    It goes back to the system with its array.
+    """
     if not 0 < size < free_memory() // 2:
         return None
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from localspec.errors import Cancelled
@@ -211,6 +212,14 @@ def test_checkpoints_are_bounded_in_number_and_bytes(model: Model, monkeypatch: 
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 2 * size)
     context.evaluate([number % 200 + 10 for number in range(60)], 1)
     assert len(kept) == 2
+
+
+def test_no_checkpoint_is_made_where_memory_is_short(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = windowed(model)
+    short = psutil.virtual_memory()._replace(available=1000)
+    assert has_checkpoint(context)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: short)
+    assert not has_checkpoint(context)
 
 
 def test_a_cancelled_prompt_continues_where_it_was(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
