@@ -25,9 +25,8 @@ class WindowedContext(CheckpointedContext):
         self.is_windowed = not options.swa_full
         super().__init__(model, options, sequences=sequences, rows=rows)
         if self.is_windowed:
-            self.max_draft = (
-                self._micro_batch - 1
-            )  # a later micro-batch of a call may take cells of the first
+            # a later micro-batch of a call may take cells of the first
+            self.max_draft = self._micro_batch - 1
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the logits after the last `logits` of them.
