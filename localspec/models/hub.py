@@ -12,7 +12,7 @@ import shutil
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -327,10 +327,19 @@ def _kind_of(model: RemoteModel) -> FileKind:
     return "model"
 
 
-def _file(entry: Any) -> RemoteFile:  # noqa: ANN401 - untyped JSON of the Hub
-    stored = entry.get("lfs") or {"size": entry.get("size", -1), "sha256": entry.get("blobId", "")}
-    values = {"name": entry["rfilename"], "bytes": stored["size"], "blob": stored["sha256"]}
-    return read(RemoteFile, values, "a file")
+@dataclass(frozen=True, slots=True)
+class _LargeFile:
+    size: int
+    sha256: str
+
+
+def _file(entry: Mapping[str, object]) -> RemoteFile:
+    """Read a file of the Hub's answer; large files have their size and checksum in `lfs`."""
+    size, blob = entry.get("size", -1), entry.get("blobId", "")
+    if of_large := entry.get("lfs"):
+        large = read(_LargeFile, of_large, "a file.lfs")
+        size, blob = large.size, large.sha256
+    return read(RemoteFile, {"name": entry["rfilename"], "bytes": size, "blob": blob}, "a file")
 
 
 def _ask(reference: Reference) -> bytes:

@@ -101,7 +101,8 @@ def test_a_size_that_is_none(hub: Hub, size: object) -> None:
     [("sha", 7, ": its answer.sha is not a text"), ("sha", None, ": its answer.sha is not a text"),
      ("siblings", [{"rfilename": 7, "size": 1, "blobId": ""}], ": a file.name is not a text"),
      ("siblings", [{"rfilename": "a", "size": "1"}], ": a file.bytes is not a whole number"),
-     ("siblings", [{"rfilename": "a", "lfs": [1]}], ""), ("siblings", [{"rfilename": "a", "lfs": "x"}], ""),
+     ("siblings", [{"rfilename": "a", "lfs": [1]}], ": a file.lfs is not an object"),
+     ("siblings", [{"rfilename": "a", "lfs": "x"}], ": a file.lfs is not an object"),
      ("siblings", [{}], ""), ("siblings", [1], ""), ("siblings", {"a": 1}, ""), ("siblings", "a", ""),
      ("siblings", None, "")],
 )  # fmt: skip
