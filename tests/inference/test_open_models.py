@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +38,16 @@ def asking(max_tokens: int | None = 40, settings: EngineSettings | None = None) 
     return Request(QUESTION, GREEDY, settings or EngineSettings(mode="off"), max_tokens, seed=1)
 
 
+def events_until_text(models: OpenModels, stop: Callable[[], None]) -> list[GenerationEvent]:
+    """Return the events of an endless answer that is stopped at each text."""
+    events: list[GenerationEvent] = []
+    for event in models.generate(ENDLESS):
+        events.append(event)
+        if isinstance(event, TextDelta):
+            stop()
+    return events
+
+
 class OpenModelsContract:
     """What `OpenModels` promises; a subclass has a fixture `models`."""
 
@@ -61,11 +71,7 @@ class OpenModelsContract:
         assert (end.reason, end.summary.tokens) == ("length", 5)
 
     def test_a_cancelled_answer_ends_soon_and_the_next_one_is_written(self, models: OpenModels) -> None:
-        events: list[GenerationEvent] = []
-        for event in models.generate(ENDLESS):
-            events.append(event)
-            if isinstance(event, TextDelta):
-                models.cancel()
+        events = events_until_text(models, models.cancel)
         assert isinstance(events[-1], Finished)
         assert events[-1].reason == "cancelled"
         assert text_of(list(models.generate(asking(max_tokens=3))))
@@ -93,11 +99,7 @@ class SharedModelsContract(OpenModelsContract):
     """What `SharedModels` promises besides."""
 
     def test_a_paused_answer_continues_where_it_stopped(self, models: SharedModels) -> None:
-        first: list[GenerationEvent] = []
-        for event in models.generate(ENDLESS):
-            first.append(event)
-            if isinstance(event, TextDelta):
-                models.pause()
+        first = events_until_text(models, models.pause)
         assert isinstance(first[-1], Paused)
         assert text_of(list(models.generate(asking(max_tokens=2))))
         text = text_of(first) + beginning(models, models.resume(first[-1].number), 100)
