@@ -103,11 +103,11 @@ def test_tokens_after_an_end_token_are_not_judged() -> None:
     assert seen > 5
 
 
-def test_a_policy_learns_nothing_of_draft_tokens_behind_the_end() -> None:
+def test_a_policy_learns_nothing_of_draft_tokens_behind_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     draft, outcome = Draft((1, 2, 3, 4), None, DraftOrigin.FRESH), VerifyOutcome(4, 5)
     seen: list[tuple[RoundStats, int]] = []
     policy = policy_of()
-    policy.observe = lambda round_, tokens: seen.append((round_, tokens))  # type: ignore[method-assign]
+    monkeypatch.setattr(policy, "observe", lambda round_, tokens: seen.append((round_, tokens)))
     tokens = emitted_tokens(draft, outcome, 10, frozenset({2}))
     close_round(draft, outcome, tokens, RoundTimes(1.0, 1.0, 0.0, 0.0), policy)
     [(stats, count)] = seen

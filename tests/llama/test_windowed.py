@@ -39,7 +39,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield opened
 
 
-def windowed(model: Model) -> Context:
+def windowed(model: Model) -> WindowedContext:
     context = open_context(model, model.options)
     assert isinstance(context, WindowedContext)
     assert context.is_windowed
@@ -206,7 +206,7 @@ def test_checkpoints_are_bounded_in_number_and_bytes(model: Model, monkeypatch: 
     context = windowed(model)
     for _ in range(2 * CHECKPOINTS):
         context.evaluate([number % 200 + 10 for number in range(60)], 1)
-    kept = context._checkpoints  # type: ignore[attr-defined]
+    kept = context._checkpoints
     assert len(kept) == CHECKPOINTS
     size = max(state.nbytes for state in kept.values())
     monkeypatch.setattr(checkpoints, "CHECKPOINT_BYTES", 2 * size)
