@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from localspec.errors import Cancelled
+from localspec.errors import Cancelled, ContextFullError
 from localspec.gguf import CHECKPOINTS
 from localspec.llama import checkpoints
 from localspec.llama.backends import breakdown
@@ -200,6 +200,14 @@ def test_a_text_whose_checkpoint_cannot_be_restored_is_read_again(
     assert story.small.length() == 0
     story.whole.truncate(0)
     story.read([number % 200 + 30 for number in range(120)], 1)
+
+
+def test_of_a_prompt_that_does_not_fit_no_part_is_read(model: Model) -> None:
+    context = windowed(model)
+    context.evaluate([9] * 40, 1)
+    with pytest.raises(ContextFullError):
+        context.evaluate([11] * (CONTEXT - 40 + TAIL // 2), 1)
+    assert context.length() == 40
 
 
 def test_checkpoints_are_bounded_in_number_and_bytes(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
