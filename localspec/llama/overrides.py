@@ -13,6 +13,8 @@ from localspec.types.models import ModelOptions, TensorOverride
 CPU = "CPU"
 EXPERTS = re.compile(r"(ffn_(?:up|down|gate|gate_up)_(?:ch)?exps)\.")
 """Names of the weights of all experts, within their layer (llama-arch.cpp)."""
+_UNKNOWN_GROUP = re.compile(r"(?<!\\)(?:\\\\)*(\(\?(?![:=!]).?)")
+"""The beginning of a group that only Python has: llama.cpp's patterns are those of ECMAScript."""
 _OUTPUT = TensorOverride(r"^(output|token_embd)\.", CPU)  # the table is the output's where there is no other
 
 
@@ -35,13 +37,18 @@ def all_overrides(options: ModelOptions) -> tuple[TensorOverride, ...]:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
+    unknown = _UNKNOWN_GROUP.search(pattern)
+    problem = f"llama.cpp does not know `{unknown[1]}`" if unknown else ""
     try:
-        return re.compile(pattern)
+        compiled = re.compile(pattern)
     except re.error as error:
+        problem = str(error)
+    if problem:
         raise UserError(
-            f"-ot: `{pattern}` is not a regular expression: {error}",
+            f"-ot: `{pattern}` is not a regular expression: {problem}",
             r"for instance -ot 'blk\.[0-9]\.ffn_.*_exps=CPU'",
-        ) from None
+        )
+    return compiled
 
 
 def device_of(name: str, overrides: Sequence[TensorOverride]) -> str | None:
@@ -84,3 +91,16 @@ def check_overrides(
             f"{on_experts} {experts_at_home}: {header.name} has {layers} layers",
             f"-c{on_experts.removeprefix('-nc')} keeps the experts of all layers in RAM",
         )
+
+
+def check_order(header: Header, overrides: Sequence[TensorOverride], flag: str) -> None:
+    """Raise UserError for an override whose tensors all match others before it."""
+    left = [tensor.name for tensor in header.tensors]
+    for override in overrides:
+        matches = _compiled(override.pattern).search
+        if not any(map(matches, left)):
+            raise UserError(
+                f"{flag}: `{override.pattern}` has no effect, because patterns before it match the same",
+                "put it first: the first pattern that matches counts",
+            )
+        left = [name for name in left if not matches(name)]

@@ -200,6 +200,8 @@ def test_what_cannot_be_moved_is_refused_in_a_line(
         (["-ot", "ffn_exps"], ["-ot/--override-tensor", "`ffn_exps`"]),
         (["-ot", "=CPU"], ["-ot/--override-tensor", "`=CPU`"]),
         (["-ot", "nothing_=CPU"], ["-ot", "`nothing_`"]),
+        (["-ot", "(?i)FFN_=CPU"], ["-ot", "`(?i)FFN_`", "does not know `(?i`"]),
+        (["-ot", "exps=CPU,ffn_up_exps=CPU"], ["-ot", "`ffn_up_exps` has no effect"]),
         (["-ncmoe", "9"], ["-ncmoe 9", "2 layers"]),
         (["-ncmoe", "-1"], ["-ncmoe/--n-cpu-moe", "`-1`"]),
         (["-md", "{draft}", "-ncmoed", "1"], ["-ncmoed", "not a mixture"]),

@@ -19,7 +19,7 @@ from localspec.hardware.placement.measured import MeasuredCompute, kind_of
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.hardware.placement.place import place
 from localspec.llama.backends import rows_refused
-from localspec.llama.overrides import check_overrides, experts_override
+from localspec.llama.overrides import check_order, check_overrides, experts_override
 from localspec.llama.tensor_split import check_tensor_split
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import PairRequest
@@ -145,7 +145,9 @@ def _check_overrides(files: PairFiles, request: PairRequest, machine: Machine) -
         if path is not None and (asked.overrides or asked.experts_at_home):
             number = None if asked.experts_at_home == "all" else asked.experts_at_home
             devices = cards if asked.devices is None else asked.devices
-            check_overrides(read_model(path), asked.overrides, number, devices, flags)
+            header = read_model(path)
+            check_overrides(header, asked.overrides, number, devices, flags)
+            check_order(header, asked.overrides, flags[0])
 
 
 def _check_divided(files: PairFiles, request: PairRequest, machine: Machine) -> None:
