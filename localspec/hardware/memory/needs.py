@@ -205,7 +205,7 @@ def checkpoint_bytes(shape: ModelShape, request: MemoryRequest) -> int:
     """Return the most that copies of recurrent states, or of windows, take of the CPU's memory."""
     if shape.state_bytes:
         return CHECKPOINTS * shape.state_bytes
-    if request.sequences > 1 or request.swa_full:
+    if request.sequences > 1:
         return 0
     one = sum(layer.window * _per_cell(shape, request, layer) for layer in shape.layers if layer.window)
     return max(one, min(CHECKPOINT_BYTES, CHECKPOINTS * one))
@@ -369,9 +369,10 @@ def uses_processor(model: Model) -> bool:
 def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     """Return the memory of an open context and its model on each device; raises `EngineError` if unknown."""
     from localspec.llama.backends import breakdown
+    from localspec.llama.checkpoints import CheckpointedContext
 
     rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0
-    if context.model.recurrent or context.is_windowed:
+    if isinstance(context, CheckpointedContext):
         options = context.model.options
         cache = CacheTypes(options.kv_type_k, options.kv_type_v)
         request = MemoryRequest(LayerSplit(), 0, cache, options.flash_attention)
