@@ -18,7 +18,13 @@ from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
 from localspec.errors import DraftError, UserError
 from localspec.gguf import STATE_DRAFT
-from localspec.hardware.memory.needs import context_size, draft_options, uses_processor
+from localspec.hardware.memory.needs import (
+    cache_bytes,
+    context_size,
+    draft_options,
+    request_of,
+    uses_processor,
+)
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
@@ -79,6 +85,7 @@ class Contexts:
         self._plan_threads(target.options, draft)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
+        _check_memory(model, options, sequences)
         return open_context(model, options, sequences=sequences)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None) -> None:
@@ -375,3 +382,16 @@ def facts_here() -> MachineFacts:
         devices=tuple(f"{device.name}: {device.description}" for device in every if device.kind != "cpu"),
         llama_cpp=version(),
     )
+
+
+def _check_memory(model: Model, options: ModelOptions, sequences: int) -> None:
+    """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
+    if not model.allocated or model.cards:
+        return  # nothing is taken, or a GPU says no by itself
+    shape, request = read_shape(options.path), request_of(options, sequences=sequences)
+    needed, free = sum(cache_bytes(shape, request, layer) for layer in shape.layers), free_memory()
+    if needed > free:
+        raise UserError(
+            f"{options.context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            "choose a smaller context or a smaller type for the KV cache",
+        )

@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
-from localspec.gguf import Header, kv_types
+from localspec.gguf import kv_types
 from localspec.llama import backends, library
 from localspec.llama.backends import function
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types.models import KvType, ModelOptions
+from localspec.types.models import ModelOptions
 
 Rows = NDArray[np.float32]
 
@@ -120,11 +120,6 @@ class Context:
         sequences = self.max_sequences + spare
         _check_options(options, sequences)
         cells = self.context_size + (self.max_sequences - 1) * _CELLS_PER_BRANCH
-        certain = min(cells, self._window + options.micro_batch) if self.is_windowed else cells
-        needed = kv_bytes(model.header, certain, options.kv_type_k, options.kv_type_v)
-        if link is not None:
-            needed //= max(1, model.header.integer("{arch}.block_count"))  # a head is one layer
-        _check_memory(model, self.context_size, needed)
         parameters = context_parameters(options, cells, sequences, self._most_rows)
         parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
         if link is not None:
@@ -134,7 +129,7 @@ class Context:
         with library.problems_of_this_thread() as problems:
             pointer: int | None = api.llama_init_from_model(model.pointer, parameters)
         if not pointer:
-            raise _creation_error(model, options, self.context_size, needed, problems)
+            raise _creation_error(model, options, self.context_size, problems)
         self._pointer: int | None = pointer
         self._free = weakref.finalize(self, _free, pointer, model, self._flag)
         self._memory = api.llama_get_memory(pointer)
@@ -534,18 +529,6 @@ def _check_options(options: ModelOptions, sequences: int) -> None:
         )
 
 
-def kv_bytes(header: Header, cells: int, type_k: KvType = "f16", type_v: KvType = "f16") -> int:
-    """Estimate the bytes of a KV cache from the file's header; recurrent state is not counted."""
-    layers = header.integer("{arch}.block_count")
-    heads = header.integer("{arch}.attention.head_count")
-    width = header.integer("{arch}.embedding_length") // max(1, heads)
-    keys = header.integer("{arch}.attention.key_length", width)
-    values = header.integer("{arch}.attention.value_length", width)
-    kv_heads = sum(header.per_layer("{arch}.attention.head_count_kv", layers, heads))
-    per_cell = keys * kv_types()[type_k][1] + values * kv_types()[type_v][1]
-    return cells * kv_heads * per_cell // 32
-
-
 def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: int) -> Native:
     """Return llama.cpp's parameters for a context; `cells` are those of all sequences."""
     parameters = native().llama_context_default_params()
@@ -565,13 +548,11 @@ def context_parameters(options: ModelOptions, cells: int, sequences: int, rows: 
     return parameters
 
 
-def _creation_error(
-    model: Model, options: ModelOptions, context: int, needed: int, problems: list[str]
-) -> Exception:
+def _creation_error(model: Model, options: ModelOptions, context: int, problems: list[str]) -> Exception:
     reason = library.last_problem(problems)
     if "alloc" in reason or "out of memory" in reason:
         return UserError(
-            f"not enough memory for {context:,} tokens of context ({needed / 1e9:.1f} GB): {reason}",
+            f"not enough memory for {context:,} tokens of context: {reason}",
             "choose a smaller context or a smaller type for the KV cache",
         )
     if (options.kv_type_k, options.kv_type_v) != ("f16", "f16"):
@@ -580,15 +561,3 @@ def _creation_error(
             "use f16 for both",
         )
     return EngineError(f"llama.cpp cannot create a context for {model.name}: {reason}")
-
-
-def _check_memory(model: Model, context: int, needed: int) -> None:
-    """Refuse a KV cache that plainly does not fit into memory: Linux would kill the process instead."""
-    if not model.allocated or model.info().devices != ("CPU",):
-        return  # nothing is taken, or a GPU says no by itself
-    free = free_memory()
-    if needed > free:
-        raise UserError(
-            f"{context:,} tokens of context need {needed / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
-            "choose a smaller context or a smaller type for the KV cache",
-        )

@@ -202,8 +202,8 @@ def test_with_little_memory_drafts_are_shorter_and_a_note_says_so_once(
 def test_without_memory_for_any_draft_answers_are_plain(
     made_hybrid: Path, small_draft: Path, plain: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contexts, "free_memory", lambda: 0)
     with opened(made_hybrid, small_draft) as runtime:
+        monkeypatch.setattr(contexts, "free_memory", lambda: 0)
         for settings in (SD, SSD, NGRAM):
             text, changes = notes(runtime, greedy(settings))
             assert text == expected(plain, greedy(settings))

@@ -126,6 +126,22 @@ class MemoryRequest:
     longest_draft: int | None = None  # of a target with recurrent state: see `kept_states`
 
 
+def request_of(
+    options: ModelOptions, *, split: LayerSplit = LayerSplit(), sequences: int = 1
+) -> MemoryRequest:
+    """Return what a context with these options asks of memory."""
+    return MemoryRequest(
+        split,
+        options.context,
+        CacheTypes(options.kv_type_k, options.kv_type_v),
+        options.flash_attention,
+        options.micro_batch,
+        sequences,
+        swa_full=options.swa_full,
+        longest_draft=options.longest_draft,
+    )
+
+
 def estimate(shape: ModelShape, request: MemoryRequest) -> tuple[DeviceNeed, ...]:
     """Return the memory of a model on each of its devices, the CPU last."""
     if request.split.shares:
@@ -374,9 +390,7 @@ def needs_of(context: Context) -> tuple[DeviceNeed, ...]:
     rows, kept = logits_bytes(context.vocabulary_size, context.max_sequences), 0
     if isinstance(context, CheckpointedContext):
         options = context.model.options
-        cache = CacheTypes(options.kv_type_k, options.kv_type_v)
-        request = MemoryRequest(LayerSplit(), 0, cache, options.flash_attention)
-        kept = checkpoint_bytes(read_shape(options.path), request)
+        kept = checkpoint_bytes(read_shape(options.path), request_of(options))
     account = breakdown(context.pointer)
     divided = _divided_by_formula(context, account) if context.model.options.split_mode == "tensor" else ()
     return divided + tuple(
@@ -403,13 +417,6 @@ def _divided_by_formula(context: Context, account: Mapping[str, tuple[int, int, 
         experts_at_home=options.experts_at_home,
         shares=full_shares(options.tensor_split, len(devices)),
     )
-    request = MemoryRequest(
-        split,
-        context.context_size,
-        CacheTypes(options.kv_type_k, options.kv_type_v),
-        options.flash_attention,
-        options.micro_batch,
-        swa_full=options.swa_full,
-    )
+    request = request_of(replace(options, context=context.context_size), split=split)
     [compute] = (sizes[2] for device, sizes in account.items() if device != PROCESSOR)
     return tuple(replace(need, compute=compute) for need in estimate(shape, request)[:-1])
