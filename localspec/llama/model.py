@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from localspec.errors import Cancelled, EngineError, ModelFileError, OutOfMemoryError, UserError
@@ -87,11 +87,13 @@ class Model:
         on_progress: Progress | None = None,
         *,
         allocate: bool = True,
+        vocabulary: bool = True,
         head: bool = False,
     ) -> Model:
         """Load a model; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
-        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real. With `head`
+        Without `allocate` nothing takes memory and nothing can be computed: only sizes are real. Without
+        `vocabulary`, whose reading takes most of such a load, texts cannot be converted either. With `head`
         it may be one of EAGLE-3, and its own MTP head is loaded, which must be there.
 
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
@@ -109,13 +111,16 @@ class Model:
         check_overrides(header, options.overrides, options.experts_at_home, names)
         if allocate:
             _check_room(options, header, cards)
+        load = partial(
+            _load, header=header, on_progress=on_progress, allocate=allocate, vocabulary=vocabulary, mtp=head
+        )
         try:
-            pointer, notes = _load(options, header, on_progress, allocate=allocate, mtp=head)
+            pointer, notes = load(options)
         except OutOfMemoryError:
             if options.mmap:
                 raise
             options = replace(options, mmap=True)
-            pointer, notes = _load(options, header, on_progress, allocate=allocate, mtp=head)
+            pointer, notes = load(options)
             notes = (*notes, _MAPPED)
         used = [cards[options.main_gpu]] if cards and options.split_mode == "none" else cards
         model = cls(pointer, options, header, used, allocated=allocate, template=template)
@@ -191,13 +196,19 @@ class Model:
 
 
 def _load(
-    options: ModelOptions, header: Header, on_progress: Progress | None, *, allocate: bool, mtp: bool
+    options: ModelOptions,
+    *,
+    header: Header,
+    on_progress: Progress | None,
+    allocate: bool,
+    vocabulary: bool,
+    mtp: bool,
 ) -> tuple[int, tuple[str, ...]]:
     """Return a loaded model, and what the user should know of how it was loaded."""
     api = native()
     parameters, keep = _parameters(options)
     parameters.load_mtp = mtp
-    if numbers := _header_changes(header, allocate=allocate):
+    if numbers := _header_changes(header, vocabulary=vocabulary):
         keep.append(entries := (api.llama_model_kv_override * (len(numbers) + 1))())  # one without a key ends
         for entry, (key, value) in zip(entries, numbers.items(), strict=False):
             entry.key = key.replace("{arch}", header.architecture).encode()
@@ -234,13 +245,13 @@ def _load(
     return pointer, (_PAGEABLE,) if is_pageable else ()
 
 
-def _header_changes(header: Header, *, allocate: bool) -> dict[str, int | str]:
+def _header_changes(header: Header, *, vocabulary: bool) -> dict[str, int | str]:
     """Return the values that llama.cpp takes instead of those in a header."""
     changes: dict[str, int | str] = {}
     if missing := _missing_heads(header):  # llama.cpp would refuse the file for them
         changes["{arch}.block_count"] = header.integer("{arch}.block_count") - missing
         changes["{arch}.nextn_predict_layers"] = 0
-    if not allocate and (tokens := header.counts.get(TOKENS)):  # most of the time of such a load
+    if not vocabulary and (tokens := header.counts.get(TOKENS)):
         changes["tokenizer.ggml.model"] = "no_vocab"  # llama-vocab.cpp
         changes["{arch}.vocab_size"] = tokens
     return changes

@@ -26,11 +26,11 @@ def options(path: Path) -> ModelOptions:
     return ModelOptions(path, 512, devices=(), mmap=False)
 
 
-def short_of_memory(wanted: ModelOptions, *arguments: object, **more: object) -> object:
+def short_of_memory(wanted: ModelOptions, **more: object) -> object:
     """Load as llama.cpp does where memory is short: only what is mapped."""
     if not wanted.mmap:
         raise OutOfMemoryError("not enough memory", "close other programs")
-    return _load(wanted, *arguments, **more)
+    return _load(wanted, **more)
 
 
 def test_a_file_that_cannot_be_read_is_mapped(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -367,7 +367,7 @@ def _needs_of_all(models: Sequence[ModelOptions], max_fan_out: int) -> Iterator[
 
     size = 0
     for number, options in enumerate(models):
-        with closing(Model.open(options, allocate=False)) as model:
+        with closing(Model.open(options, allocate=False, vocabulary=False)) as model:
             if number:
                 opened = draft_options(options, size, on_processor=uses_processor(model))
             else:
