@@ -129,7 +129,7 @@ class MemoryRequest:
 def request_of(
     options: ModelOptions, *, split: LayerSplit = LayerSplit(), sequences: int = 1
 ) -> MemoryRequest:
-    """Return what a context with these options asks of memory."""
+    """Return the memory request of a context with these options."""
     return MemoryRequest(
         split,
         options.context,
