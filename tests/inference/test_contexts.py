@@ -10,10 +10,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from localspec.errors import UserError
+from localspec.errors import EngineError, OutOfMemoryError, UserError
 from localspec.hardware.memory.needs import cache_bytes, request_of
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
+from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
 from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
@@ -62,3 +63,23 @@ def needed(options: ModelOptions) -> int:
     """Return the bytes of a model's caches."""
     shape = read_shape(options.path)
     return sum(cache_bytes(shape, request_of(options), layer) for layer in shape.layers)
+
+
+def test_nothing_stays_open_where_memory_shrinks_while_models_load(
+    demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Model] = []
+
+    def open_model(options: ModelOptions, *arguments: object, **more: object) -> Model:
+        if opened:
+            raise OutOfMemoryError(f"not enough memory for {options.path}", "offload fewer layers")
+        opened.append(usual(options, *arguments, **more))  # type: ignore[arg-type]
+        return opened[0]
+
+    usual = Model.open
+    monkeypatch.setattr(Model, "open", open_model)
+    plan = OpenPlan(ModelOptions(demo_target, 512, devices=()), ModelOptions(demo_draft, 512, devices=()))
+    with pytest.raises(OutOfMemoryError, match="not enough memory for"):
+        Runtime.open(plan)
+    with pytest.raises(EngineError, match="is closed"):
+        opened[0].pointer  # noqa: B018 - a property that raises
