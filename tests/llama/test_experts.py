@@ -19,7 +19,6 @@ from localspec.hardware.placement.place import place
 from localspec.hardware.placement.plan import placed_as
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
-from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
 from localspec.llama.overrides import experts_override
 from localspec.models.pair_request import PairRequest
@@ -28,7 +27,8 @@ from localspec.types.models import ModelOptions, TensorOverride
 from tests.hardware.shapes import SHAPES, make
 from tests.llama import tiny
 from tests.llama.conftest import ChatMl
-from tests.llama.test_rpc import ADDED, GIB, sharing, texts
+from tests.llama.servers import sharing, use_servers
+from tests.llama.test_rpc import GIB, texts
 
 MIXTURE = SHAPES["mixture of experts"]
 
@@ -41,9 +41,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture
 def server(address: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(rpc.VARIABLE, address)
-    if ADDED is not None:
-        monkeypatch.setenv(ADDED_BACKEND, ADDED)
+    use_servers(address, monkeypatch)
     return address
 
 

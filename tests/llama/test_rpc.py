@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import subprocess
@@ -34,7 +33,6 @@ from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.llama.context import Context
-from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
 from localspec.llama.rpc import Endpoint, endpoints, probe_server
 from localspec.models.pair_request import ModelRequest, PairRequest
@@ -45,10 +43,10 @@ from localspec.types.request import EngineSettings, Message, Request, Sampling
 from tests.benchmarks.line import Line
 from tests.inference.runtimes import text_of
 from tests.inference.worker.processes import ENDLESS
+from tests.llama.servers import free_port, sharing, use_servers
 
 TIMEOUT_S = 60.0
 GIB = 2**30
-ADDED = os.environ.get(ADDED_BACKEND)  # which a build without the RPC backend may be given; tests forget it
 HELLO = b"\x03" + bytes(7) + bytes([7, 0, 0])
 SETTINGS = (
     EngineSettings(mode="off"),
@@ -86,12 +84,6 @@ def answering(*replies: bytes) -> Iterator[Endpoint]:
     thread.join(TIMEOUT_S)
     for connection in held:
         connection.close()
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_servers_are_read_with_the_default_port() -> None:
@@ -185,20 +177,6 @@ def test_devices_that_cannot_be_shared_are_reported(
     assert re.search(told, line)
 
 
-@contextmanager
-def sharing() -> Iterator[str]:
-    """Share this machine's CPU, and give the address."""
-    if "RPC" not in devices.look().found.backends:
-        pytest.skip("this build of llama.cpp lacks the RPC backend")
-    port = free_port()
-    command = [sys.executable, "-m", "localspec", "share", "--port", str(port), "-t", "1", "-dev", "CPU"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert f"at 127.0.0.1:{port}" in process.stderr.readline()
-        yield f"127.0.0.1:{port}"
-        process.terminate()
-
-
 @pytest.fixture(scope="module")
 def shared() -> Iterator[str]:
     with sharing() as address:
@@ -207,9 +185,7 @@ def shared() -> Iterator[str]:
 
 @pytest.fixture
 def servers(shared: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(rpc.VARIABLE, shared)
-    if ADDED is not None:
-        monkeypatch.setenv(ADDED_BACKEND, ADDED)
+    use_servers(shared, monkeypatch)
     return shared
 
 

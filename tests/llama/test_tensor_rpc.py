@@ -22,7 +22,6 @@ from localspec.inference import worker
 from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.llama.backends import breakdown
-from localspec.llama.library import ADDED_BACKEND
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_for
@@ -30,7 +29,8 @@ from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
 from tests.conftest import QUANTIZE
 from tests.hardware.shapes import SHAPES, make
-from tests.llama.test_rpc import ADDED, TIMEOUT_S, sharing, texts
+from tests.llama.servers import sharing, use_servers
+from tests.llama.test_rpc import TIMEOUT_S, texts
 from tests.llama.test_saved import read
 
 DEVICES = ("RPC0", "RPC1")
@@ -49,9 +49,7 @@ def addresses() -> Iterator[str]:
 
 @pytest.fixture
 def servers(addresses: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv(rpc.VARIABLE, addresses)
-    if ADDED is not None:
-        monkeypatch.setenv(ADDED_BACKEND, ADDED)
+    use_servers(addresses, monkeypatch)
     return addresses
 
 
