@@ -21,14 +21,15 @@ from localspec.inference.worker.client import Worker
 from localspec.llama import rpc
 from localspec.llama.model import Model
 from localspec.llama.overrides import experts_override
-from localspec.models.pair_request import PairRequest
-from localspec.models.shape import read_shape
+from localspec.models.pair_request import ModelRequest, PairRequest
+from localspec.models.shape import read_draft_shape, read_shape
 from localspec.types.models import ModelOptions, TensorOverride
+from tests import made_models
 from tests.hardware.shapes import SHAPES, make
 from tests.llama import tiny
 from tests.llama.conftest import ChatMl
 from tests.llama.servers import sharing, use_servers
-from tests.llama.test_rpc import GIB, texts
+from tests.llama.test_rpc import GIB, PROMPTS, SETTINGS, text, texts
 
 MIXTURE = SHAPES["mixture of experts"]
 
@@ -86,6 +87,28 @@ def test_greedy_answers_are_the_same_wherever_experts_are(
         here = texts(models)
     assert len(here) == 4
     assert found == dict.fromkeys(PLACES, here)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("layers", [0, 3, made_models.LAYERS + 1])
+@pytest.mark.parametrize("of_head", [False, True])
+def test_a_head_of_experts_drafts_wherever_they_are(
+    layers: int, of_head: bool, made_windowed_mtp: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Windows, an MTP head in the file, and experts of both in RAM."""
+    target = ModelOptions(made_windowed_mtp, 512, devices=("RPC0",), threads=1, experts_at_home=layers)
+    if of_head:
+        head = experts_override([made_models.LAYERS])
+        target = replace(target, overrides=(head,))
+    with Worker.open(OpenPlan(target, target)) as models:
+        there = texts(models)
+    monkeypatch.delenv(rpc.VARIABLE)
+    at_home = replace(target, devices=(), experts_at_home=0, overrides=())
+    with Worker.open(OpenPlan(at_home)) as models:
+        plain = text(models, PROMPTS[0], SETTINGS[0])
+    assert {key.partition(":")[0] for key in there} == {"off", "ngram", "sd"}  # a head cannot draft ahead
+    assert {*there.values()} == {plain}
 
 
 @pytest.mark.slow
@@ -152,6 +175,24 @@ def devices_of(options: ModelOptions) -> Iterator[tuple[bool, bool, tuple[str, .
     """Yield whether the CPU works at layers of a model, and on the model at all, and its devices."""
     with closing(Model.open(options)) as model:
         yield model.layers_at_home, uses_processor(model), model.info().devices
+
+
+@pytest.mark.slow
+def test_the_experts_of_a_head_in_its_targets_file_are_loaded_as_planned(made_windowed_mtp: Path) -> None:
+    target, head = read_shape(made_windowed_mtp), read_draft_shape(made_windowed_mtp, made_windowed_mtp)
+    card = DeviceInfo("RPC0", "gpu", "RPC", "", 8 * GIB, 8 * GIB, drives_display=False)
+    cpu = DeviceInfo("CPU", "cpu", "CPU", "", 8 * GIB, 8 * GIB, cores=2)
+    machine = Machine((card, cpu), (MemoryRate("RPC0", 900e9), MemoryRate("CPU", 2e9)))
+    request = PairRequest(context=512, mode="sd", draft=ModelRequest(experts_at_home="all"))
+    found = place(machine, target, head, request)
+    assert found.draft is not None
+    assert found.draft.experts_at_home == 1
+    options = ModelOptions(made_windowed_mtp)
+    plan = placed_as(found, OpenPlan(options, options))
+    override = experts_override([made_models.LAYERS])
+    assert plan.draft is not None
+    assert (plan.target.overrides, plan.draft.overrides) == ((override,), (override,))
+    assert (plan.target.experts_at_home, plan.draft.experts_at_home) == (0, 0)
 
 
 @pytest.mark.slow
