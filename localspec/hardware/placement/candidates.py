@@ -493,6 +493,10 @@ class PlacementSearch:
         is_apart = self.rates.link(PROCESSOR, first) is not None and not self.is_remote(first)
         return is_apart and not found.target.shares and self.uses_processor(self.target, found.target)
 
+    def pins_experts(self, found: PlacementCandidate) -> bool:
+        """Return whether experts belong in memory that a GPU copies from directly; mapped files are not."""
+        return self.copies_weights(found) and bool(experts_at_home(self.target, found.target))
+
     def turn_s(self, found: PlacementCandidate) -> float:
         """Return the seconds of a turn, without what all placements of a model take alike.
 

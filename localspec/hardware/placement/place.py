@@ -116,7 +116,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
         rejected=tuple(_rejected(chosen, search)),
         micro_batch=search.request.micro_batch_size,
         draft_cache=CacheTypes(*search.request.draft.kv_types),
-        mmap=search.request.mmap and not search.copies_weights(chosen),
+        mmap=search.request.mmap and not search.pins_experts(chosen),
     )
 
 
