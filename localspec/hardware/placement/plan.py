@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,7 @@ from localspec.gguf import read_header, read_model
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DescribedMachine, Machine
 from localspec.hardware.memory.budget import MemoryBudget, Models, check_fit
-from localspec.hardware.memory.needs import exact
+from localspec.hardware.memory.needs import Needs, exact
 from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementSearch
 from localspec.hardware.placement.explain import bars, outlook
 from localspec.hardware.placement.measured import MeasuredCompute, kind_of
@@ -58,12 +59,12 @@ def _confirmed(
 
     If llama.cpp does not know, the formula counts.
     """
-    measured, misfit = MeasuredCompute(), UserError("the models do not fit", "choose smaller ones")
+    measured, plan, misfit = MeasuredCompute(), asked, None
     for _ in range(_QUESTIONS):
         try:
             placement = place(machine, *shapes, request, measured)
         except UserError as error:
-            raise (misfit if measured.known else error) from None
+            raise (misfit or error) from None
         plan = placed_as(placement, asked)
         planned = _planned(placement, shapes, request, machine)
         models = tuple(model for model in planned if not model[0].is_head)  # which take next to nothing
@@ -77,11 +78,21 @@ def _confirmed(
             return plan
         for kind, needs in zip(kinds, found, strict=True):
             measured = measured.with_needs(kind, needs)
-        try:
-            check_fit(chain(*found), machine, request.reserve, models)
-        except UserError as error:
-            misfit = error
-    raise misfit
+        misfit = _misfit(found, machine, request, models)
+    if misfit is not None:
+        raise misfit
+    return plan
+
+
+def _misfit(
+    needs: Sequence[Needs], machine: Machine, request: PairRequest, models: Models
+) -> UserError | None:
+    """Return the error if models do not fit by these needs."""
+    try:
+        check_fit(chain(*needs), machine, request.reserve, models)
+    except UserError as error:
+        return error
+    return None
 
 
 def _is_certain(placement: Placement, machine: Machine, request: PairRequest) -> bool:
