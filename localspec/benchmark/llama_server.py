@@ -37,6 +37,7 @@ from localspec.benchmark.harness import Question, memory_peak
 from localspec.child_process import exit_words, start_python
 from localspec.errors import Cancelled, ContextFullError, EngineDied, EngineError, UserError
 from localspec.llama.cores import physical_cores
+from localspec.llama.overrides import all_overrides
 from localspec.models.heads import kind_of_draft
 from localspec.storage.paths import expanded
 from localspec.types.events import Summary
@@ -45,6 +46,7 @@ from localspec.types.request import Request
 from localspec.values import read
 
 Flag = tuple[str, str]
+"""A flag and its value, empty for a flag without one."""
 
 HOST = "127.0.0.1"
 START_LIMIT_S = 600.0
@@ -242,18 +244,20 @@ def _words(target: ModelOptions, draft: ModelOptions | None, draft_length: int |
     """Return the flags of the models, with as many threads as ours would take."""
     threads = target.threads or physical_cores()
     flags = target_flags(replace(target, threads=threads))
-    yield from ("--swa-full",) * target.swa_full
     if draft is None:
         flags.append(("--spec-type", "none"))
     else:
         flags += draft_flags(target, draft, draft.threads or threads)
         if draft_length is not None:
             flags.append(("--spec-draft-n-max", str(draft_length)))
-    yield from chain.from_iterable(flags)
+    yield from filter(None, chain.from_iterable(flags))
 
 
 def target_flags(options: ModelOptions) -> list[Flag]:
-    """Return the flags of a target with their values; omitted ones are left to llama.cpp."""
+    """Return the flags of a target with their values; omitted ones are left to llama.cpp.
+
+    Raises UserError for an override that a flag cannot hold.
+    """
     found = (
         ("--model", _path(options)),
         ("--ctx-size", options.context),
@@ -262,7 +266,7 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--split-mode", options.split_mode if options.split_mode != "layer" else ""),
         ("--main-gpu", options.main_gpu),
         ("--override-tensor", _overrides(options)),
-        ("--n-cpu-moe", options.experts_at_home),
+        ("--n-cpu-moe", options.experts_at_home),  # after other overrides: the first that matches counts
         ("--threads", options.threads),
         ("--batch-size", options.batch),
         ("--ubatch-size", options.micro_batch),
@@ -272,7 +276,8 @@ def target_flags(options: ModelOptions) -> list[Flag]:
         ("--load-mode", "" if options.mmap else "none"),
         ("--chat-template-file", expanded(options.chat_template).absolute() if options.chat_template else ""),
     )
-    return [(flag, str(value)) for flag, value in found if value]
+    windows = [("--swa-full", "")] if options.swa_full else []
+    return [*((flag, str(value)) for flag, value in found if value), *windows]
 
 
 def draft_flags(target: ModelOptions, draft: ModelOptions, threads: int) -> list[Flag]:
@@ -308,7 +313,16 @@ def _device_flags(options: ModelOptions, device: str, layers: str) -> Iterator[F
 
 
 def _overrides(options: ModelOptions) -> str:
-    return ",".join(f"{override.pattern}={override.device}" for override in options.overrides)
+    """Return the overrides as one value, which is all that counts of a repeated flag in a preset."""
+    found = all_overrides(replace(options, experts_at_home=0))  # which have a flag of their own
+    for override in found:
+        if any(mark in override.pattern for mark in ",="):
+            raise UserError(
+                f"llama-server cannot be told of `{override.pattern}`: in its list of overrides, a comma "
+                "ends an override and the first = its pattern",
+                "write the pattern of -ot without them",
+            )
+    return ",".join(f"{override.pattern}={override.device}" for override in found)
 
 
 def _path(options: ModelOptions) -> str:

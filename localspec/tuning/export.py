@@ -32,7 +32,7 @@ class Exported:
 
 
 def export(form: ExportForm, exported: Exported) -> str:
-    """Return the settings as lines of text; raises UserError if a path cannot be written."""
+    """Return the settings as lines of text; raises UserError if a path or an override cannot be written."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # 40 ms
 
     found = [] if form == "toml" else flags(exported)
@@ -72,7 +72,7 @@ def _check(form: ExportForm, value: str) -> None:
 
 
 def flags(exported: Exported) -> Sequence[tuple[str, str]]:
-    """Return llama-server's flags with their values."""
+    """Return llama-server's flags with their values; raises UserError as `target_flags` does."""
     found = [*target_flags(exported.target), ("--parallel", "1")]
     if exported.settings.mode in ("sd", "ssd") and exported.draft is not None:
         found += draft_flags(exported.target, exported.draft, exported.draft.threads)

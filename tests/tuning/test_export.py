@@ -15,9 +15,10 @@ from typing import get_args
 import pytest
 
 from localspec.errors import UserError
+from localspec.llama.overrides import experts_override
 from localspec.storage.profiles import read_profile
 from localspec.tuning.export import Exported, ExportForm, export, flags
-from localspec.types.models import ModelOptions
+from localspec.types.models import ModelOptions, TensorOverride
 from localspec.types.request import EngineSettings, Fallback
 
 TARGET = ModelOptions(
@@ -35,19 +36,30 @@ DRAFT = ModelOptions(Path("/models/small.gguf"), devices=(), kv_type_v="q4_0")
 SSD = EngineSettings(mode="ssd", draft_length=6, draft_temperature=1.25, saguaro_c=0.7, fan_out_budget=12)
 SD = EngineSettings(mode="sd", draft_length=4, acceptance="match", min_confidence=0.35)
 CODING = Exported("my coding", SSD, TARGET, replace(DRAFT, threads=2))
+MIXTURE = replace(
+    TARGET,
+    tensor_split=(),
+    output_at_home=True,
+    experts_at_home=20,
+    overrides=(experts_override([20], ["ffn_up_exps"]), TensorOverride("shexp", "CUDA1")),
+    swa_full=True,
+    batch=4096,
+    micro_batch=4096,
+)
 EVERY = [
     CODING,
     replace(CODING, settings=SD),
     replace(CODING, settings=EngineSettings(mode="ngram", draft_length=9), draft=None),
     replace(CODING, settings=EngineSettings(mode="off")),
     Exported("bare", SD, ModelOptions(Path("/a.gguf")), ModelOptions(Path("/b.gguf"))),
+    Exported("experts in RAM", SD, MIXTURE, replace(DRAFT, devices=("CUDA0",), experts_at_home=3)),
     Exported("one", SD, replace(TARGET, split_mode="none", main_gpu=1, flash_attention=False), DRAFT),
     Exported("divided", SD, replace(TARGET, split_mode="tensor", tensor_split=(2.0, 1.0)), DRAFT),
 ]
 
 
 def meant(exported: Exported) -> list[str]:
-    return [word for pair in flags(exported) for word in pair]
+    return [word for pair in flags(exported) for word in pair if word]
 
 
 def by_shell(command: str) -> list[str]:
@@ -94,6 +106,27 @@ def test_a_split_by_tensor_is_spelled_as_llama_server_does() -> None:
     assert (found["--split-mode"], found["--tensor-split"]) == ("tensor", "2,1")
 
 
+def test_experts_windows_and_batches_are_where_the_plan_has_them() -> None:
+    found = dict(flags(replace(CODING, settings=SD, target=MIXTURE, draft=replace(DRAFT, experts_at_home=3))))
+    assert found["--n-cpu-moe"] == "20"
+    assert found["--override-tensor"] == (
+        r"^(output|token_embd)\.=CPU,^blk\.(20)\.(ffn_up_exps)\.=CPU,shexp=CUDA1"
+    )
+    assert list(found).index("--override-tensor") < list(found).index("--n-cpu-moe")  # the first counts
+    assert found["--swa-full"] == ""
+    assert (found["--batch-size"], found["--ubatch-size"]) == ("4096", "4096")
+    assert found["--load-mode"] == "none"
+    assert found["--spec-draft-n-cpu-moe"] == "3"
+
+
+@pytest.mark.parametrize("pattern", [r"blk\.[0-9]{1,2}\.ffn", "a=b"])
+def test_an_override_that_a_list_cannot_hold_is_rejected(pattern: str) -> None:
+    target = replace(TARGET, overrides=(TensorOverride(pattern, "CPU"),))
+    with pytest.raises(UserError, match="cannot be told of"):
+        export("llama-server", replace(CODING, target=target))
+    assert export("toml", replace(CODING, target=target)) == export("toml", CODING)
+
+
 def test_without_drafting_there_is_not_a_draft_model() -> None:
     for exported in EVERY[2:4]:
         assert not any(flag.startswith("--spec-draft") for flag, _ in flags(exported))
@@ -121,8 +154,8 @@ def test_preset_ini_reads_the_flags_back(exported: Exported) -> None:
     parser = configparser.RawConfigParser(delimiters=("=",), comment_prefixes=(";", "#"))
     parser.read_string(export("preset.ini", exported))
     assert parser.sections() == [exported.name]
-    found = [word for key, value in parser[exported.name].items() for word in (f"--{key}", value)]
-    assert found == meant(exported)
+    found = [(f"--{key}", value) for key, value in parser[exported.name].items()]
+    assert found == [(flag, value or "true") for flag, value in flags(exported)]
 
 
 @pytest.mark.parametrize("exported", EVERY)
