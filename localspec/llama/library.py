@@ -150,7 +150,8 @@ def _set_environment() -> None:
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     # Rows of a batch from which GPUs compute with weights in RAM. A norm of 32 to 64 heads has as many rows
     # for one token: at 32, the default, each such norm of a layer in RAM went to the GPU and back
-    # (ggml-cuda.cu, ggml_backend_cuda_device_offload_op). Prompts are longer than this.
+    # (ggml-cuda.cu, ggml_backend_cuda_device_offload_op). Prompts are longer than this. It is not tuned:
+    # llama.cpp reads it with its devices, which are looked at before it is known which models will open.
     os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "65")
     os.environ["GGML_NO_BACKTRACE"] = "1"
 

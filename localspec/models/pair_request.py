@@ -143,13 +143,16 @@ class PairRequest:
     @property
     def fixed(self) -> tuple[str, ...]:
         """Return the fields of `LoadOptions` that the user set, which tuned values do not change."""
-        draft = self.draft
+        target, draft = self.target, self.draft
+        has_batch = (self.batch, self.micro_batch) != (None, None)
         given = {
-            "threads": self.target.threads is not None,
+            "threads": target.threads is not None,
             "draft_threads": draft.threads is not None,
-            "micro_batch": (self.batch, self.micro_batch) != (None, None),
+            "micro_batch": has_batch,
+            "micro_batch_factor": has_batch,
             "draft_flash_attention": self.flash_attention is not None,
             "draft_kv_type": (draft.kv_type_k, draft.kv_type_v) != (None, None),
+            "more_experts_at_home": target.experts_at_home is not None,
             "draft_on_cpu": (draft.devices, draft.gpu_layers) != (None, None),
         }
         return tuple(name for name, is_given in given.items() if is_given)

@@ -36,14 +36,19 @@ class TunedTask:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a pair is best opened on this machine; 0 threads and None leave it to the runtime."""
+    """How a pair is best opened on this machine; 0 threads and None leave it to the runtime.
+
+    What the memory of GPUs limits is relative to the plan, which knows how much of it is free.
+    """
 
     threads: int = 0
     draft_threads: int | None = None
-    micro_batch: int = 512
+    micro_batch: int = 512  # other sizes were tuned by version 0.2
     draft_flash_attention: bool | None = None
     draft_kv_type: KvType = "f16"
     draft_on_cpu: bool = False
+    micro_batch_factor: float = 1.0  # of the planned one
+    more_experts_at_home: int = 0  # layers more than planned, fewer if it is negative
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Short real runs for options that cannot be simulated: threads, caches, the draft model's placement.
+"""Short real runs for options that cannot be simulated: threads, caches, what stays in RAM.
 
 Every attempt reopens the models in a child process. A failed one has a reason and no figure.
 """
@@ -21,20 +21,25 @@ from localspec.types.request import EngineSettings, Mode, Request
 ANCHOR_EVERY = 3  # attempts after which the default load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it
 CLEAR = 0.05  # faster than the default load options, twice; less is not worth a change
-MICRO_BATCHES = (256, 1024)
+MICRO_BATCH_FACTORS = (0.5, 2.0)
+EXPERT_STEPS = (-2, -1, 2)  # layers; a plan leaves a GPU a little memory, which the experts of fewer may take
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """The choices of a machine, and the runtime's own placement of the models; `cores` are physical ones.
+    """The choices of a machine, and the plan's placement of the models; `cores` are physical ones.
 
-    `fixed` names the load options that the user has set.
+    A target is on a card if the CPU computes no part of it. `expert_layers` are those on GPUs that have
+    experts, of which the plan keeps those of `experts_at_home` in RAM, in part or whole. `fixed` names the
+    load options that the user has set.
     """
 
     cores: int
     has_draft: bool = True
     target_on_card: bool = False
     draft_on_card: bool = False
+    expert_layers: int = 0
+    experts_at_home: int = 0
     fixed: tuple[str, ...] = ()
 
     @property
@@ -63,6 +68,9 @@ def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
                 yield LoadOptions(draft_threads=threads)
     elif limits.has_draft and not limits.draft_on_card:
         yield LoadOptions(draft_threads=cores // 2)
+    for more in EXPERT_STEPS:
+        if 0 <= limits.experts_at_home + more <= limits.expert_layers:
+            yield LoadOptions(more_experts_at_home=more)
     if not limits.target_on_card and cores >= 4:
         yield LoadOptions(threads=cores // 2)
         yield LoadOptions(threads=cores - 1)
@@ -72,8 +80,8 @@ def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
         else:
             yield LoadOptions(draft_flash_attention=True)  # off by itself: dearer on small heads
         yield LoadOptions(draft_flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants both or none
-    for size in MICRO_BATCHES:
-        yield LoadOptions(micro_batch=size)
+    for factor in MICRO_BATCH_FACTORS:
+        yield LoadOptions(micro_batch_factor=factor)
 
 
 def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:

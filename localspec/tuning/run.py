@@ -17,6 +17,8 @@ from localspec.decoding.measurements import Costs, Trace, TraceSegment
 from localspec.errors import UserError, os_errors_as
 from localspec.hardware.machine import facts_of, known_machine
 from localspec.inference.interface import TunableModels
+from localspec.llama.overrides import CPU
+from localspec.models.shape import read_shape
 from localspec.storage import tuned_settings
 from localspec.storage.pair_identity import Identity, MachineFacts, identify
 from localspec.storage.paths import PRIVATE_FILE, data_dir, make_private_folder
@@ -71,17 +73,29 @@ def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
     """
     facts = facts_of(known_machine())
     identity = identify(plan.pair.target, plan.pair.draft, facts)
-    limits = MachineLimits(
-        cores=(plan.pair.target.threads if "threads" in plan.fixed else 0) or facts.cores,
-        has_draft=plan.pair.draft is not None,
-        target_on_card=_on_card(plan.pair.target, facts),
-        draft_on_card=plan.pair.draft is not None and _on_card(plan.pair.draft, facts),
+    return TuningRun(plan, open_models, identity, limits_of(plan, facts)).events()
+
+
+def limits_of(plan: TunePlan, facts: MachineFacts) -> MachineLimits:
+    """Return the limits of load options on a machine; raises ModelFileError."""
+    target, draft = plan.pair.target, plan.pair.draft
+    shape = read_shape(target.path, target.overrides)
+    every = len(shape.layers) + shape.prediction_layers + 1
+    is_whole = _uses_cards(target, facts) and (target.gpu_layers is None or target.gpu_layers >= every)
+    moved = any(weights.device == CPU and weights.read_bytes for weights in shape.moved)
+    experts_at_home = plan.pair.layers_with_experts_at_home
+    return MachineLimits(
+        cores=(target.threads if "threads" in plan.fixed else 0) or facts.cores,
+        has_draft=draft is not None,
+        target_on_card=is_whole and not (moved or target.output_at_home or experts_at_home),
+        draft_on_card=draft is not None and _uses_cards(draft, facts),
+        expert_layers=len(shape.layers) if is_whole and shape.expert_bytes else 0,
+        experts_at_home=experts_at_home,
         fixed=plan.fixed,
     )
-    return TuningRun(plan, open_models, identity, limits).events()
 
 
-def _on_card(options: ModelOptions, facts: MachineFacts) -> bool:
+def _uses_cards(options: ModelOptions, facts: MachineFacts) -> bool:
     return bool(facts.devices if options.devices is None else options.devices) and options.gpu_layers != 0
 
 

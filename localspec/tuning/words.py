@@ -10,7 +10,7 @@ from localspec.benchmark.statistics import Interval
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import BestSoFar, ConfirmedContender, LoadOptionsChosen, StageStatus, TaskResult
 from localspec.types.request import EngineSettings
-from localspec.units import MODE_NAMES, columns
+from localspec.units import MODE_NAMES, columns, counted
 
 STAGE_WORDS = {
     "machine": "trying ways to open the models",
@@ -118,6 +118,11 @@ def load_options_words(options: LoadOptions) -> str:
         parts.append(f"{options.draft_threads} for the draft")
     if options.micro_batch != LoadOptions().micro_batch:
         parts.append(f"micro-batch {options.micro_batch}")
+    if options.micro_batch_factor != 1.0:
+        parts.append(f"{options.micro_batch_factor:g} times the planned micro-batch")
+    if more := options.more_experts_at_home:
+        layers = counted(abs(more), "layer")
+        parts.append(f"the experts of {layers} {'more' if more > 0 else 'fewer'} in RAM than planned")
     if options.draft_flash_attention is not None:
         parts.append(f"draft flash attention {'on' if options.draft_flash_attention else 'off'}")
     if options.draft_kv_type != LoadOptions().draft_kv_type:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ from localspec.storage.call_costs import costs_file, opening_key
 from localspec.storage.config import read_config
 from localspec.storage.pair_identity import Identity, MachineFacts, ModelFacts, identify
 from localspec.storage.paths import config_dir, data_dir
-from localspec.storage.tuned_settings import LoadOptions, save_load_options
+from localspec.storage.tuned_settings import LoadOptions, find_load_options, save_load_options
 from localspec.tuning.confirm import Entrant
 from localspec.tuning.run_folder import digest
 from localspec.types.models import ModelOptions
@@ -66,6 +67,14 @@ REQUEST = Request(
     max_tokens=96,
     seed=3,
 )
+KEPT_AT_FIRST = {
+    "threads",
+    "draft_threads",
+    "micro_batch",
+    "draft_flash_attention",
+    "draft_kv_type",
+    "draft_on_cpu",
+}
 BEST = Entrant("best", EngineSettings("ssd"), 12.5)
 
 
@@ -91,7 +100,7 @@ def test_costs_are_found_under_the_names_that_they_were_kept_by(
 def test_what_a_run_keeps_is_found_under_its_name() -> None:
     place = digest(BUNDLED)
     assert place == "65d2d7a736e8b64e"
-    assert digest(place, LoadOptions()) == "a7696e3cccee015f"  # its costs
+    assert digest(place, LoadOptions()) == "6de4fb0da60a453e"  # its costs
     assert digest(REQUEST) == "95f1505391fdfb8f"  # the trace of an answer
     assert digest("k", (REQUEST,), (BEST,), length=32) == "12d1fb469698bef4468ad703bf9184af"  # its runs
 
@@ -137,8 +146,17 @@ def test_a_tuning_is_reported_as_ever(invoke: Invoke, monkeypatch: pytest.Monkey
 
 
 def test_ways_to_open_a_pair_are_kept_as_ever() -> None:
-    save_load_options(BUNDLED, LoadOptions(3, 1, 256, draft_flash_attention=True, draft_on_cpu=True))
-    assert json.loads((data_dir() / "tuned.json").read_text("utf-8")) == recorded("workplaces.json")
+    kept, file = recorded("workplaces.json"), data_dir() / "tuned.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(kept), "utf-8")
+    best = LoadOptions(3, 1, 256, draft_flash_attention=True, draft_on_cpu=True)
+    assert find_load_options(BUNDLED) == best
+    save_load_options(BUNDLED, best)
+    written = json.loads(file.read_text("utf-8"))
+    for name, usual in asdict(LoadOptions()).items():
+        if name not in KEPT_AT_FIRST:
+            assert written["workplaces"][0]["workplace"].pop(name) == usual
+    assert written == kept
 
 
 def test_a_configuration_of_0_1_0_is_read() -> None:

@@ -73,6 +73,11 @@ class TestWords:
             "opened with 1 thread, 2 for the draft, micro-batch 128, draft flash attention off, "
             "draft cache q8_0, draft on the CPU"
         )
+        relative = LoadOptions(micro_batch_factor=0.5, more_experts_at_home=-1)
+        assert load_options_words(relative) == (
+            "opened with 0.5 times the planned micro-batch, the experts of 1 layer fewer in RAM than planned"
+        )
+        assert "of 2 layers more in RAM" in load_options_words(replace(relative, more_experts_at_home=2))
 
     def test_figures_have_digits_that_mean_something(self) -> None:
         assert (figure(9.87), figure(99.94), figure(99.96), figure(1604.4)) == ("9.9", "99.9", "100", "1604")

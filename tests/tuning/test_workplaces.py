@@ -93,6 +93,7 @@ def run(bench: Bench, budget_s: float = 1e9) -> tuple[Attempt, ...]:
         MachineLimits(8, has_draft=False),
         MachineLimits(8, target_on_card=True),
         MachineLimits(8, target_on_card=True, draft_on_card=True),
+        MachineLimits(8, draft_on_card=True, expert_layers=48, experts_at_home=20),
     ],
 )
 def test_possible_workplaces_are_few_distinct_and_sensible(room: MachineLimits) -> None:
@@ -106,7 +107,7 @@ def test_possible_workplaces_are_few_distinct_and_sensible(room: MachineLimits) 
             assert workplace.draft_threads < threads  # both work at once
         assert workplace.draft_kv_type == "f16" or workplace.draft_flash_attention
         assert room.draft_on_card or not workplace.draft_on_cpu
-        alone = replace(USUAL, threads=workplace.threads, micro_batch=workplace.micro_batch)
+        alone = replace(USUAL, threads=workplace.threads, micro_batch_factor=workplace.micro_batch_factor)
         assert room.has_draft or workplace == alone
 
 
@@ -115,6 +116,40 @@ def test_two_cores_leave_one_for_each_model() -> None:
     assert all(each.threads == 0 for each in possible(MachineLimits(2)))
     assert {1, 4} <= {each.draft_threads for each in possible(MachineLimits(8))}
     assert not is_sensible(LoadOptions(threads=4, draft_threads=4), MachineLimits(8))
+
+
+@pytest.mark.parametrize(
+    ("at_home", "steps"), [(20, {-2, -1, 2}), (2, {-2, -1, 2}), (1, {-1, 2}), (0, {2}), (48, {-2, -1})]
+)
+def test_experts_of_a_few_layers_change_their_place(at_home: int, steps: set[int]) -> None:
+    found = possible(MachineLimits(8, expert_layers=48, experts_at_home=at_home))
+    assert {each.more_experts_at_home for each in found} == {0, *steps}
+    left_open = replace(ROOM, expert_layers=48, experts_at_home=at_home, fixed=("more_experts_at_home",))
+    assert {each.more_experts_at_home for each in possible(left_open)} == {0}
+
+
+def test_without_experts_on_gpus_none_change_their_place() -> None:
+    assert {each.more_experts_at_home for each in possible(ROOM)} == {0}
+
+
+def test_threads_are_tried_where_the_cpu_computes_a_part() -> None:
+    apart = MachineLimits(8, draft_on_card=True)
+    assert {each.threads for each in possible(apart)} == {0, 4, 7}
+    assert {each.threads for each in possible(replace(apart, target_on_card=True))} == {0}
+
+
+def test_an_attempt_that_does_not_fit_leaves_the_plan_as_it_is() -> None:
+    def fast_or_full(workplace: LoadOptions, _mode: str) -> float:
+        if workplace.more_experts_at_home < -1:
+            raise UserError("CUDA0 has not enough memory", "keep more experts in RAM")
+        return 100.0 - 10.0 * workplace.more_experts_at_home
+
+    room = MachineLimits(8, draft_on_card=True, expert_layers=48, experts_at_home=20)
+    attempts = tuple(try_load_options(Bench(fast_or_full), room, REQUESTS, 1e9))
+    failed = [each for each in attempts if each.failure]
+    assert [each.workplace.more_experts_at_home for each in failed] == [-2]
+    assert "not enough memory" in failed[0].failure
+    assert choose(attempts)[0] == LoadOptions(more_experts_at_home=-1)
 
 
 def test_changes_that_help_are_combined_and_the_winner_is_measured_twice() -> None:
@@ -221,7 +256,9 @@ def test_only_a_clear_gain_wins(rates: list[tuple[bool, float]], wins: bool) -> 
 def test_settings_of_the_user_are_not_changed() -> None:
     room = replace(ROOM, fixed=("threads", "micro_batch"))
     assert {each.threads for each in possible(room)} == {0}
-    assert {each.micro_batch for each in possible(room)} == {USUAL.micro_batch}
+    assert {each.micro_batch_factor for each in possible(room)} == {0.5, 1.0, 2.0}
+    room = replace(ROOM, fixed=("threads", "micro_batch_factor"))
+    assert {each.micro_batch_factor for each in possible(room)} == {1.0}
     assert {each.draft_threads for each in possible(room)} > {None}
     without_cache = possible(replace(ROOM, fixed=("draft_kv_type",)))
     assert {each.draft_kv_type for each in without_cache} == {"f16"}

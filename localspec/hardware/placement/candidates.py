@@ -28,9 +28,11 @@ from localspec.hardware.memory.needs import (
 )
 from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
+from localspec.llama.overrides import experts_override
 from localspec.llama.tensor_split import full_shares
 from localspec.models.pair_request import USUAL_MICRO_BATCH, ModelRequest, PairRequest
 from localspec.models.shape import ModelShape
+from localspec.types.models import TensorOverride
 from localspec.types.request import Mode
 
 
@@ -64,6 +66,13 @@ class DeviceAssignment:
             len(self.parts_at_home),
             self.shares,
         )
+
+    @property
+    def part_override(self) -> TensorOverride | None:
+        """Return the override that keeps a part of a layer's experts in RAM, None without such a layer."""
+        if not self.parts_at_home:
+            return None
+        return experts_override([self.experts_at_home], self.parts_at_home)
 
 
 @dataclass(frozen=True, slots=True)

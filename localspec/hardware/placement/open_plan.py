@@ -10,7 +10,7 @@ from localspec.gguf import read_header
 from localspec.models.pair_files import PairFiles
 from localspec.models.pair_request import USUAL_FAN_OUT, ModelRequest, PairRequest
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.types.models import ModelOptions
+from localspec.types.models import ModelOptions, TensorOverride
 
 if TYPE_CHECKING:
     from localspec.hardware.placement.candidates import Placement
@@ -35,9 +35,13 @@ class OpenPlan:
         """Return the plan with tuned options; fields that they leave at the default stay as planned."""
         usual, target, draft = LoadOptions(), self.target, self.draft
         target = replace(target, threads=found.threads or target.threads)
-        if found.micro_batch != usual.micro_batch:
-            target = _as_wide(target, found.micro_batch)
-            draft = draft and _as_wide(draft, found.micro_batch)
+        if found.more_experts_at_home:
+            target = self._with_more_experts(target, found.more_experts_at_home)
+        is_own = found.micro_batch != usual.micro_batch
+        size = found.micro_batch if is_own else round(found.micro_batch_factor * target.micro_batch)
+        if size != target.micro_batch:
+            target = _as_wide(target, size)
+            draft = draft and _as_wide(draft, size)
         if draft is None:
             return replace(self, target=target)
         draft = replace(draft, threads=found.draft_threads or draft.threads)
@@ -48,6 +52,22 @@ class OpenPlan:
         if found.draft_on_cpu:
             draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
         return replace(self, target=target, draft=draft)
+
+    @property
+    def layers_with_experts_at_home(self) -> int:
+        """Return the number of the target's layers with experts in RAM, in part or whole."""
+        return self.target.experts_at_home + (self._part_at_home is not None)
+
+    @property
+    def _part_at_home(self) -> TensorOverride | None:
+        return None if self.placement is None else self.placement.target.part_override
+
+    def _with_more_experts(self, target: ModelOptions, more: int) -> ModelOptions:
+        """Return the target with the experts of more whole layers in RAM than planned, or of fewer."""
+        layers = read_header(target.path).integer("{arch}.block_count")
+        number = min(max(0, self.layers_with_experts_at_home + more), layers)
+        overrides = tuple(override for override in target.overrides if override != self._part_at_home)
+        return replace(target, experts_at_home=number, overrides=overrides)
 
 
 def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:

@@ -242,8 +242,7 @@ def _assigned(options: ModelOptions, assignment: DeviceAssignment) -> ModelOptio
     )
     if not assignment.devices:
         return replace(options, gpu_layers=0, tensor_split=())
-    if assignment.parts_at_home:
-        part = experts_override([assignment.experts_at_home], assignment.parts_at_home)
+    if (part := assignment.part_override) is not None:
         options = replace(options, overrides=(*options.overrides, part))
     if assignment.shares:
         counted = assignment.split.on_cards + assignment.prediction_layers + 1
