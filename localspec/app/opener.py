@@ -119,10 +119,10 @@ class LocalOpener:
         files = find_files(request, watch)
         if choice is None:
             self._usual = files.target.absolute()
-        for note in files.notes:
-            watch.report(note)
         planned = plan_to_open(request, files, via=None, report=watch.report)
         plan = replace(planned.plan, remembers_costs=True)
+        for note in plan.notes:
+            watch.report(note)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
         return OpenedPair(models, planned.tuned_for, request)
 

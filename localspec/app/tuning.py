@@ -139,7 +139,8 @@ def plan_to_tune(
 class TuneChoice:
     """What the user wants tuned, and how thoroughly; `trials` None leaves their number to the tuner.
 
-    `resume` continues with a run that was stopped.
+    `resume` continues with a run that was stopped. `allows_cache_types` also tries another type of the
+    target's cache, which moves its distribution.
     """
 
     tasks: tuple[TaskType, ...]
@@ -147,6 +148,7 @@ class TuneChoice:
     resume: bool = False
     budget_s: float | None = None
     trials: int | None = None
+    allows_cache_types: bool = False
 
 
 def plan_of(
@@ -162,6 +164,7 @@ def plan_of(
         trials=choice.trials or (QUICK_TRIALS if choice.quick else TRIALS),
         quick=choice.quick,
         resume=choice.resume,
+        allows_cache_types=choice.allows_cache_types,
     )
 
 

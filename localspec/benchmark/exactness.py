@@ -187,13 +187,18 @@ class _SelfTest:
         return list(self.runtime.generate_tokens(request))
 
 
-def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
-    """Yield each place in an answer with the logits that its token was chosen by."""
-    before = runtime.encode((Message("user", prompt),))
-    for index, row in enumerate(runtime.score([*before, *answer][:-1])):
-        place = index - len(before) + 1
+def answer_rows(
+    runtime: Runtime, prompt: Sequence[int], answer: Sequence[int]
+) -> Iterator[tuple[int, Logits]]:
+    """Yield each place in an answer to a prompt with the logits that its token was chosen by."""
+    for index, row in enumerate(runtime.score([*prompt, *answer][:-1])):
+        place = index - len(prompt) + 1
         if place >= 0:
             yield place, row
+
+
+def _rows(runtime: Runtime, prompt: str, answer: Sequence[int]) -> Iterator[tuple[int, Logits]]:
+    return answer_rows(runtime, runtime.encode((Message("user", prompt),)), answer)
 
 
 def _compare_greedy(course: _SelfTest, tested: Sequence[Variant], results: dict[str, GreedyResult]) -> None:

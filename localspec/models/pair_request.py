@@ -150,6 +150,7 @@ class PairRequest:
             "draft_threads": draft.threads is not None,
             "micro_batch": has_batch,
             "micro_batch_factor": has_batch,
+            "target_kv_type": (target.kv_type_k, target.kv_type_v) != (None, None) or self.flash is False,
             "draft_flash_attention": self.flash_attention is not None,
             "draft_kv_type": (draft.kv_type_k, draft.kv_type_v) != (None, None),
             "more_experts_at_home": target.experts_at_home is not None,

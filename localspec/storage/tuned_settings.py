@@ -49,6 +49,7 @@ class LoadOptions:
     draft_on_cpu: bool = False
     micro_batch_factor: float = 1.0  # of the planned one
     more_experts_at_home: int = 0  # layers more than planned, fewer if it is negative
+    target_kv_type: KvType = "f16"  # others move the target's distribution, and are tried only on request
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,12 +95,23 @@ class BestSoFar:
 
 
 @dataclass(frozen=True, slots=True)
+class DistributionShift:
+    """How far the target's distributions move on tokens of recorded answers: Kullback-Leibler, in nats."""
+
+    tokens: int
+    mean: float
+    high: float  # 99th percentile
+    changed: float  # share of tokens at which another one becomes the most likely
+
+
+@dataclass(frozen=True, slots=True)
 class LoadOptionsChosen:
-    """How the models are opened from here on, and why."""
+    """How the models are opened from here on, and why; `shift` is that of another type of the cache."""
 
     workplace: LoadOptions
     attempts: tuple[Attempt, ...]
     reason: str
+    shift: DistributionShift | None = None
 
 
 TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskResult

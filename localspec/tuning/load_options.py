@@ -16,12 +16,14 @@ from localspec.inference.interface import OpenModels, on_card
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import Attempt
 from localspec.types.events import Summary
+from localspec.types.models import KvType
 from localspec.types.request import EngineSettings, Mode, Request
 
 ANCHOR_EVERY = 3  # attempts after which the default load options are measured again, against drift
 STEP = 0.03  # faster than the best so far: enough to try the next change on top of it
 CLEAR = 0.05  # faster than the default load options, twice; less is not worth a change
 MICRO_BATCH_FACTORS = (0.5, 2.0)
+CACHE_TYPE: KvType = "q8_0"
 EXPERT_STEPS = (-2, -1, 2)  # layers; a plan leaves a GPU a little memory, which the experts of fewer may take
 
 
@@ -31,7 +33,7 @@ class MachineLimits:
 
     A target is on a card if the CPU computes no part of it. `expert_layers` are those on GPUs that have
     experts, of which the plan keeps those of `experts_at_home` in RAM, in part or whole. `fixed` names the
-    load options that the user has set.
+    load options that the user has set. `allows_cache_types` also tries what moves the target's distribution.
     """
 
     cores: int
@@ -40,6 +42,7 @@ class MachineLimits:
     draft_on_card: bool = False
     expert_layers: int = 0
     experts_at_home: int = 0
+    allows_cache_types: bool = False
     fixed: tuple[str, ...] = ()
 
     @property
@@ -61,19 +64,10 @@ def possible(limits: MachineLimits) -> tuple[LoadOptions, ...]:
 
 
 def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
-    cores = limits.cores
-    if limits.shares_cores:
-        for threads in (1, 2, cores // 2):
-            if threads != max(1, cores // 4):  # what the runtime takes by itself
-                yield LoadOptions(draft_threads=threads)
-    elif limits.has_draft and not limits.draft_on_card:
-        yield LoadOptions(draft_threads=cores // 2)
     for more in EXPERT_STEPS:
         if 0 <= limits.experts_at_home + more <= limits.expert_layers:
             yield LoadOptions(more_experts_at_home=more)
-    if not limits.target_on_card and cores >= 4:
-        yield LoadOptions(threads=cores // 2)
-        yield LoadOptions(threads=cores - 1)
+    yield from _thread_changes(limits)
     if limits.has_draft:
         if limits.draft_on_card:
             yield LoadOptions(draft_on_cpu=True)
@@ -82,6 +76,24 @@ def _changes(limits: MachineLimits) -> Iterator[LoadOptions]:
         yield LoadOptions(draft_flash_attention=True, draft_kv_type="q8_0")  # llama.cpp wants both or none
     for factor in MICRO_BATCH_FACTORS:
         yield LoadOptions(micro_batch_factor=factor)
+    if limits.allows_cache_types:
+        yield LoadOptions(target_kv_type=CACHE_TYPE)
+        fewer = min(EXPERT_STEPS)
+        if limits.experts_at_home + fewer >= 0:  # the smaller cache may leave room for these
+            yield LoadOptions(target_kv_type=CACHE_TYPE, more_experts_at_home=fewer)
+
+
+def _thread_changes(limits: MachineLimits) -> Iterator[LoadOptions]:
+    cores = limits.cores
+    if limits.shares_cores:
+        for threads in (1, 2, cores // 2):
+            if threads != max(1, cores // 4):  # what the runtime takes by itself
+                yield LoadOptions(draft_threads=threads)
+    elif limits.has_draft and not limits.draft_on_card:
+        yield LoadOptions(draft_threads=cores // 2)
+    if not limits.target_on_card and cores >= 4:
+        yield LoadOptions(threads=cores // 2)
+        yield LoadOptions(threads=cores - 1)
 
 
 def is_sensible(options: LoadOptions, limits: MachineLimits) -> bool:

@@ -53,6 +53,7 @@ class TunePlan:
     trials: int = TRIALS  # simulated, of each task
     quick: bool = False  # without trying other ways to open the models, and with less of everything
     resume: bool = False  # continue with the last run if it was stopped
+    allows_cache_types: bool = False  # also try another type of the target's cache
 
     @property
     def longest_draft(self) -> int:

@@ -27,7 +27,7 @@ from localspec.tuning.run_folder import RunState, recorded
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
 from localspec.tuning.study import Trial, search
-from localspec.tuning.words import figure, settings_words
+from localspec.tuning.words import figure, load_options_words, settings_words, shift_words
 from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
 
@@ -71,7 +71,8 @@ def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callab
     The tasks are those of the plan's profiles with results; `traces` is the folder of traced answers.
     """
     costs = state.costs or Costs(())  # a run has them before it has results
-    parts = ["<h2>What calls cost on this machine</h2>", *_drawn("costs", _costs(costs))]
+    parts = [f"<p>{escape(line)}.</p>" for line in _opening(state)]
+    parts += ["<h2>What calls cost on this machine</h2>", *_drawn("costs", _costs(costs))]
     for profile in plan.profiles:
         task = state.of(profile.task)
         assert task.result is not None, "only tasks with results are shown"
@@ -90,6 +91,14 @@ def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callab
             )
         parts += _drawn(task.task, [("agreement", _agreement(task.result))])
     return _PAGE.format(title=escape(title), plotly=get_plotlyjs(), body="\n".join(parts))
+
+
+def _opening(state: RunState) -> Iterator[str]:
+    """Yield how the models were opened, if other ways were tried."""
+    if state.opened is not None:
+        yield f"The models were {load_options_words(state.opened.workplace)}"
+        if words := shift_words(state.opened):
+            yield f"Note that {words}"
 
 
 def _drawn(section: str, figures: Iterable[tuple[str, go.Figure]]) -> Iterator[str]:

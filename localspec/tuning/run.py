@@ -30,6 +30,7 @@ from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
+    DistributionShift,
     FailedContender,
     LoadOptionsChosen,
     Stage,
@@ -64,6 +65,7 @@ from localspec.units import short
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
+SHIFT_PROMPTS = 4  # whose answers show how far a cache type moves the target's distribution
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -91,6 +93,7 @@ def limits_of(plan: TunePlan, facts: MachineFacts) -> MachineLimits:
         draft_on_card=draft is not None and _uses_cards(draft, facts),
         expert_layers=len(shape.layers) if is_whole and shape.expert_bytes else 0,
         experts_at_home=experts_at_home,
+        allows_cache_types=plan.allows_cache_types,
         fixed=plan.fixed,
     )
 
@@ -200,7 +203,10 @@ class TuningRun:
         plan, usual = self.plan, LoadOptions()
         if plan.quick:
             known = tuned_settings.find_load_options(self._identity) or usual
-            return replace(known, **{name: getattr(usual, name) for name in plan.fixed})
+            known = replace(known, **{name: getattr(usual, name) for name in plan.fixed})
+            if known.target_kv_type != usual.target_kv_type:
+                yield LoadOptionsChosen(known, (), "an earlier run found this the fastest")
+            return known
         if self.state.opened is not None:
             yield self.state.opened
             return self.state.opened.workplace
@@ -214,11 +220,35 @@ class TuningRun:
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
         chosen, reason = choose(attempts)
+        shift = None
+        if chosen.target_kv_type != usual.target_kv_type:
+            note = f"reading answers with a {chosen.target_kv_type} cache"
+            yield self.progress("machine", min(len(attempts), steps), steps, note)
+            shift = self._shift(chosen)
         tuned_settings.save_load_options(self._identity, chosen)
-        outcome = LoadOptionsChosen(chosen, tuple(attempts), reason)
+        outcome = LoadOptionsChosen(chosen, tuple(attempts), reason, shift)
         self.keep(replace(self.state, opened=outcome))
         yield outcome
         return chosen
+
+    def _shift(self, chosen: LoadOptions) -> DistributionShift:
+        """Measure the shift of the target's distribution by the chosen type of its cache."""
+        from localspec.tuning.distribution_shift import read_answer, recorded_answer, shift  # numpy
+
+        usual = replace(chosen, target_kv_type=LoadOptions().target_kv_type)
+        usual = replace(usual, more_experts_at_home=0)  # a smaller cache may have made room for others
+        with ReopenedModels(lambda: self._open(usual)) as reopened:
+            answers = [recorded_answer(each) for each in self._recorded(reopened, SHIFT_PROMPTS)]
+            before = [reopened.now.perform(read_answer, answer) for answer in answers]
+        with self._open(chosen) as models:
+            pairs = zip(answers, before, strict=True)
+            after = [models.perform(read_answer, answer, read.ids) for answer, read in pairs]
+        return shift(before, after)
+
+    def _recorded(self, models: ReopenedModels, count: int) -> tuple[TraceSegment, ...]:
+        """Return the answers to the first prompts, which the traces of tasks need as well."""
+        asked = self._prompts(models.now, count)
+        return with_tokens(record(models, asked, self.folder.path / "traces"))
 
     def _measure(
         self, models: ReopenedModels, load_options: LoadOptions

@@ -123,6 +123,8 @@ def load_options_words(options: LoadOptions) -> str:
     if more := options.more_experts_at_home:
         layers = counted(abs(more), "layer")
         parts.append(f"the experts of {layers} {'more' if more > 0 else 'fewer'} in RAM than planned")
+    if options.target_kv_type != LoadOptions().target_kv_type:
+        parts.append(f"target cache {options.target_kv_type}")
     if options.draft_flash_attention is not None:
         parts.append(f"draft flash attention {'on' if options.draft_flash_attention else 'off'}")
     if options.draft_kv_type != LoadOptions().draft_kv_type:
@@ -132,8 +134,24 @@ def load_options_words(options: LoadOptions) -> str:
     return f"opened with {', '.join(parts)}" if parts else "opened with the default options"
 
 
+def shift_words(chosen: LoadOptionsChosen) -> str:
+    """Describe the shift by another type of the target's cache; empty for the usual type."""
+    kind, shift = chosen.workplace.target_kv_type, chosen.shift
+    if kind == LoadOptions().target_kv_type:
+        return ""
+    if shift is None:
+        return f"a {kind} cache moves the target's distribution a little"
+    return (
+        f"a {kind} cache moves the target's distribution: KL divergence {shift.mean:.2g} nats on average, "
+        f"{shift.high:.2g} at the 99th percentile; another token becomes the most likely at "
+        f"{shift.changed:.1%} of {shift.tokens:,}"
+    )
+
+
 def attempts_words(chosen: LoadOptionsChosen) -> str:
     """Return the results of the attempts."""
+    if not chosen.attempts:
+        return "none tried"
     failed = [attempt for attempt in chosen.attempts if attempt.failure]
     parts = [f"{len(chosen.attempts)} tried"]
     if failed:

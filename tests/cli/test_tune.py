@@ -16,7 +16,8 @@ from localspec.cli import tune as verb
 from localspec.cli.tune import budget
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
-from localspec.tuning.events import TuneEvent
+from localspec.storage.tuned_settings import LoadOptions
+from localspec.tuning.events import DistributionShift, LoadOptionsChosen, TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from tests.cli.conftest import Invoke
@@ -95,6 +96,40 @@ def test_flags_make_the_plan(tuner: Tuner, invoke: Invoke) -> None:
     invoke("tune", "--no-fit", "--quick", "--profile", "writing")
     assert tuner.plan.trials == QUICK_TRIALS
     assert [profile.name for profile in tuner.plan.profiles] == ["writing"]
+
+
+def test_another_cache_is_allowed_by_a_flag_alone(tuner: Tuner, invoke: Invoke) -> None:
+    invoke("tune", "--no-fit")
+    assert not tuner.plan.allows_cache_types
+    assert invoke("tune", "--no-fit", "--allow-cache-types").code == 0
+    assert tuner.plan.allows_cache_types
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (("--quick",), "--quick tries no other ways to open the models"),
+        (("-ctk", "q8_0"), "-ctk or -ctv decides it"),
+        (("-fa", "off"), "-fa off decides it"),
+        (("--show",), "--show does not tune, and --allow-cache-types says how"),
+    ],
+)
+def test_a_cache_that_cannot_be_tried_is_a_mistake(
+    tuner: Tuner, invoke: Invoke, flags: tuple[str, ...], problem: str
+) -> None:
+    outcome = invoke("tune", "--no-fit", "--allow-cache-types", *flags)
+    assert outcome.code == 2
+    assert problem in outcome.err
+    assert not tuner.plans
+
+
+def test_json_says_how_far_another_cache_moves_the_distribution(tuner: Tuner, invoke: Invoke) -> None:
+    shift = DistributionShift(384, 0.001, 0.02, 0.01)
+    chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster", shift)
+    tuner.script = lambda _stop: iter([chosen, result()])
+    value = json.loads(invoke("tune", "--no-fit", "--allow-cache-types", "--json").out)
+    assert value["workplace"]["target_kv_type"] == "q8_0"
+    assert value["distribution_shift"] == {"tokens": 384, "mean": 0.001, "high": 0.02, "changed": 0.01}
 
 
 @pytest.mark.usefixtures("tuner")

@@ -181,6 +181,10 @@ def test_settings_are_exported_with_the_place_they_were_found_at(invoke: Invoke,
     flags = invoke("tune", "--export", "llama-server", "--no-fit", "-ub", "256").out
     assert "--ubatch-size 256" in flags
     assert "--threads 3" in flags
+    tuned_settings.save_load_options(two, LoadOptions(target_kv_type="q8_0"))
+    smaller = invoke("tune", "--export", "llama-server", "--no-fit")
+    assert "--cache-type-k q8_0" in smaller.out
+    assert smaller.err.count("note: the target's cache is q8_0") == 1
     one = invoke("tune", "--export", "toml", "--task", "coding", "--no-fit").out
     assert one.startswith("[speculation]")
     assert "draft_length = 6" in one

@@ -12,7 +12,9 @@ from localspec.cli.tune import TuneView, result_json, status
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
+    DistributionShift,
     FailedContender,
+    LoadOptionsChosen,
     StageBegan,
     StageProgress,
     TuneEvent,
@@ -26,6 +28,7 @@ from localspec.tuning.words import (
     load_options_words,
     result_lines,
     settings_words,
+    shift_words,
     sparkline,
 )
 from localspec.types.request import EngineSettings
@@ -78,6 +81,17 @@ class TestWords:
             "opened with 0.5 times the planned micro-batch, the experts of 1 layer fewer in RAM than planned"
         )
         assert "of 2 layers more in RAM" in load_options_words(replace(relative, more_experts_at_home=2))
+
+    def test_another_cache_says_how_far_it_moves_the_distribution(self) -> None:
+        chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster")
+        assert load_options_words(chosen.workplace) == "opened with target cache q8_0"
+        assert shift_words(chosen) == "a q8_0 cache moves the target's distribution a little"
+        measured = replace(chosen, shift=DistributionShift(384, 0.00123, 0.0156, 0.0078))
+        assert shift_words(measured) == (
+            "a q8_0 cache moves the target's distribution: KL divergence 0.0012 nats on average, 0.016 at "
+            "the 99th percentile; another token becomes the most likely at 0.8% of 384"
+        )
+        assert shift_words(LoadOptionsChosen(LoadOptions(), (), "")) == ""
 
     def test_figures_have_digits_that_mean_something(self) -> None:
         assert (figure(9.87), figure(99.94), figure(99.96), figure(1604.4)) == ("9.9", "99.9", "100", "1604")
@@ -186,6 +200,14 @@ class TestLines:
         lasting = [line.rpartition(console.ERASE_LINE)[2] for line in text.split("\n")]
         assert "machine: trying ways" not in text
         assert lasting[0].endswith("machine: 4 of 4 ways, 0 s")
+
+    def test_another_cache_is_never_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
+        chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "an earlier run found it")
+        assert told([chosen], capsys).splitlines() == [
+            "  none tried; opened with target cache q8_0",
+            "  an earlier run found it",
+            "  a q8_0 cache moves the target's distribution a little",
+        ]
 
     def test_a_stage_that_ran_out_of_time_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
         events = (StageBegan("costs", None, 4), StageProgress("costs", None, 3, 4, None, "both at work"),

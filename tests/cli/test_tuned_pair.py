@@ -186,6 +186,22 @@ def test_pair_is_opened_as_was_found_best_unless_flags_say_otherwise(
         assert tuned == ((128, False, "f16") if flags else (256, True, "q8_0"))
 
 
+def test_a_tuned_cache_of_the_target_is_said_in_a_line(
+    fake: FakeRuntime, invoke: Invoke, files: tuple[str, ...]
+) -> None:
+    keep(identity(files), CODING)
+    save_load_options(identity(files), LoadOptions(target_kv_type="q8_0"))
+    said = "note: the target's cache is q8_0"
+    assert said in invoke("run", *CODE, *files).err
+    plan = planned(asked_by(*files))
+    assert (plan.target.kv_type_k, plan.target.kv_type_v) == ("q8_0", "q8_0")
+    given = invoke("run", *CODE, *files, "-ctk", "f16")
+    assert given.code == 0
+    assert said not in given.err
+    assert planned(asked_by(*files, "-ctk", "f16")).target.kv_type_v == "f16"
+    assert fake.requests
+
+
 def test_draft_model_gets_the_place_that_it_was_tuned_on(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.errors import EngineDied
 from localspec.inference.interface import TunableModels
 from localspec.tuning.costs import call_costs
+from localspec.tuning.distribution_shift import Ids, ReadAnswer, RecordedAnswer, read_answer
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.trace import trace
 from localspec.types.drafts import DraftOrigin
@@ -59,6 +60,8 @@ class FakeModels:
     asked: list[Request] = field(default_factory=list)
     traced: int = 0
     measured: int = 0
+    second: float = 0.3
+    slowness: float = 1.0  # times what an answer takes
     is_open: bool = True
     notes: tuple[str, ...] = ()
     target: ModelInfo = field(default_factory=lambda: info("target"))
@@ -96,7 +99,11 @@ class FakeModels:
         return settings or EngineSettings(), "asked for"
 
     def perform(self, task: Callable[..., T], *arguments: object) -> T:
-        works: dict[object, Callable[..., Any]] = {trace: self.trace, call_costs: self.measure_costs}
+        works: dict[object, Callable[..., Any]] = {
+            trace: self.trace,
+            call_costs: self.measure_costs,
+            read_answer: self.read,
+        }
         return cast(T, works[task](*arguments))
 
     def measure_costs(self, wish: CostRequest) -> CallCosts:
@@ -104,6 +111,13 @@ class FakeModels:
         verify = tuple((size, VERIFY_S * (1 + 0.02 * (size - 1))) for size in wish.verify_sizes)
         step = tuple((width, self.step_s * (1 + 0.01 * width)) for width in wish.step_widths)
         return CallCosts(wish.depth, wish.together, verify, step)
+
+    def read(self, answer: RecordedAnswer, candidates: Ids | None = None) -> ReadAnswer:
+        """Return the same two candidates everywhere, the second as likely as `second` says."""
+        count = len(answer.tokens)
+        ids = np.tile(np.arange(2), (count, 1)) if candidates is None else candidates
+        probs = np.tile([0.9 - self.second, self.second], (count, 1))
+        return ReadAnswer(np.full(count, int(self.second > 0.45)), ids, probs)
 
     def trace(self, request: Request) -> TraceSegment:
         self.traced += 1
@@ -152,4 +166,5 @@ class FakeModels:
             yield RoundDone(stats, accepted + 1)
         misses = rounds - hits if settings.mode == "ssd" else 0
         summary = Summary(prompt_tokens=8, tokens=tokens, rounds=rounds, hits=hits, misses=misses)
+        decode_s *= self.slowness
         yield Finished("length", replace(summary, decode_s=decode_s, first_token_s=VERIFY_S))

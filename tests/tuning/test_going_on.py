@@ -15,7 +15,7 @@ from localspec.errors import UserError
 from localspec.storage import tuned_settings
 from localspec.storage.profiles import TuningPrompts
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.events import StageBegan, StageProgress, TaskResult, TuneEvent
+from localspec.tuning.events import LoadOptionsChosen, StageBegan, StageProgress, TaskResult, TuneEvent
 from localspec.tuning.load_options import MachineLimits
 from localspec.tuning.plan import TASK_S, TunePlan
 from localspec.tuning.run import TuningRun
@@ -96,6 +96,14 @@ def test_a_quick_run_opens_the_models_as_was_best_but_for_what_is_settled(tmp_pa
     plan = replace(plan, fixed=("micro_batch",))
     next(TuningRun(plan, open_models, identity(plan), MachineLimits(cores=4)).events())
     assert opened == [LoadOptions(threads=3)]
+
+
+def test_a_quick_run_tells_of_a_cache_that_an_earlier_run_chose(tmp_path: Path) -> None:
+    plan = planned(tmp_path)
+    tuned_settings.save_load_options(identity(plan), LoadOptions(target_kv_type="q8_0"))
+    first = next(run_of(plan).events())
+    assert isinstance(first, LoadOptionsChosen)
+    assert (first.workplace.target_kv_type, first.attempts, first.shift) == ("q8_0", (), None)
 
 
 def test_a_context_too_short_for_every_prompt_is_reported_before_anything_is_tried(tmp_path: Path) -> None:

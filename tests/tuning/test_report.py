@@ -16,8 +16,15 @@ from plotly.offline import get_plotlyjs
 
 from localspec.benchmark.statistics import Interval
 from localspec.storage.profiles import profiles
+from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning import report
-from localspec.tuning.events import BestSoFar, TaskResult, TuneEvent
+from localspec.tuning.events import (
+    BestSoFar,
+    DistributionShift,
+    LoadOptionsChosen,
+    TaskResult,
+    TuneEvent,
+)
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure
@@ -68,6 +75,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 def pictures(page: str) -> list[str]:
     return re.findall(r'<div id="([\w-]+)"', page)
+
+
+def test_the_page_says_how_the_models_were_opened(run: Run) -> None:
+    assert "The models were opened" not in run.page  # a quick run tries nothing
+    shift = DistributionShift(384, 0.001, 0.02, 0.01)
+    opened = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster", shift)
+    page = drawn(replace(run, state=replace(run.state, opened=opened)))
+    assert "<p>The models were opened with target cache q8_0.</p>" in page
+    assert "<p>Note that a q8_0 cache moves the target&#x27;s distribution: KL divergence 0.001 nats" in page
 
 
 def lines_of(page: str, name: str) -> list[dict[str, Any]]:

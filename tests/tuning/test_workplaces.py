@@ -138,6 +138,20 @@ def test_threads_are_tried_where_the_cpu_computes_a_part() -> None:
     assert {each.threads for each in possible(replace(apart, target_on_card=True))} == {0}
 
 
+def test_a_cache_that_moves_the_distribution_is_tried_only_if_allowed() -> None:
+    room = MachineLimits(8, draft_on_card=True, expert_layers=48, experts_at_home=20)
+    assert {each.target_kv_type for each in possible(room)} == {"f16"}
+    allowed = possible(replace(room, allows_cache_types=True))
+    assert [each for each in allowed if each not in possible(room)] == [
+        LoadOptions(target_kv_type="q8_0"),
+        LoadOptions(target_kv_type="q8_0", more_experts_at_home=-2),
+    ]
+    dense = [each.target_kv_type for each in possible(replace(ROOM, allows_cache_types=True))]
+    assert dense.count("q8_0") == 1
+    fixed = replace(room, allows_cache_types=True, fixed=("target_kv_type",))
+    assert {each.target_kv_type for each in possible(fixed)} == {"f16"}
+
+
 def test_an_attempt_that_does_not_fit_leaves_the_plan_as_it_is() -> None:
     def fast_or_full(workplace: LoadOptions, _mode: str) -> float:
         if workplace.more_experts_at_home < -1:

@@ -66,6 +66,7 @@ from localspec.tuning.words import (
     load_options_words,
     result_lines,
     settings_words,
+    shift_words,
 )
 from localspec.types.request import TaskType
 from localspec.units import duration
@@ -93,6 +94,8 @@ def parser() -> Parser:
     add("--trials", type=whole(1, 1_000_000), metavar="N", help=about)
     add("--quick", action="store_true", help="shorter run: fewer samples and trials, default load options")
     add("--resume", action="store_true", help="resume the last run where it was stopped")
+    about = "also try q8_0 for the target's cache, and measure how far that moves its distribution"
+    add("--allow-cache-types", action="store_true", help=about)
     _add_kept_flags(result.with_output())
     add_model_flags(result)
     return result
@@ -140,7 +143,13 @@ def main(argv: Sequence[str]) -> int:
         say("note: no run for these models was stopped, so there is nothing to resume: this is a new one")
     if stopped and not args.task and not args.profile:
         chosen = stopped
-    choice = TuneChoice(args.task, args.quick, args.resume, args.budget, args.trials)
+    if args.allow_cache_types and "target_kv_type" in request.fixed:
+        set_by = "-fa off" if request.flash is False else "-ctk or -ctv"
+        raise UserError(
+            f"--allow-cache-types lets the tuner choose the target's cache, and {set_by} decides it",
+            "leave one of them out",
+        )
+    choice = TuneChoice(args.task, args.quick, args.resume, args.budget, args.trials, args.allow_cache_types)
     again = shlex.join(["localspec", "tune", *argv, *["--resume"] * ("--resume" not in argv)])
     return _tune(plan_of(pair, chosen, choice, request.fixed), args, again)
 
@@ -160,9 +169,12 @@ def _check(args: argparse.Namespace) -> None:
     wanted = [f"--{name}" for name in verbs if getattr(args, name) not in (None, False)]
     if len(wanted) > 1:
         raise UserError(f"{wanted[0]} and {wanted[1]} cannot be done at once", "do one after the other")
-    given = [f"--{name}" for name in ("budget", "trials", "quick", "resume") if getattr(args, name)]
+    ways = ("budget", "trials", "quick", "resume", "allow_cache_types")
+    given = [f"--{name.replace('_', '-')}" for name in ways if getattr(args, name)]
     if wanted and given:
         raise UserError(f"{wanted[0]} does not tune, and {given[0]} says how", f"leave {given[0]} out")
+    if args.quick and args.allow_cache_types:
+        raise UserError("--quick tries no other ways to open the models", "leave --allow-cache-types out")
     if args.explain and args.no_fit:
         raise UserError("--explain and --no-fit cannot be combined", "use only one of them")
     if args.yes and not args.reset:
@@ -202,6 +214,9 @@ def _print_results(
         "target": str(pair.target.path),
         "draft": None if pair.draft is None else str(pair.draft.path),
         "workplace": None if progress.workplace is None else asdict(progress.workplace.workplace),
+        "distribution_shift": None
+        if progress.workplace is None or progress.workplace.shift is None
+        else asdict(progress.workplace.shift),
         "tasks": [result_json(result) for result in progress.results],
     }
     shown = result_lines(progress.results, results_width())
@@ -223,6 +238,8 @@ def lasting(event: TuneEvent, ended: StageStatus | None, progress: TuneProgress)
         case LoadOptionsChosen():
             yield f"  {attempts_words(event)}; {load_options_words(event.workplace)}"
             yield f"  {event.reason}"
+            if words := shift_words(event):
+                yield f"  {words}"
         case TaskResult():
             yield result_words(event)
 

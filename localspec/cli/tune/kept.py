@@ -195,6 +195,8 @@ def export_settings(args: argparse.Namespace) -> int:
     pair = _plan(args)
     identity, tasks = identity_of(pair), tasks_of(args)
     opened, name = as_tuned(pair, identity, pair_request(args)), pair_name(identity)
+    for note in opened.notes[len(pair.notes) :]:
+        say(f"note: {note}")
     found, missing = dict[TaskType, str](), []
     for task in tasks or cast("tuple[TaskType, ...]", get_args(TaskType)):
         recalled = recall(identity, task)

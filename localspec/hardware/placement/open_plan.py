@@ -35,6 +35,10 @@ class OpenPlan:
         """Return the plan with tuned options; fields that they leave at the default stay as planned."""
         usual, target, draft = LoadOptions(), self.target, self.draft
         target = replace(target, threads=found.threads or target.threads)
+        notes = self.notes
+        if found.target_kv_type != usual.target_kv_type:
+            target = replace(target, kv_type_k=found.target_kv_type, kv_type_v=found.target_kv_type)
+            notes += (_cache_note(found),)
         if found.more_experts_at_home:
             target = self._with_more_experts(target, found.more_experts_at_home)
         is_own = found.micro_batch != usual.micro_batch
@@ -43,7 +47,7 @@ class OpenPlan:
             target = _as_wide(target, size)
             draft = draft and _as_wide(draft, size)
         if draft is None:
-            return replace(self, target=target)
+            return replace(self, target=target, notes=notes)
         draft = replace(draft, threads=found.draft_threads or draft.threads)
         if found.draft_flash_attention is not None:  # the target keeps its own, because it decides the text
             draft = replace(draft, flash_attention=found.draft_flash_attention)
@@ -51,7 +55,7 @@ class OpenPlan:
             draft = replace(draft, kv_type_k=found.draft_kv_type, kv_type_v=found.draft_kv_type)
         if found.draft_on_cpu:
             draft = replace(draft, devices=(), gpu_layers=0, tensor_split=())
-        return replace(self, target=target, draft=draft)
+        return replace(self, target=target, draft=draft, notes=notes)
 
     @property
     def layers_with_experts_at_home(self) -> int:
@@ -68,6 +72,13 @@ class OpenPlan:
         number = min(max(0, self.layers_with_experts_at_home + more), layers)
         overrides = tuple(override for override in target.overrides if override != self._part_at_home)
         return replace(target, experts_at_home=number, overrides=overrides)
+
+
+def _cache_note(found: LoadOptions) -> str:
+    return (
+        f"the target's cache is {found.target_kv_type}, which `localspec tune --allow-cache-types` found "
+        "faster: answers may differ a little; -ctk f16 undoes it"
+    )
 
 
 def as_asked(files: PairFiles, request: PairRequest) -> OpenPlan:

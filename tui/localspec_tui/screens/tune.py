@@ -40,6 +40,7 @@ from localspec.tuning.words import (
     load_options_words,
     mode_words,
     settings_words,
+    shift_words,
     sparkline,
     verdict_words,
 )
@@ -108,6 +109,8 @@ def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
         if state.stage == "machine" and progress.workplace is not None:
             place = load_options_words(progress.workplace.workplace)
             yield from _detail(f"{place}; {attempts_words(progress.workplace)}", width)
+            if words := shift_words(progress.workplace):
+                yield from _detail(words, width)
 
 
 def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[Content]:
