@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, repeat
+from itertools import count, cycle, islice, repeat
 from random import Random
 
 from localspec.decoding.drafters.drafter import failing
-from localspec.decoding.measurements import CallCosts, CostRequest
+from localspec.decoding.measurements import CallCosts, ComparedPass, CostRequest
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import (
     CostCurve,
@@ -40,6 +40,28 @@ ANCHORS = 9  # calls with one token, at either end of a measurement
 MIN_ANCHORS = 3
 ANCHOR_SHARE = 0.1  # of the budget
 REREAD = 5  # tokens from a saved state to the end of the text, with 1 to 2 accepted draft tokens
+COMPARED_SIZES = (1, 2, 3, 5)
+COMPARED_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Passages:
+    """Tokens for passes: pieces of a text, each from another place, or unrelated tokens without one."""
+
+    vocabulary_size: int
+    text: Sequence[int] = ()
+    random: Random = field(default_factory=lambda: Random(0))
+
+    def beginning(self, count: int) -> list[int]:
+        """Return tokens to fill a cache with."""
+        return list(islice(cycle(self.text), count)) or _unrelated(self.vocabulary_size, count)
+
+    def piece(self, count: int) -> list[int]:
+        """Return the tokens of one pass."""
+        if not self.text:
+            return [self.random.randrange(self.vocabulary_size) for _ in range(count)]
+        start = self.random.randrange(len(self.text))
+        return list(islice(cycle(self.text), start, start + count))
 
 
 @dataclass(slots=True)
@@ -53,6 +75,7 @@ class _CallTimer:
     fewest: int  # that are always timed
     passes: int
     budget_s: float
+    passages: _Passages | None = None
     verify: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     step: defaultdict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -106,9 +129,9 @@ class _CallTimer:
             is_spent = passes >= self.passes or time.perf_counter() > ends
             if passes >= MIN_PASSES and is_spent and enough():
                 return
-            seconds = _evaluate(self.target, size)
+            seconds = _evaluate(self.target, size, self.passages)
             if size == 1:  # plain decoding repeats one size, so llama.cpp reuses its graph
-                seconds = _evaluate(self.target, 1)
+                seconds = _evaluate(self.target, 1, self.passages)
             self.verify[size].append(seconds)
             if draft is not None:
                 self.step[width].append(_step(draft, width))
@@ -194,10 +217,11 @@ def time_calls(
 
     sizes = [size for size in _telling_first(request.verify_sizes) if size < target.context_size // 2]
     widths, budget_s = _telling_first(request.step_widths), request.budget_s
-    timer = _CallTimer(target, draft, sizes, widths, MIN_WISHED, MAX_PASSES, budget_s)
+    passages = _Passages(target.vocabulary_size, request.text) if request.text else None
+    timer = _CallTimer(target, draft, sizes, widths, MIN_WISHED, MAX_PASSES, budget_s, passages)
     together = request.together and draft is not None
     depth = min(request.depth, target.context_size - max(sizes))
-    with _scratch(target, depth), _scratch_of_draft(draft, depth):
+    with _scratch(target, depth, passages), _scratch_of_draft(draft, depth):
         depth = target.length()
         timer.warm_up(on_card=on_card)
         before = _anchors(target, budget_s)
@@ -211,6 +235,28 @@ def time_calls(
         step=_medians(timer.step),
         drift=median(after) / median(before),
         spread=(high - low) / middle,
+    )
+
+
+def compare_passes(target: LanguageModel, text: Sequence[int], budget_s: float) -> tuple[ComparedPass, ...]:
+    """Time passes of a few sizes over neighbours of a text and over unrelated tokens, alternately."""
+    from statistics import median
+
+    neighbours, unrelated = _Passages(target.vocabulary_size, text), _Passages(target.vocabulary_size)
+    times = defaultdict[int, list[tuple[float, float]]](list)
+    with _scratch(target, min(COMPARED_DEPTH, target.context_size // 2), neighbours):
+        for size in COMPARED_SIZES:  # untimed: a GPU makes its programs
+            _evaluate(target, size, neighbours)
+        ends = time.perf_counter() + budget_s
+        for lap in range(MAX_PASSES):
+            if lap >= PASSES and time.perf_counter() > ends:
+                break
+            for size in COMPARED_SIZES:
+                pair = _evaluate(target, size, neighbours), _evaluate(target, size, unrelated)
+                times[size].append(pair)
+    return tuple(
+        ComparedPass(size, *(median(seconds) for seconds in zip(*pairs, strict=True)))
+        for size, pairs in times.items()
     )
 
 
@@ -237,15 +283,16 @@ def _anchors(target: LanguageModel, budget_s: float) -> list[float]:
     return seconds
 
 
-def _text(model: LanguageModel, count: int) -> list[int]:
+def _unrelated(vocabulary_size: int, count: int) -> list[int]:
     """Return different tokens: equal ones would all ask the same experts of a model that has some."""
-    return [(index * 7919 + 1) % model.vocabulary_size for index in range(count)]
+    return [(index * 7919 + 1) % vocabulary_size for index in range(count)]
 
 
-def _evaluate(model: LanguageModel, size: int) -> float:
+def _evaluate(model: LanguageModel, size: int, passages: _Passages | None = None) -> float:
     length, before = model.length(), model.busy_s
     again = min(size - 1, REREAD) if model.rereads else 0
-    model.evaluate(_text(model, size + again), size)
+    tokens = passages.piece(size + again) if passages else _unrelated(model.vocabulary_size, size + again)
+    model.evaluate(tokens, size)
     model.truncate(length)
     return model.busy_s - before
 
@@ -257,7 +304,7 @@ def _step(model: LanguageModel, width: int) -> float:
         model.share(0, sequence, end)
     before = model.busy_s
     with failing(model.name):
-        largest(model.step(_text(model, width), range(width)))
+        largest(model.step(_unrelated(model.vocabulary_size, width), range(width)))
     seconds = model.busy_s - before
     for sequence in range(width):
         model.truncate(end if sequence == 0 else 0, sequence)
@@ -265,7 +312,7 @@ def _step(model: LanguageModel, width: int) -> float:
 
 
 @contextmanager
-def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
+def _scratch(model: LanguageModel | None, depth: int, passages: _Passages | None = None) -> Iterator[None]:
     """Lend the end of a model's cache, filled up to a depth; branches are emptied."""
     if model is None:
         yield
@@ -276,7 +323,8 @@ def _scratch(model: LanguageModel | None, depth: int) -> Iterator[None]:
     missing = depth - length
     try:
         if missing > 0:
-            model.evaluate(_text(model, missing), 0)
+            passages = passages or _Passages(model.vocabulary_size)
+            model.evaluate(passages.beginning(missing), 0)
         model.checkpoint()
         yield
     finally:

@@ -5,7 +5,7 @@ These values come from the model process; the tuner simulates from them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from localspec.types.request import Mode, Sampling
@@ -21,7 +21,8 @@ CANDIDATES = 32  # of each model in a trace, per position
 class CostRequest:
     """Which calls to time, with `depth` tokens in the caches, in about `budget_s` seconds.
 
-    `together` times each model while the other works, with the threads that both have then.
+    `together` times each model while the other works, with the threads that both have then. The target's
+    passes read pieces of `text`, without one unrelated tokens.
     """
 
     depth: int
@@ -29,6 +30,7 @@ class CostRequest:
     verify_sizes: tuple[int, ...] = tuple(range(1, 17))
     step_widths: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
     budget_s: float = 4.0
+    text: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,23 @@ class CallCosts:
     step: tuple[tuple[int, float], ...]
     drift: float = 1.0
     spread: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedPass:
+    """The time of one size of passes of a mixture of experts, by how its tokens are related.
+
+    Neighbours of a text may use the same experts, which then are read only once.
+    """
+
+    tokens: int
+    neighbours_s: float
+    unrelated_s: float
+
+    @property
+    def ratio(self) -> float:
+        """Return the time of neighbours in that of unrelated tokens."""
+        return self.neighbours_s / self.unrelated_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +90,7 @@ class Costs:
     calls: tuple[CallCosts, ...]
     overheads: tuple[Overhead, ...] = ()
     left_out: tuple[tuple[Mode, str], ...] = ()  # modes that could not be measured, and why
+    compared: tuple[ComparedPass, ...] = field(default=(), repr=False)  # of a mixture; `repr` names files
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
 from localspec.benchmark.harness import answered
-from localspec.decoding.measure import time_calls
-from localspec.decoding.measurements import CallCosts, CostRequest, Costs, Overhead
+from localspec.decoding.measure import compare_passes, time_calls
+from localspec.decoding.measurements import CallCosts, ComparedPass, CostRequest, Costs, Overhead
 from localspec.errors import EngineError
 from localspec.inference.interface import OpenModels, TunableModels, on_card
 from localspec.tuning.plan import ReopenedModels
@@ -33,6 +33,7 @@ CALLS_S = 16.0
 ROUNDS_S = 12.0
 READING_SHARE = 0.25  # share of the time, to process a long text first
 MAX_DRIFT = 1.1  # beyond it something else was at work on the machine
+COMPARED_SHARE = 0.1  # share of the time, to compare passes of a mixture of experts
 CALLS_SHARE = 0.6  # share of the time; the rest is for whole rounds
 TOKENS = 48  # of an answer
 TRIMMED = 0.1  # of the values at either end, which disturbances make
@@ -50,32 +51,42 @@ _WAYS = (
 )
 
 
-def steps_of(models: TunableModels) -> int:
-    """Return the largest number of steps: calls alone and together at every depth, and rounds."""
-    return len(DEPTHS) * (1 if models.draft is None else 2) + 1
+def steps_of(models: TunableModels, *, has_experts: bool = False) -> int:
+    """Return the largest number of steps: compared passes, calls alone and together, and rounds."""
+    return has_experts + len(DEPTHS) * (1 if models.draft is None else 2) + 1
 
 
 def costs_of(
-    models: ReopenedModels, requests: Sequence[Request], budget_s: float
+    models: ReopenedModels, requests: Sequence[Request], budget_s: float, text: tuple[int, ...] = ()
 ) -> Iterator[tuple[str, int] | Costs]:
     """Yield the finished step and the number of steps; the last value is the costs of a pair.
 
-    Modes that crash are left out.
+    Modes that crash are left out. With the `text` of answers, the target is a mixture of experts: its passes
+    are timed on neighbours in it, as decoding reads them, and compared with passes over unrelated tokens.
     """
-    calls, steps = list[CallCosts](), steps_of(models.now)
-    for each in measure(models, budget_s=CALLS_SHARE * budget_s):
+    calls, compared = list[CallCosts](), tuple[ComparedPass, ...]()
+    steps = steps_of(models.now, has_experts=bool(text))
+    if text:
+        compared = models.now.perform(compared_passes, text, COMPARED_SHARE * budget_s)
+        budget_s *= 1.0 - COMPARED_SHARE
+        yield "neighbouring and unrelated tokens", steps
+    for each in measure(models, budget_s=CALLS_SHARE * budget_s, text=text):
         calls.append(each)
         words = "both at work" if each.together else "one at a time"
         yield f"{words}, {each.depth} tokens in the cache", steps
     rounds = real_rounds(models, requests, (1.0 - CALLS_SHARE) * budget_s)
-    costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()))
+    costs = Costs(tuple(calls), fit(calls, rounds), tuple(models.left_out.items()), compared)
     missing = [f"{mode} left out: {reason}" for mode, reason in costs.left_out]
-    yield "; ".join(missing) or "whole rounds in every mode", len(calls) + 1 + len(missing)
+    yield "; ".join(missing) or "whole rounds in every mode", bool(text) + len(calls) + 1 + len(missing)
     yield costs
 
 
 def measure(
-    models: ReopenedModels, *, depths: Sequence[int] = DEPTHS, budget_s: float = CALLS_S
+    models: ReopenedModels,
+    *,
+    depths: Sequence[int] = DEPTHS,
+    budget_s: float = CALLS_S,
+    text: tuple[int, ...] = (),
 ) -> Iterator[CallCosts]:
     """Yield the costs of calls, alone and with both models at work, with little and with much in the caches.
 
@@ -91,7 +102,7 @@ def measure(
             return
         for together in ways:
             try:
-                found = _steady(models.now, CostRequest(depth, together, budget_s=share_s))
+                found = _steady(models.now, CostRequest(depth, together, budget_s=share_s, text=text))
             except EngineError as error:
                 if not together:
                     raise
@@ -117,6 +128,12 @@ def call_costs(runtime: Runtime, request: CostRequest) -> CallCosts:
         request = replace(request, step_widths=(1,))
     with runtime.models_alone(together=request.together) as models:
         return time_calls(*models, request, on_card=runtime.uses_cards)
+
+
+def compared_passes(runtime: Runtime, text: tuple[int, ...], budget_s: float) -> tuple[ComparedPass, ...]:
+    """Compare passes over a text with others, in empty caches."""
+    with runtime.models_alone(together=False) as (target, _):
+        return compare_passes(target, text, budget_s)
 
 
 def _unsteadiness(calls: CallCosts) -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, assert_never
 
 from localspec.benchmark.statistics import Interval
+from localspec.decoding.measurements import ComparedPass
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.types.request import EngineSettings, TaskType
 
@@ -114,7 +115,14 @@ class LoadOptionsChosen:
     shift: DistributionShift | None = None
 
 
-TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | TaskResult
+@dataclass(frozen=True, slots=True)
+class PassesCompared:
+    """How much neighbouring tokens share the experts of a mixture."""
+
+    passes: tuple[ComparedPass, ...]
+
+
+TuneEvent = StageBegan | StageProgress | BestSoFar | LoadOptionsChosen | PassesCompared | TaskResult
 """A result means that its task is tuned and its settings are saved."""
 
 
@@ -153,6 +161,7 @@ class TuneProgress:
         self.tasks = tuple(TaskStatus(task) for task in tasks)
         self.stages: list[StageStatus] = []
         self.workplace: LoadOptionsChosen | None = None
+        self.compared: tuple[ComparedPass, ...] = ()
         self._began_s = now_s
         self._left: tuple[float, float] | None = None  # seconds, and when that was said
 
@@ -206,6 +215,8 @@ class TuneProgress:
                 self.workplace = event
                 if self.current is not None and self.current.stage == "machine":
                     return self.end_stage(now_s)
+            case PassesCompared(passes):
+                self.compared = passes
             case TaskResult(task):
                 self.of(task).result = event
                 return self.end_stage(now_s)

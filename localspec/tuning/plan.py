@@ -64,6 +64,13 @@ class TunePlan:
                     return STATE_DRAFT
         return LONGEST_DRAFT
 
+    @property
+    def has_experts(self) -> bool:
+        """Return whether the target is a mixture of experts."""
+        with suppress(ModelFileError):  # opening it reports the error
+            return read_shape(self.pair.target.path).expert_bytes > 0
+        return False
+
     def space(self, profile: Profile, costs: Costs) -> Space:
         """Return the search space of a profile's task, from the call costs."""
         return space_of(

@@ -27,7 +27,7 @@ from localspec.tuning.run_folder import RunState, recorded
 from localspec.tuning.simulator.simulator import Simulator
 from localspec.tuning.space import STOPS, Space, suggest
 from localspec.tuning.study import Trial, search
-from localspec.tuning.words import figure, load_options_words, settings_words, shift_words
+from localspec.tuning.words import compared_words, figure, load_options_words, settings_words, shift_words
 from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
 
@@ -73,6 +73,8 @@ def page(title: str, state: RunState, plan: TunePlan, traces: Path, tell: Callab
     costs = state.costs or Costs(())  # a run has them before it has results
     parts = [f"<p>{escape(line)}.</p>" for line in _opening(state)]
     parts += ["<h2>What calls cost on this machine</h2>", *_drawn("costs", _costs(costs))]
+    if words := compared_words(costs.compared):
+        parts.append(f"<p>{escape(words[0].upper() + words[1:])}.</p>")
     for profile in plan.profiles:
         task = state.of(profile.task)
         assert task.result is not None, "only tasks with results are shown"

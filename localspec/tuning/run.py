@@ -33,6 +33,7 @@ from localspec.tuning.events import (
     DistributionShift,
     FailedContender,
     LoadOptionsChosen,
+    PassesCompared,
     Stage,
     StageBegan,
     StageProgress,
@@ -65,7 +66,7 @@ from localspec.units import short
 ATTEMPT_PROMPTS = 2  # of the first profile, for each way to open the models
 ATTEMPT_TOKENS = 64
 COST_PROMPTS = 6
-SHIFT_PROMPTS = 4  # whose answers show how far a cache type moves the target's distribution
+RECORDED_PROMPTS = 4  # whose answers are read to measure the target
 
 
 def tune(plan: TunePlan, open_models: Opener) -> Iterator[TuneEvent]:
@@ -155,6 +156,8 @@ class TuningRun:
             self._pace = self._pace or self._measured_pace(models.now)
             self._check_budget()
             costs = yield from self._measure(models, load_options)
+            if costs.compared:
+                yield PassesCompared(costs.compared)
             for profile in self.plan.profiles:
                 result = self.state.of(profile.task).result
                 if result is None:
@@ -238,28 +241,31 @@ class TuningRun:
         usual = replace(chosen, target_kv_type=LoadOptions().target_kv_type)
         usual = replace(usual, more_experts_at_home=0)  # a smaller cache may have made room for others
         with ReopenedModels(lambda: self._open(usual)) as reopened:
-            answers = [recorded_answer(each) for each in self._recorded(reopened, SHIFT_PROMPTS)]
+            answers = [recorded_answer(each) for each in self._recorded(reopened)]
             before = [reopened.now.perform(read_answer, answer) for answer in answers]
         with self._open(chosen) as models:
             pairs = zip(answers, before, strict=True)
             after = [models.perform(read_answer, answer, read.ids) for answer, read in pairs]
         return shift(before, after)
 
-    def _recorded(self, models: ReopenedModels, count: int) -> tuple[TraceSegment, ...]:
+    def _recorded(self, models: ReopenedModels) -> tuple[TraceSegment, ...]:
         """Return the answers to the first prompts, which the traces of tasks need as well."""
-        asked = self._prompts(models.now, count)
+        asked = self._prompts(models.now, RECORDED_PROMPTS)
         return with_tokens(record(models, asked, self.folder.path / "traces"))
 
     def _measure(
         self, models: ReopenedModels, load_options: LoadOptions
     ) -> Generator[TuneEvent, None, Costs]:
-        key, steps = digest(self._place, load_options), steps_of(models.now)
+        key, has_experts = digest(self._place, load_options), self.plan.has_experts
+        steps = steps_of(models.now, has_experts=has_experts)
         # A run continues by the costs that it began with: its trials are simulated by them.
         yield StageBegan("costs", None, steps)
         if self.state.costs is not None and self.state.costs_key == key:
             return self.state.costs
+        answers = self._recorded(models) if has_experts else ()
+        text = tuple(token for answer in answers for token in answer.tokens.tolist())
         asked = self._prompts(models.now, COST_PROMPTS)
-        work = costs_of(models, asked, seconds_of("costs", self.plan))
+        work = costs_of(models, asked, seconds_of("costs", self.plan), text)
         for done, each in enumerate(work, 1):
             if isinstance(each, Costs):
                 self.keep(replace(self.state, costs=each, costs_key=key))

@@ -7,6 +7,7 @@ from math import isfinite
 from textwrap import wrap
 
 from localspec.benchmark.statistics import Interval
+from localspec.decoding.measurements import ComparedPass
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import BestSoFar, ConfirmedContender, LoadOptionsChosen, StageStatus, TaskResult
 from localspec.types.request import EngineSettings
@@ -145,6 +146,19 @@ def shift_words(chosen: LoadOptionsChosen) -> str:
         f"a {kind} cache moves the target's distribution: KL divergence {shift.mean:.2g} nats on average, "
         f"{shift.high:.2g} at the 99th percentile; another token becomes the most likely at "
         f"{shift.changed:.1%} of {shift.tokens:,}"
+    )
+
+
+def compared_words(passes: Sequence[ComparedPass]) -> str:
+    """Describe how neighbouring tokens share experts; empty for a model without experts."""
+    several = [each for each in passes if each.tokens > 1]
+    if not several:
+        return ""
+    sizes = ", ".join(str(each.tokens) for each in several)
+    ratios = ", ".join(f"{each.ratio:.2f}" for each in several)
+    return (
+        f"passes over {sizes} neighbouring tokens of answers take {ratios} of the time of unrelated tokens: "
+        "the less, the more experts they share"
     )
 
 

@@ -16,13 +16,12 @@ from localspec.cli import tune as verb
 from localspec.cli.tune import budget
 from localspec.errors import EngineError, UserError
 from localspec.storage.profiles import profiles
-from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.events import DistributionShift, LoadOptionsChosen, TuneEvent
+from localspec.tuning.events import TuneEvent
 from localspec.tuning.plan import QUICK_TRIALS, TRIALS, TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState, TaskState
 from tests.cli.conftest import Invoke
 from tests.cli.requests import unplaced
-from tests.cli.tuning_script import machine, result, task, whole
+from tests.cli.tuning_script import cache_chosen, compared, machine, result, task, whole
 
 Run = Callable[[TunePlan, StopSignal], Iterator[TuneEvent]]
 
@@ -124,12 +123,18 @@ def test_a_cache_that_cannot_be_tried_is_a_mistake(
 
 
 def test_json_says_how_far_another_cache_moves_the_distribution(tuner: Tuner, invoke: Invoke) -> None:
-    shift = DistributionShift(384, 0.001, 0.02, 0.01)
-    chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster", shift)
-    tuner.script = lambda _stop: iter([chosen, result()])
+    tuner.script = lambda _stop: iter([cache_chosen(), result()])
     value = json.loads(invoke("tune", "--no-fit", "--allow-cache-types", "--json").out)
     assert value["workplace"]["target_kv_type"] == "q8_0"
-    assert value["distribution_shift"] == {"tokens": 384, "mean": 0.001, "high": 0.02, "changed": 0.01}
+    expected = {"tokens": 384, "mean": 0.00123, "high": 0.0156, "changed": 0.0078}
+    assert value["distribution_shift"] == expected
+
+
+def test_json_has_what_neighbouring_tokens_share(tuner: Tuner, invoke: Invoke) -> None:
+    tuner.script = lambda _stop: iter([compared(), result()])
+    found = json.loads(invoke("tune", "--no-fit", "--json").out)["compared_passes"]
+    assert [each["tokens"] for each in found] == [1, 2, 3, 5]
+    assert found[-1] == {"tokens": 5, "neighbours_s": 0.04, "unrelated_s": 0.05, "ratio": pytest.approx(0.8)}
 
 
 @pytest.mark.usefixtures("tuner")

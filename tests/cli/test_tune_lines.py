@@ -12,7 +12,6 @@ from localspec.cli.tune import TuneView, result_json, status
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     BestSoFar,
-    DistributionShift,
     FailedContender,
     LoadOptionsChosen,
     StageBegan,
@@ -23,6 +22,7 @@ from localspec.tuning.events import (
 from localspec.tuning.words import (
     bar,
     clock,
+    compared_words,
     figure,
     llama_ratio,
     load_options_words,
@@ -32,7 +32,7 @@ from localspec.tuning.words import (
     sparkline,
 )
 from localspec.types.request import EngineSettings
-from tests.cli.tuning_script import PLAIN, REASON, SSD, around, result, whole
+from tests.cli.tuning_script import PLAIN, REASON, SSD, around, cache_chosen, compared, result, whole
 
 
 def told(events: Iterable[TuneEvent], capsys: pytest.CaptureFixture[str]) -> str:
@@ -86,12 +86,18 @@ class TestWords:
         chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster")
         assert load_options_words(chosen.workplace) == "opened with target cache q8_0"
         assert shift_words(chosen) == "a q8_0 cache moves the target's distribution a little"
-        measured = replace(chosen, shift=DistributionShift(384, 0.00123, 0.0156, 0.0078))
-        assert shift_words(measured) == (
+        assert shift_words(cache_chosen()) == (
             "a q8_0 cache moves the target's distribution: KL divergence 0.0012 nats on average, 0.016 at "
             "the 99th percentile; another token becomes the most likely at 0.8% of 384"
         )
         assert shift_words(LoadOptionsChosen(LoadOptions(), (), "")) == ""
+
+    def test_what_neighbours_share_is_a_sentence(self) -> None:
+        assert compared_words(compared().passes) == (
+            "passes over 2, 3, 5 neighbouring tokens of answers take 0.95, 0.90, 0.80 of the time of "
+            "unrelated tokens: the less, the more experts they share"
+        )
+        assert compared_words(()) == ""
 
     def test_figures_have_digits_that_mean_something(self) -> None:
         assert (figure(9.87), figure(99.94), figure(99.96), figure(1604.4)) == ("9.9", "99.9", "100", "1604")
@@ -208,6 +214,10 @@ class TestLines:
             "  an earlier run found it",
             "  a q8_0 cache moves the target's distribution a little",
         ]
+
+    def test_what_neighbours_share_is_a_line(self, capsys: pytest.CaptureFixture[str]) -> None:
+        text = told((StageBegan("costs", None, 1), compared()), capsys)
+        assert "  passes over 2, 3, 5 neighbouring tokens of answers take 0.95" in text
 
     def test_a_stage_that_ran_out_of_time_says_so(self, capsys: pytest.CaptureFixture[str]) -> None:
         events = (StageBegan("costs", None, 4), StageProgress("costs", None, 3, 4, None, "both at work"),

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from localspec.benchmark.statistics import Interval
+from localspec.decoding.measurements import ComparedPass
 from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning.events import (
     Attempt,
     BestSoFar,
     ConfirmedContender,
+    DistributionShift,
     LoadOptionsChosen,
+    PassesCompared,
     StageBegan,
     StageProgress,
     TaskResult,
@@ -51,6 +54,16 @@ def machine() -> Iterator[TuneEvent]:
         Attempt(LoadOptions(micro_batch=4096), None, failure="out of memory"),
     )
     yield LoadOptionsChosen(chosen, attempts, "a thread for each model is 10% faster than two for both")
+
+
+def cache_chosen() -> LoadOptionsChosen:
+    shift = DistributionShift(384, 0.00123, 0.0156, 0.0078)
+    return LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster", shift)
+
+
+def compared() -> PassesCompared:
+    pairs = ((1, 0.01, 0.01), (2, 0.019, 0.02), (3, 0.027, 0.03), (5, 0.04, 0.05))
+    return PassesCompared(tuple(ComparedPass(*pair) for pair in pairs))
 
 
 def task(name: TaskType, *, pays: bool = True, trials: int = 20) -> Iterator[TuneEvent]:

@@ -19,7 +19,7 @@ from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent, TuneProgress
 from localspec.types.request import TaskType
 from localspec_tui.screens.tune import TuneScreen, drawn
-from tests.cli.tuning_script import SSD, machine, task, whole
+from tests.cli.tuning_script import SSD, cache_chosen, compared, machine, task, whole
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, desktop
 
@@ -273,6 +273,16 @@ def test_the_board_fits_its_width(width: int) -> None:
     text = drawn(progress, width).plain
     assert "4 of 10" in text
     assert "· waits" in text
+
+
+def test_the_board_says_what_a_cache_moves_and_what_neighbours_share() -> None:
+    progress = TuneProgress(["coding"], 0.0)
+    events = (StageBegan("machine", None, 1), cache_chosen(), StageBegan("costs", None, 1), compared())
+    for event in events:
+        progress.take(event, 0.0)
+    text = " ".join(drawn(progress, 100).plain.split())
+    assert "a q8_0 cache moves the target's distribution: KL divergence 0.0012 nats" in text
+    assert "passes over 2, 3, 5 neighbouring tokens of answers take 0.95, 0.90, 0.80" in text
 
 
 def test_the_board_shows_a_task_on_its_way() -> None:

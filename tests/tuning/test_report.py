@@ -16,20 +16,14 @@ from plotly.offline import get_plotlyjs
 
 from localspec.benchmark.statistics import Interval
 from localspec.storage.profiles import profiles
-from localspec.storage.tuned_settings import LoadOptions
 from localspec.tuning import report
-from localspec.tuning.events import (
-    BestSoFar,
-    DistributionShift,
-    LoadOptionsChosen,
-    TaskResult,
-    TuneEvent,
-)
+from localspec.tuning.events import BestSoFar, TaskResult, TuneEvent
 from localspec.tuning.plan import TunePlan
 from localspec.tuning.run_folder import RunFolder, RunState
 from localspec.tuning.words import figure
 from localspec.types.events import Summary
 from localspec.types.request import EngineSettings
+from tests.cli.tuning_script import cache_chosen, compared
 from tests.tuning.fake_models import VERIFY_S
 from tests.tuning.test_tune import identity, planned, run_of
 
@@ -79,11 +73,17 @@ def pictures(page: str) -> list[str]:
 
 def test_the_page_says_how_the_models_were_opened(run: Run) -> None:
     assert "The models were opened" not in run.page  # a quick run tries nothing
-    shift = DistributionShift(384, 0.001, 0.02, 0.01)
-    opened = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "faster", shift)
-    page = drawn(replace(run, state=replace(run.state, opened=opened)))
+    page = drawn(replace(run, state=replace(run.state, opened=cache_chosen())))
     assert "<p>The models were opened with target cache q8_0.</p>" in page
-    assert "<p>Note that a q8_0 cache moves the target&#x27;s distribution: KL divergence 0.001 nats" in page
+    assert "<p>Note that a q8_0 cache moves the target&#x27;s distribution: KL divergence 0.0012 nats" in page
+
+
+def test_the_page_says_what_neighbouring_tokens_share(run: Run) -> None:
+    assert "neighbouring" not in run.page
+    assert run.state.costs is not None
+    costs = replace(run.state.costs, compared=compared().passes)
+    page = drawn(replace(run, state=replace(run.state, costs=costs)))
+    assert "<p>Passes over 2, 3, 5 neighbouring tokens of answers take 0.95, 0.90, 0.80 of" in page
 
 
 def lines_of(page: str, name: str) -> list[dict[str, Any]]:

@@ -45,6 +45,7 @@ from localspec.storage import paths
 from localspec.storage.profiles import profiles
 from localspec.tuning.events import (
     LoadOptionsChosen,
+    PassesCompared,
     StageBegan,
     StageStatus,
     TaskResult,
@@ -59,6 +60,7 @@ from localspec.tuning.words import (
     attempts_words,
     best_words,
     clock,
+    compared_words,
     counts,
     figure,
     gain_interval,
@@ -217,6 +219,7 @@ def _print_results(
         "distribution_shift": None
         if progress.workplace is None or progress.workplace.shift is None
         else asdict(progress.workplace.shift),
+        "compared_passes": [asdict(each) | {"ratio": each.ratio} for each in progress.compared],
         "tasks": [result_json(result) for result in progress.results],
     }
     shown = result_lines(progress.results, results_width())
@@ -240,6 +243,8 @@ def lasting(event: TuneEvent, ended: StageStatus | None, progress: TuneProgress)
             yield f"  {event.reason}"
             if words := shift_words(event):
                 yield f"  {words}"
+        case PassesCompared(passes):
+            yield f"  {compared_words(passes)}"
         case TaskResult():
             yield result_words(event)
 

@@ -34,6 +34,7 @@ from localspec.tuning.words import (
     bar,
     best_words,
     clock,
+    compared_words,
     counts,
     dropped_words,
     figure,
@@ -111,6 +112,8 @@ def _shared(progress: TuneProgress, width: int) -> Iterator[Content]:
             yield from _detail(f"{place}; {attempts_words(progress.workplace)}", width)
             if words := shift_words(progress.workplace):
                 yield from _detail(words, width)
+        if state.stage == "costs" and (words := compared_words(progress.compared)):
+            yield from _detail(words, width)
 
 
 def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[Content]:
