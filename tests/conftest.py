@@ -159,6 +159,16 @@ def demo_target_q8(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="session")
+def demo_target_f32(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled target in numbers so exact that sums in another order change no text."""
+    path = tmp_path_factory.mktemp("models") / "demo-target-f32.gguf"
+    code = QUANTIZE.replace("LLAMA_FTYPE_MOSTLY_Q8_0", "LLAMA_FTYPE_ALL_F32")
+    command = [sys.executable, "-c", code, str(demo_target), str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture(scope="session")
 def made_hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny qwen35 in Q8_0 with an MTP head, on the bundled vocabulary; its texts make no sense."""
     from tests.made_models import hybrid  # 0.2 s, which few tests need

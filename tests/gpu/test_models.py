@@ -21,6 +21,7 @@ from localspec.models.shape import read_shape
 from localspec.types.events import Finished
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Mode
+from tests import made_models
 from tests.gpu.conftest import COLD_S, Row
 from tests.inference.runtimes import LONG_STORY, MODES, end_of, greedy, text_of
 
@@ -29,6 +30,12 @@ pytestmark = pytest.mark.gpu
 DRAFTED: tuple[Mode, ...] = ("sd", "ssd")
 NOISE_S = 0.1  # of a machine that others use, too
 LAYERS_ON_CARD = 3
+_WHOLE, _CUT = LONG_STORY, LONG_STORY[: len(LONG_STORY) // 2]
+EDITED = tuple(
+    replace(greedy(prompt=prompt, max_tokens=24), reuses_cache=True)
+    for prompt in (_CUT, _WHOLE, f"{_CUT[:-40]} Stop here.", _WHOLE)
+)
+"""A conversation whose middle is changed: the last part goes back further than the windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +158,37 @@ def test_memory_is_what_llama_cpp_and_the_formula_foretold(placed: Placed, table
         assert need.total == pytest.approx(real[need.device], rel=0.05, abs=2**20)
         if need.device in (placed.target.devices or ()):
             assert guess[need.device] == pytest.approx(real[need.device], rel=margin, abs=2**20)
+
+
+@pytest.mark.parametrize("place", ["one card", "partly", "split"])
+def test_a_window_sized_cache_gives_the_text_of_the_cpu_after_an_edit(
+    place: str, cards: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    if place == "split":
+        request.getfixturevalue("second")
+    options = ModelOptions(made_models.windowed(tmp_path / "windowed.gguf"), 2048, devices=(), threads=1)
+    there = replace(options, devices=cards if place == "split" else cards[:1])
+    if place == "partly":
+        there = replace(there, gpu_layers=LAYERS_ON_CARD)
+    found = []
+    for where in (options, there):
+        with Worker.open(OpenPlan(where)) as models:
+            found.append([text_of([*models.generate(turn)]) for turn in EDITED])
+    here, on_cards = found
+    assert on_cards == here
+
+
+@pytest.mark.usefixtures("second")
+@pytest.mark.parametrize("shares", [(), (2.0, 1.0)])
+def test_a_split_by_tensor_gives_the_text_of_the_cpu(
+    shares: tuple[float, ...], demo_target_f32: Path, demo_draft: Path, cards: tuple[str, ...]
+) -> None:
+    options = ModelOptions(demo_target_f32, 2048, devices=(), threads=1)
+    divided = replace(options, devices=cards, split_mode="tensor", tensor_split=shares)
+    draft = ModelOptions(demo_draft, 2048, devices=(), threads=1)
+    with Worker.open(OpenPlan(options)) as models:
+        here = text_of([*models.generate(greedy())])
+    with Worker.open(OpenPlan(divided, draft)) as models:
+        for mode in MODES:
+            settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.0)
+            assert text_of([*models.generate(greedy(settings))]) == here

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -27,7 +25,6 @@ from localspec.llama.recurrent import open_context
 from localspec.models.heads import head_for
 from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
-from tests.conftest import QUANTIZE
 from tests.hardware.shapes import SHAPES, make
 from tests.llama.servers import sharing, use_servers
 from tests.llama.test_rpc import TIMEOUT_S, texts
@@ -53,16 +50,6 @@ def servers(addresses: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return addresses
 
 
-@pytest.fixture(scope="module")
-def target_f32(demo_target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundled target in numbers so exact that sums in another order change no text."""
-    path = tmp_path_factory.mktemp("models") / "demo-target-f32.gguf"
-    code = QUANTIZE.replace("LLAMA_FTYPE_MOSTLY_Q8_0", "LLAMA_FTYPE_ALL_F32")
-    command = [sys.executable, "-c", code, str(demo_target), str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    return path
-
-
 def divided(path: Path, *shares: float, context: int = 512) -> ModelOptions:
     return ModelOptions(path, context, devices=DEVICES, split_mode="tensor", tensor_split=shares, threads=1)
 
@@ -70,21 +57,23 @@ def divided(path: Path, *shares: float, context: int = 512) -> ModelOptions:
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
 def test_greedy_answers_are_those_of_one_device_in_every_mode(
-    target_f32: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+    demo_target_f32: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draft = ModelOptions(demo_draft, context=512, devices=(), threads=1)
     there = replace(draft, devices=("RPC1",))
     found: list[dict[str, str]] = []
     for target, beside in (
-        (divided(target_f32), draft),
-        (divided(target_f32, 2, 1), draft),
-        (replace(divided(target_f32), gpu_layers=4), draft),  # of its six, and what follows them
-        (divided(target_f32), there),
+        (divided(demo_target_f32), draft),
+        (divided(demo_target_f32, 2, 1), draft),
+        (replace(divided(demo_target_f32), gpu_layers=4), draft),  # of its six, and what follows them
+        (divided(demo_target_f32), there),
     ):
         with Worker.open(OpenPlan(target, beside)) as models:
             found.append(texts(models))
     monkeypatch.delenv(rpc.VARIABLE)
-    with Worker.open(OpenPlan(ModelOptions(target_f32, context=512, devices=(), threads=1), draft)) as models:
+    with Worker.open(
+        OpenPlan(ModelOptions(demo_target_f32, context=512, devices=(), threads=1), draft)
+    ) as models:
         here = texts(models)
     assert [len(each) for each in found] == [4, 4, 4, 3]  # no one drafts ahead on the target's connection
     assert all(each == {key: here[key] for key in each} for each in found)
@@ -130,10 +119,10 @@ def account(options: ModelOptions) -> Iterator[DeviceNeed]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("servers")
-def test_a_text_is_kept_and_restored(target_f32: Path, tmp_path: Path) -> None:
+def test_a_text_is_kept_and_restored(demo_target_f32: Path, tmp_path: Path) -> None:
     windows = make(tmp_path / "windows.gguf", SHAPES["sliding window"])
     for options in (
-        divided(target_f32),
+        divided(demo_target_f32),
         divided(windows, 3, 1),
         replace(divided(windows), kv_type_k="q8_0", kv_type_v="q8_0"),
     ):
