@@ -23,6 +23,11 @@ from localspec.storage.paths import config_dir, expanded
 VERSION = "0.3.36"
 MAX_SEQUENCES = 256  # llama-cparams.h, LLAMA_MAX_SEQ
 ADDED_BACKEND = "GGML_BACKEND_PATH"  # ggml-backend-reg.cpp
+# Rows of a batch from which GPUs compute with weights in RAM. A norm of 32 to 64 heads has as many rows
+# for one token: at 32, the default, each such norm of a layer in RAM went to the GPU and back
+# (ggml-cuda.cu, ggml_backend_cuda_device_offload_op). Prompts are longer than this. It is not tuned:
+# llama.cpp reads it with its devices, which are looked at before it is known which models will open.
+OFFLOADED_ROWS = 65
 
 Native: TypeAlias = Any
 """Something that only ctypes knows the type of."""
@@ -148,11 +153,7 @@ def _set_environment() -> None:
     # threads took 40 ms at 1000 and 340 ms at 20000 (350 MB model, 2 cores); alone 13 to 16 at both.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # Rows of a batch from which GPUs compute with weights in RAM. A norm of 32 to 64 heads has as many rows
-    # for one token: at 32, the default, each such norm of a layer in RAM went to the GPU and back
-    # (ggml-cuda.cu, ggml_backend_cuda_device_offload_op). Prompts are longer than this. It is not tuned:
-    # llama.cpp reads it with its devices, which are looked at before it is known which models will open.
-    os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", "65")
+    os.environ.setdefault("GGML_OP_OFFLOAD_MIN_BATCH", str(OFFLOADED_ROWS))
     os.environ["GGML_NO_BACKTRACE"] = "1"
 
 

@@ -313,3 +313,10 @@ def test_layers_are_taken_back_where_the_exact_need_is_more_than_a_sum(
 def test_a_machine_is_placed_the_same_way_every_time() -> None:
     where = machine((card(0, 24), 900), (card(1, 24), 900))
     assert assignments(where, HUGE, SMALL) == assignments(where, HUGE, SMALL)
+
+
+@pytest.mark.parametrize(("micro_batch", "takes_on"), [(64, False), (65, True)])
+def test_a_gpu_copies_weights_only_for_batches_that_it_takes_on(micro_batch: int, takes_on: bool) -> None:
+    found = assignments(machine((card(0, 8), 600)), LARGE, None, asking(micro_batch=micro_batch))
+    assert told(found, "layers", "on the CPU")
+    assert told(found, "copies weights from RAM") is takes_on

@@ -28,6 +28,7 @@ from localspec.hardware.memory.needs import (
 )
 from localspec.hardware.placement.measured import MeasuredCompute
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
+from localspec.llama.library import OFFLOADED_ROWS
 from localspec.llama.overrides import experts_override
 from localspec.llama.tensor_split import full_shares
 from localspec.models.pair_request import USUAL_MICRO_BATCH, ModelRequest, PairRequest
@@ -496,8 +497,10 @@ class PlacementSearch:
     def copies_weights(self, found: PlacementCandidate) -> bool:
         """Return whether a GPU copies weights from RAM to read a prompt.
 
-        Another machine's never does, nor do those of a split by tensor.
+        Another machine's never does, nor do those of a split by tensor, nor any for a small micro-batch.
         """
+        if self.request.micro_batch_size < OFFLOADED_ROWS:
+            return False
         first = next(iter(found.target.devices), PROCESSOR)
         is_apart = self.rates.link(PROCESSOR, first) is not None and not self.is_remote(first)
         return is_apart and not found.target.shares and self.uses_processor(self.target, found.target)
