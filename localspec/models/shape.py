@@ -152,6 +152,10 @@ class ModelShape:
         """Return the bytes of all experts of its layers."""
         return sum(layer.expert_bytes for layer in self.layers)
 
+    def moved_to(self, device: str) -> int:
+        """Return the bytes of weights of its layers that overrides put on a device."""
+        return sum(each.bytes for each in self.moved if each.device == device and each.layer is not None)
+
     @property
     def takes_quantised_cache(self) -> bool:
         """Return whether the heads of its cache can be divided into blocks of 32 (llama-context.cpp)."""

@@ -14,7 +14,7 @@ from localspec.hardware.placement import measured
 from localspec.hardware.placement.candidates import Placement
 from localspec.hardware.placement.place import place
 from localspec.models.pair_request import PairRequest
-from localspec.models.shape import ModelShape
+from localspec.models.shape import ModelShape, MovedWeights
 from tests.hardware.machines import (
     HUGE,
     LARGE,
@@ -320,3 +320,20 @@ def test_a_gpu_copies_weights_only_for_batches_that_it_takes_on(micro_batch: int
     found = assignments(machine((card(0, 8), 600)), LARGE, None, asking(micro_batch=micro_batch))
     assert told(found, "layers", "on the CPU")
     assert told(found, "copies weights from RAM") is takes_on
+
+
+def test_experts_that_the_user_moves_to_ram_are_read_like_those_of_a_plan() -> None:
+    experts = mixture(16, 48, 0.1)
+    bare = replace(experts.layers[0], weight_bytes=0, read_bytes=0, experts=())
+    moved = tuple(
+        MovedWeights("CPU", number, layer.weight_bytes, layer.read_bytes)
+        for number, layer in enumerate(experts.layers)
+    )
+    by_name = replace(experts, layers=(bare,) * 48, moved=moved)
+    by_count = asking(context=4096)
+    by_count = replace(by_count, target=replace(by_count.target, experts_at_home="all"))
+    where = machine((card(0, 12), 360))
+    found = assignments(where, by_name, None, asking(context=4096))
+    planned = assignments(where, experts, None, by_count)
+    assert told(found, "-ot keeps 16.0 GiB of the target's layers in RAM")
+    assert (found.micro_batch, found.mmap) == (planned.micro_batch, planned.mmap) == (2048, False)

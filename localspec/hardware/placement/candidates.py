@@ -505,9 +505,13 @@ class PlacementSearch:
         is_apart = self.rates.link(PROCESSOR, first) is not None and not self.is_remote(first)
         return is_apart and not found.target.shares and self.uses_processor(self.target, found.target)
 
-    def pins_experts(self, found: PlacementCandidate) -> bool:
-        """Return whether experts belong in memory that a GPU copies from directly; mapped files are not."""
-        return self.copies_weights(found) and bool(experts_at_home(self.target, found.target))
+    def pins_weights(self, found: PlacementCandidate) -> bool:
+        """Return whether what is apart from its layers belongs in memory that a GPU copies from directly.
+
+        Mapped files are not such memory.
+        """
+        apart = bool(experts_at_home(self.target, found.target)) or self.target.moved_to(PROCESSOR) > 0
+        return apart and self.copies_weights(found)
 
     def turn_s(self, found: PlacementCandidate) -> float:
         """Return the seconds of a turn, without what all placements of a model take alike.
@@ -521,6 +525,7 @@ class PlacementSearch:
         layers = self.target.layers[: len(self.target.layers) - found.target.on_cards]
         experts = chain.from_iterable(experts for _, experts in experts_at_home(self.target, found.target))
         copied = sum(layer.weight_bytes for layer in layers) + sum(expert.bytes for expert in experts)
+        copied += self.target.moved_to(PROCESSOR)
         return written + ceil(TURN_READ / self.request.micro_batch_size) * copied / link
 
     def uses_processor(self, shape: ModelShape | None, split: LayerSplit | None) -> bool:

@@ -116,7 +116,7 @@ def _placement(search: PlacementSearch, chosen: PlacementCandidate) -> Placement
         rejected=tuple(_rejected(chosen, search)),
         micro_batch=search.request.micro_batch_size,
         draft_cache=CacheTypes(*search.request.draft.kv_types),
-        mmap=search.request.mmap and not search.pins_experts(chosen),
+        mmap=search.request.mmap and not search.pins_weights(chosen),
     )
 
 
@@ -135,6 +135,7 @@ def _reasons(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[st
         )
         yield f"the context is {chosen.context:,} tokens: {gain}"
     for reason in (
+        _moved_reason(search.target),
         _sums_reason(chosen, search),
         _output_reason(chosen, search),
         _batch_reason(chosen, search),
@@ -297,6 +298,12 @@ def _target_reason(found: PlacementCandidate, search: PlacementSearch) -> str:
 
 def _layers(split: LayerSplit) -> Iterable[tuple[str, int]]:
     return zip(split.devices, split.layers, strict=True)
+
+
+def _moved_reason(shape: ModelShape) -> str | None:
+    """Return the bytes of the target's layers that the user keeps in RAM by name, None without any."""
+    moved = shape.moved_to(PROCESSOR)
+    return f"-ot keeps {memory(moved)} of the target's layers in RAM" if moved else None
 
 
 def _output_reason(found: PlacementCandidate, search: PlacementSearch) -> str | None:
