@@ -5,6 +5,8 @@ Servers that stand in for GPUs (tests/llama/test_experts.py) compute nothing for
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,6 +21,7 @@ from localspec.hardware.memory.needs import DeviceNeed, LayerSplit, MemoryReques
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.hardware.placement.plan import plan_pair
 from localspec.inference.worker.client import Worker
+from localspec.llama.library import logger
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.models.pair_files import PairFiles
@@ -27,7 +30,7 @@ from localspec.models.shape import read_shape
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings
 from tests.gpu.conftest import COLD_S, Row
-from tests.hardware.shapes import SHAPES, make
+from tests.hardware.shapes import SHAPES, Build, make
 from tests.inference.runtimes import OFF, greedy, text_of
 from tests.llama import tiny
 from tests.llama.test_experts import PLACES
@@ -99,11 +102,9 @@ def test_memory_that_a_gpu_copies_from_changes_no_text(
 
 
 def taken(options: ModelOptions) -> Iterator[DeviceNeed]:
-    """Yield what an open model has taken after a prompt; for a child process."""
+    """Yield what an open model has taken; for a child process."""
     with closing(Model.open(options)) as model:
-        context = open_context(model, options)
-        context.evaluate(range(3, 700), 1)
-        yield from needs_of(context)
+        yield from needs_of(open_context(model, options))
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
@@ -128,3 +129,32 @@ def test_a_confirmed_plan_counts_what_is_taken(
     table.append(Row("memory, of plan", f"{share:.0%} of room for experts", ", ".join(words)))
     for name, need in real.items():
         assert planned[name].total == pytest.approx(need.total, rel=0.02, abs=2**16)
+
+
+class Heard(logging.Handler):
+    """Keeps what llama.cpp says of the parts of its graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines += re.findall(r"splits = ([^,]+)", record.getMessage())
+
+
+def splits(options: ModelOptions) -> Iterator[int]:
+    """Yield the parts of the graph of one token, each on another device than that before; for a child."""
+    heard = Heard()
+    logger.addHandler(heard)
+    logger.setLevel(logging.DEBUG)
+    with closing(Model.open(options, allocate=False, vocabulary=False)) as model:
+        open_context(model, options)
+    *_, of_token = heard.lines[-1].split(" / ")  # behind those of a whole micro-batch, if they differ
+    yield int(of_token)
+
+
+def test_norms_of_many_heads_stay_where_their_layers_are(folder: Path, cards: tuple[str, ...]) -> None:
+    heads = Build("qwen3", layers=4, width=2048, heads=64, kv_heads=8, head=128, bare=True)
+    options = ModelOptions(make(folder / "heads.gguf", heads), 2048, devices=cards[:1])
+    for layers in (None, 3):  # the table of tokens is in RAM in any case
+        assert [*values_of(splits, COLD_S, replace(options, gpu_layers=layers))] == [2]
