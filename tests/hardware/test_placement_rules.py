@@ -12,7 +12,7 @@ from localspec.decoding.speed_model import MIN_GAIN
 from localspec.errors import UserError
 from localspec.hardware.device_info import DeviceInfo, Machine, MemoryRate
 from localspec.hardware.memory.budget import MemoryBudget
-from localspec.hardware.memory.needs import LayerSplit
+from localspec.hardware.memory.needs import LayerSplit, experts_at_home
 from localspec.hardware.placement.candidates import (
     DeviceAssignment,
     Placement,
@@ -195,6 +195,65 @@ def check_flags(
         assert found.mode == constraints.mode
     if constraints.mode in {"off", "ngram"}:
         assert (found.mode, found.draft) == ("off", None)
+
+
+def tight_mixture(random: Random, most_cards: int = 3) -> tuple[Machine, ModelShape]:
+    """Return a mixture whose dense weights fit on GPUs that can hold some of its experts."""
+    layers = random.choice([24, 36, 48])
+    shape = mixture(random.uniform(8, 60), layers, random.uniform(0.03, 0.15))
+    dense = 2**20 * random.randrange(10, 60)
+    heavier = tuple(
+        replace(
+            layer,
+            weight_bytes=layer.weight_bytes + dense,
+            read_bytes=layer.read_bytes + dense,
+            window=1024 if random.random() < 0.3 else None,
+        )
+        for layer in shape.layers
+    )
+    sizes = [random.choice([4, 6, 8, 12, 16]) for _ in range(random.randrange(1, most_cards + 1))]
+    cards = ((card(number, size), random.choice([300, 500, 900])) for number, size in enumerate(sizes))
+    return machine(*cards, processor=cpu(96)), replace(shape, layers=heavier)
+
+
+def on_gpus(found: Placement, shape: ModelShape) -> int:
+    """Return the bytes of experts on GPUs."""
+    split = found.target.split
+    there = shape.layers[len(shape.layers) - split.on_cards :]
+    kept = (expert.bytes for _, experts in experts_at_home(shape, split) for expert in experts)
+    return sum(layer.expert_bytes for layer in there) - sum(kept)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_experts_in_ram_and_on_gpus_are_all_of_them(seed: int) -> None:
+    where, shape = tight_mixture(Random(seed))
+    found = place_or_skip(where, shape, None)
+    left = MemoryBudget(where).left(found.target.needs)
+    assert min(left.values()) >= 0
+    assert sum(need.weights for need in found.target.needs) == shape.weight_bytes
+    experts = {need.device: need.experts for need in found.target.needs}
+    assert sum(experts.values()) == shape.expert_bytes
+    assert experts["CPU"] == shape.expert_bytes - on_gpus(found, shape)
+    split = found.target.split
+    largest = max(layer.weight_bytes for layer in shape.layers)
+    if split.experts_at_home + split.parts_at_home and len(split.devices) == 1:
+        assert left[split.devices[0]] < largest  # else one more layer's experts would fit
+
+
+@pytest.mark.parametrize("context", [4096, 32768])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_with_more_memory_no_fewer_experts_are_on_a_gpu(seed: int, context: int) -> None:
+    random = Random(seed)
+    where, shape = tight_mixture(random, most_cards=1)  # of several, the faster ones come before more experts
+    found = placed(where, shape, None, context)
+    if found is None:
+        return
+    for _ in range(4):
+        where = a_little_more_memory(where, random)
+        more = placed(where, shape, None, context)
+        assert more is not None
+        assert on_gpus(more, shape) >= on_gpus(found, shape)
+        found = more
 
 
 @pytest.mark.parametrize("seed", SEEDS)
