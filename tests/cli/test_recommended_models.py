@@ -15,8 +15,8 @@ from tests.hardware.machines import DESCRIBED, card, cpu, described, machine
 pytestmark = pytest.mark.slow
 FIRST_THREE = {
     "cpu-16gb": ("lfm2.5-8b-a1b", "granite-4.0-h-tiny", "lfm2.5-1.2b"),
-    "cpu-32gb": ("gemma-4-26b-a4b", "gpt-oss-20b", "lfm2.5-8b-a1b"),
-    "cpu-64gb": ("gemma-4-26b-a4b", "gpt-oss-20b", "glm-4.7-flash"),
+    "cpu-32gb": ("lfm2.5-8b-a1b", "gemma-4-26b-a4b", "gpt-oss-20b"),
+    "cpu-64gb": ("gpt-oss-20b", "gemma-4-26b-a4b", "glm-4.7-flash"),
     "gpu-8gb-rtx-5060": ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "qwen3.5-4b"),
     "gpu-12gb-rtx-4070": ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "gpt-oss-20b"),
     "gpu-16gb-rtx-5060-ti": ("qwen3.6-35b-a3b", "gemma-4-26b-a4b", "gpt-oss-20b"),
@@ -65,11 +65,12 @@ def test_a_small_gpu_beside_much_memory_runs_mixtures_of_experts(tmp_path: Path)
 
 def test_two_cores_are_offered_a_mixture_with_a_billion_active_parameters_before_a_coder_of_2024() -> None:
     names = [each.pair.name for each in offered(machine(processor=cpu(20, 2), rate=25))]
-    assert names[:2] == ["granite-4.0-h-tiny", "lfm2.5-8b-a1b"]
+    assert names[0] == "granite-4.0-h-tiny"
+    assert "lfm2.5-8b-a1b" in names[1:3]
     assert names.index("qwen2.5-coder-1.5b") > 5
 
 
-@pytest.mark.parametrize(("task", "first"), [("coding", "qwen3-coder-next"), (None, "gemma-4-26b-a4b")])
+@pytest.mark.parametrize(("task", "first"), [("coding", "qwen3-coder-next"), (None, "gpt-oss-20b")])
 def test_a_coder_comes_first_for_coding_alone(task: str | None, first: str) -> None:
     assert offered(described("cpu-64gb"), task)[0].pair.name == first
 

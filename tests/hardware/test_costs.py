@@ -10,7 +10,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.speed_model import PredictedSpeed, plain_speed, predict, ranked, sd_speed
 from localspec.hardware.bandwidth import Rates
 from localspec.hardware.device_info import Machine
-from localspec.hardware.memory.needs import LayerSplit
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest
 from localspec.hardware.placement.passes import Pass, Passes, ahead_speed
 from localspec.models.shape import ModelShape
 from tests.hardware.machines import GB, LARGE, MIDDLE, SMALL, TINY, apple, card, cpu, machine, mixture, model
@@ -84,6 +84,39 @@ def test_experts_on_the_cpu_are_read_and_computed_with_at_once(tokens: int, meas
     experts = Passes(shape, Rates(where), 1)
     one, several = (experts.take(LayerSplit(), count, 1).seconds for count in (1, tokens))
     assert several / one == pytest.approx(measured, rel=0.2)
+
+
+def reading(shape: ModelShape, split: LayerSplit, text: MemoryRequest | None, tokens: int = 1) -> float:
+    return Passes(shape, Rates(TWO), 8, text).take(split, tokens, 8).seconds
+
+
+def text_of(length: int) -> MemoryRequest:
+    return MemoryRequest(LayerSplit(), length)
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_a_gpu_reads_the_cache_of_a_text_once_for_all_tokens_of_a_pass(tokens: int) -> None:
+    split, cached = LayerSplit(("CUDA0",), (32,)), 32 * 4096 * 2 * 1024 * 2
+    empty, filled = (reading(MIDDLE, split, text, tokens) for text in (None, text_of(4096)))
+    assert filled - empty == pytest.approx(cached / (900 * GB), rel=0.1)
+
+
+@pytest.mark.parametrize("tokens", [1, 4])
+def test_the_cpu_goes_through_the_cache_for_every_head_of_every_token(tokens: int) -> None:
+    """Measured with 32 heads of 128, 4 of them with keys, a text of 4096 tokens, one core: 17 and 42 ms."""
+    attended = 4096 / 1024 * 32 * 4096 * 2 * 1024 * 2  # as many heads to each key, layers, cells, floats
+    empty, filled = (reading(MIDDLE, LayerSplit(), text, tokens) for text in (None, text_of(4096)))
+    assert filled - empty == pytest.approx(tokens * attended / (50 * GB), rel=0.05)
+    without = replace(text_of(4096), flash_attention=False)
+    assert reading(MIDDLE, LayerSplit(), without, tokens) < filled
+
+
+@pytest.mark.parametrize("split", [LayerSplit(), LayerSplit(("CUDA0",), (32,))])
+def test_of_a_long_text_only_a_window_is_read(split: LayerSplit) -> None:
+    windowed = replace(MIDDLE, layers=tuple(replace(layer, window=512) for layer in MIDDLE.layers))
+    short, long = (reading(windowed, split, text_of(length)) for length in (2048, 65536))
+    assert short == long
+    assert reading(MIDDLE, split, text_of(65536)) > 1.3 * long
 
 
 def test_every_boundary_between_devices_costs() -> None:

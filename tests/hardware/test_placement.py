@@ -117,7 +117,7 @@ def test_a_slow_gpu_and_many_cores_draft_on_the_cpu() -> None:
 
 
 def test_without_gpus_a_bulky_draft_takes_turns() -> None:
-    found = assignments(machine(), MIDDLE, SMALL)
+    found = assignments(machine(), model(4.2, 32, quant="BF16"), SMALL)
     assert found.target.devices == ()
     assert found.draft is not None
     assert found.mode == "sd"
@@ -128,9 +128,13 @@ def test_without_gpus_a_bulky_draft_takes_turns() -> None:
 
 def test_without_gpus_cores_are_split_where_the_draft_stays_in_the_caches() -> None:
     target = model(0.2, 8, width=512, vocabulary=4096, quant="BF16")
+    target = replace(
+        target, layers=tuple(replace(each, key_values=64, value_values=64) for each in target.layers)
+    )
     # many thin layers: cores mostly wait for each other, which more of them do not shorten
-    draft = replace(TINY, layers=(replace(TINY.layers[0], weight_bytes=2**18, read_bytes=2**18),) * 48)
-    found = assignments(machine(processor=cpu(60, 32), rate=60), target, draft)
+    thin = replace(TINY.layers[0], weight_bytes=2**18, read_bytes=2**18, key_values=16, value_values=16)
+    draft = replace(TINY, layers=(thin,) * 48, width=64)
+    found = assignments(machine(processor=cpu(60, 32), rate=60), target, draft, asking(context=1024))
     assert found.mode == "ssd"
     assert told(found, "24 cores for the target, 8 for drafting ahead (SSD)")
 
@@ -337,3 +341,14 @@ def test_experts_that_the_user_moves_to_ram_are_read_like_those_of_a_plan() -> N
     planned = assignments(where, experts, None, by_count)
     assert told(found, "-ot keeps 16.0 GiB of the target's layers in RAM")
     assert (found.micro_batch, found.mmap) == (planned.micro_batch, planned.mmap) == (2048, False)
+
+
+def test_with_a_long_context_experts_go_to_ram_before_layers_with_their_caches() -> None:
+    shape = mixture(17, 48, 8 / 128)
+    shape = replace(
+        shape, layers=tuple(replace(layer, key_values=512, value_values=512) for layer in shape.layers)
+    )
+    for context in (4096, 32768, 131072):
+        found = assignments(machine((card(0, 16), 360), rate=60), shape, None, asking(context=context))
+        assert found.target.layers == (48,)
+        assert found.target.experts_at_home > 0

@@ -251,10 +251,15 @@ def _assignments(shape: ModelShape, split: LayerSplit) -> dict[str, tuple[LayerS
 
 def cache_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
     """Return the bytes of the cache and of the recurrent states of a layer."""
-    window = None if shape.state_bytes else layer.window  # a hybrid's windows keep all tokens
     snapshots, spare = kept_states(shape.architecture, request.sequences, request.longest_draft)
     states = (request.sequences + spare) * (1 + snapshots) * layer.state_bytes
-    return cells(request, window) * _per_cell(shape, request, layer) + states
+    return text_bytes(shape, request, layer) + states
+
+
+def text_bytes(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:
+    """Return the bytes of a layer's cache for as much text as the context holds, without states."""
+    window = None if shape.state_bytes else layer.window  # a hybrid's windows keep all tokens
+    return cells(request, window) * _per_cell(shape, request, layer)
 
 
 def _per_cell(shape: ModelShape, request: MemoryRequest, layer: LayerShape) -> int:

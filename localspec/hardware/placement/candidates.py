@@ -108,6 +108,7 @@ MIN_CONTEXT = 512
 WORTH_A_SMALLER_CONTEXT = 1.2
 _CORRECTIONS = 6
 _FEW_GPUS = 3
+TEXT_SHARE = 0.25  # of the context, filled on average by conversations that end half-way
 TURN_READ, TURN_WRITTEN = 2000, 400  # tokens of a turn by which placements are compared
 
 
@@ -169,10 +170,16 @@ class PlacementSearch:
         self.rates = Rates(machine)
         self.budget = MemoryBudget(machine, request.reserve)
         self.cores = max(1, self.budget.devices[PROCESSOR].cores)
-        self._passes = Passes(self.target, self.rates, self.cores)
-        self._draft_passes = Passes(self.draft, self.rates, self.cores) if self.draft else None
+        self._passes = self._passes_of(self.target)
+        self._draft_passes = self._passes_of(self.draft) if self.draft else None
         for names in (request.target.devices or (), request.draft.devices or ()):
             self._check(names)
+
+    def _passes_of(self, shape: ModelShape) -> Passes:
+        """Return the passes of a model in the middle of a conversation."""
+        text = self.memory_request(shape, LayerSplit(), int(TEXT_SHARE * self.contexts[0]))
+        in_reach = replace(text, sequences=1, micro_batch=0)  # of a token's attention
+        return Passes(shape, self.rates, self.cores, in_reach)
 
     def _check(self, names: tuple[str, ...]) -> None:
         unknown = [name for name in names if name not in self.budget.devices]

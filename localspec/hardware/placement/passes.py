@@ -1,7 +1,8 @@
 """The cost of a pass through a model, wherever its weights are.
 
-A pass reads weights at the rate of their memory. The figures below are assumptions, which measured costs
-replace once the models are open; the rules are those of `localspec.decoding.speed_model`.
+A pass reads weights, and the cache of a text, at the rate of their memory. The figures below are
+assumptions, which measured costs replace once the models are open; the rules are those of
+`localspec.decoding.speed_model`.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from math import inf
 
 from localspec.decoding.speed_model import BRANCHES, PredictedSpeed, ssd_speed
 from localspec.hardware.bandwidth import PROCESSOR, Rates
-from localspec.hardware.memory.needs import LayerSplit, experts_at_home
-from localspec.models.shape import ExpertWeights, ModelShape
+from localspec.hardware.memory.needs import LayerSplit, MemoryRequest, experts_at_home, text_bytes
+from localspec.models.shape import ExpertWeights, LayerShape, ModelShape
 
 CARD_LAYER_S = 4e-5  # to start a layer's kernels
 CORE_LAYER_S = 2e-5  # for the cores to wait for each other
 CARD_FURTHER = 0.02  # of a pass, for each further token in it
 FLOAT_FURTHER, QUANT_FURTHER = 0.15, 0.5  # the same on the CPU, where arithmetic is soon the limit
+WITHOUT_FLASH = 0.5  # of the time of flash attention on the CPU, measured with heads of 128
 CONTENTION = 1.2  # of two that share a memory or a GPU: together they get less than one alone
 CACHE_PER_CORE = 2**20  # data in the CPU's caches is not read from memory
 ACTIVATION, LOGIT = 4, 4  # bytes
@@ -39,12 +41,24 @@ Experts = Sequence[tuple[int, tuple[ExpertWeights, ...]]]
 
 
 class Passes:
-    """The passes of one model on one machine, wherever its layers are."""
+    """The passes of one model on one machine, wherever its layers are.
 
-    def __init__(self, shape: ModelShape, rates: Rates, cores: int) -> None:
+    Its cache holds a text as long as the context of `text`, none without.
+    """
+
+    def __init__(
+        self, shape: ModelShape, rates: Rates, cores: int, text: MemoryRequest | None = None
+    ) -> None:
         self._shape = shape
         self._rates = rates
         self._cores = cores
+        self._text = text
+        cached = [0 if text is None else text_bytes(shape, text, layer) for layer in shape.layers]
+        attended = (
+            size * self._heads_per_key(layer) for size, layer in zip(cached, shape.layers, strict=True)
+        )
+        self._cached_up_to = list(accumulate(cached, initial=0))
+        self._attended_up_to = list(accumulate(attended, initial=0.0))
         self._used_up_to: dict[int, tuple[list[_Weights], list[_Weights]]] = {}
         self._divided: dict[tuple[float, ...], tuple[Passes, ...]] = {}
         self._is_float = shape.quant.upper() in {"F32", "F16", "BF16"}
@@ -60,6 +74,8 @@ class Passes:
         seconds = self._on_processor(split, kept, tokens, threads, busy)
         for device, count in zip(split.devices, split.layers, strict=True):
             weights = self._on_device(split, kept, device, (start, start + count), tokens)
+            cached = self._cached_up_to[start + count] - self._cached_up_to[start]
+            weights += _read(cached, cached, tokens)
             seconds += self._on_card(device, weights, count, busy)
             start += count
         return Pass(seconds + self._crossings(split, kept, tokens), busy)
@@ -68,7 +84,9 @@ class Passes:
         """Return the cost of a pass through a split by tensor: in each layer, all wait for the slowest."""
         if split.shares not in self._divided:
             parts = self._shape.divided(split.shares)
-            self._divided[split.shares] = tuple(Passes(part, self._rates, self._cores) for part in parts)
+            self._divided[split.shares] = tuple(
+                Passes(part, self._rates, self._cores, self._text) for part in parts
+            )
         busy: dict[str, float] = {}
         for device, part in zip(split.devices, self._divided[split.shares], strict=True):
             alone = _on_one(split, device)
@@ -88,17 +106,26 @@ class Passes:
         for number, experts in kept:
             size = sum(expert.bytes for expert in experts)
             weights += _read(size, self._shape.layers[number].expert_share * size, tokens)
-        if weights.read == 0:
+        read = weights.read + self._cached_up_to[layers]
+        if read == 0:
             return 0.0
         rate, used = self._rates.processor, threads / self._cores
         computed = None if self._is_float else self._rates.measured[PROCESSOR].weights
         # a quarter of the cores reaches half of the memory's rate, three quarters nine tenths
         reads = min(rate * min(1.0, 3 * used / (2 * used + 1)), used * (computed or inf))
-        if weights.read > CACHE_PER_CORE * self._cores:
-            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + weights.read / rate
+        if read > CACHE_PER_CORE * self._cores:
+            busy[PROCESSOR] = busy.get(PROCESSOR, 0.0) + read / rate
         further = FLOAT_FURTHER if self._is_float else QUANT_FURTHER
-        arithmetic = further * weights.reused / (computed or rate)
+        arithmetic = (further * weights.reused + tokens * self._attended_up_to[layers]) / (computed or rate)
         return weights.read / reads + arithmetic / used + (layers + len(kept)) * CORE_LAYER_S
+
+    def _heads_per_key(self, layer: LayerShape) -> float:
+        """Return the times that the CPU reads a layer's cache for one token: each head does."""
+        if not layer.key_values:
+            return 0.0
+        heads = (self._shape.attention_width or self._shape.width) / layer.key_values
+        is_flash = self._text is None or self._text.flash_attention is not False
+        return max(1.0, heads) * (1.0 if is_flash else WITHOUT_FLASH)
 
     def _on_card(self, device: str, weights: _Weights, layers: int, busy: dict[str, float]) -> float:
         rate, further = self._rates.of[device].read, self._rates.measured[device].further or CARD_FURTHER
