@@ -63,7 +63,7 @@ fetch_driver() {
         "$icd" >"$folder/lvp_icd.json"
 }
 
-cards() { "$python" -m localspec --list-devices | grep '^[^ ]' | grep -vc '^CPU:' || true; }
+cards() { "$python" -m localspec --list-devices 2>/dev/null | grep '^[^ ]' | grep -vc '^CPU:' || true; }
 
 [[ -e "$backend" ]] || build
 export GGML_BACKEND_PATH=$backend MESA_SHADER_CACHE_DIR=$folder/cache
