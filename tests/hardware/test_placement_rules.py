@@ -141,7 +141,7 @@ def another_card(where: Machine, random: Random) -> Machine:
 
 @pytest.mark.parametrize("better", [more_memory, a_little_more_memory, faster, another_card])
 @pytest.mark.parametrize("context", [4096, 32768])
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[::3])
 def test_a_better_machine_is_never_slower(
     better: Callable[[Machine, Random], Machine], context: int, seed: int
 ) -> None:

@@ -152,7 +152,7 @@ def _cache_proposal(chosen: PlacementCandidate, search: PlacementSearch) -> Iter
     """Yield the gain of a smaller type of the target's cache, if it is large; it is never taken unasked."""
     asked = search.request.target
     is_free = (asked.kv_type_k, asked.kv_type_v) == (None, None) and search.request.flash is not False
-    if not (is_free and search.target.takes_quantised_cache):
+    if not (is_free and search.target.takes_quantised_cache and _lacks_memory(chosen, search)):
         return
     request = replace(search.request, target=replace(asked, kv_type_k="q8_0", kv_type_v="q8_0"))
     models = (search.target, search.draft)
@@ -168,6 +168,12 @@ def _cache_proposal(chosen: PlacementCandidate, search: PlacementSearch) -> Iter
         )
     elif found.context == chosen.context and speed >= _WORTH_PROPOSING * usual:
         yield f"-ctk q8_0 -ctv q8_0 would write {rate(speed)} tokens/s instead of {rate(usual)}; {price}"
+
+
+def _lacks_memory(chosen: PlacementCandidate, search: PlacementSearch) -> bool:
+    """Return whether the target would be placed otherwise if it took less memory."""
+    in_ram = bool(search.budget.cards) and search.uses_processor(search.target, chosen.target)
+    return in_ram or len(chosen.target.devices) > 1 or chosen.context < search.contexts[0]
 
 
 def _rejected(chosen: PlacementCandidate, search: PlacementSearch) -> Iterable[Alternative]:
