@@ -83,7 +83,7 @@ def test_greedy_text_is_that_of_the_cpu(
     place: str, pair: OpenPlan, expected: dict[str, str], table: list[Row]
 ) -> None:
     began = time.monotonic()
-    target = replace(pair.target, **PLACES[place])  # type: ignore[arg-type]
+    target = replace(PLACES[place], path=pair.target.path, devices=pair.target.devices)
     with Worker.open(replace(pair, target=target)) as models:
         found = texts(models)
         notes = models.notes

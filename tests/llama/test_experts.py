@@ -56,18 +56,20 @@ def wide_mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("experts") / "wide.gguf", MIXTURE)
 
 
+THERE = ModelOptions(Path(), 512, devices=("RPC0",), threads=1)
+HERE = replace(THERE, devices=())
 PLACES = {
-    "all on the device": {},
-    "all experts in RAM": {"experts_at_home": tiny.LAYERS},
-    "the first layer's experts in RAM": {"experts_at_home": 1},
-    "the second layer's experts in RAM": {"overrides": (experts_override([1]),)},
-    "a part of the first layer's": {"overrides": (experts_override([0], ["ffn_down_exps"]),)},
-    "two of three parts": {"overrides": (TensorOverride("ffn_(up|gate)_exps", "CPU"),)},
-    "a whole layer": {"gpu_layers": tiny.LAYERS},
-    "a layer and the other's experts": {"gpu_layers": tiny.LAYERS, "experts_at_home": tiny.LAYERS},
-    "without mmap": {"experts_at_home": tiny.LAYERS, "mmap": False},
-    "experts and output": {"experts_at_home": 1, "output_at_home": True},
-    "attention in RAM": {"overrides": (TensorOverride("attn_", "CPU"),)},
+    "all on the device": THERE,
+    "all experts in RAM": replace(THERE, experts_at_home=tiny.LAYERS),
+    "the first layer's experts in RAM": replace(THERE, experts_at_home=1),
+    "the second layer's experts in RAM": replace(THERE, overrides=(experts_override([1]),)),
+    "a part of the first layer's": replace(THERE, overrides=(experts_override([0], ["ffn_down_exps"]),)),
+    "two of three parts": replace(THERE, overrides=(TensorOverride("ffn_(up|gate)_exps", "CPU"),)),
+    "a whole layer": replace(THERE, gpu_layers=tiny.LAYERS),
+    "a layer and the other's experts": replace(THERE, gpu_layers=tiny.LAYERS, experts_at_home=tiny.LAYERS),
+    "without mmap": replace(THERE, experts_at_home=tiny.LAYERS, mmap=False),
+    "experts and output": replace(THERE, experts_at_home=1, output_at_home=True),
+    "attention in RAM": replace(THERE, overrides=(TensorOverride("attn_", "CPU"),)),
 }
 
 
@@ -78,9 +80,8 @@ def test_greedy_answers_are_the_same_wherever_experts_are(
 ) -> None:
     target, draft = (ModelOptions(path, context=512, devices=(), threads=1) for path in (mixture, tiny_llama))
     found = {}
-    for name, place_of in PLACES.items():
-        there = replace(target, devices=("RPC0",), **place_of)  # type: ignore[arg-type]
-        with Worker.open(OpenPlan(there, draft)) as models:
+    for name, there in PLACES.items():
+        with Worker.open(OpenPlan(replace(there, path=mixture), draft)) as models:
             found[name] = texts(models)
     monkeypatch.delenv(rpc.VARIABLE)
     with Worker.open(OpenPlan(target, draft)) as models:
@@ -116,22 +117,23 @@ def test_a_head_of_experts_drafts_wherever_they_are(
 @pytest.mark.parametrize(
     ("split", "options"),
     [
-        (LayerSplit(("RPC0",), (4,)), {}),
-        (LayerSplit(("RPC0",), (4,), experts_at_home=3), {"experts_at_home": 3}),
-        (LayerSplit(("RPC0",), (2,), experts_at_home=3), {"experts_at_home": 3, "gpu_layers": 3}),
+        (LayerSplit(("RPC0",), (4,)), THERE),
+        (LayerSplit(("RPC0",), (4,), experts_at_home=3), replace(THERE, experts_at_home=3)),
+        (LayerSplit(("RPC0",), (2,), experts_at_home=3), replace(THERE, experts_at_home=3, gpu_layers=3)),
         (
             LayerSplit(("RPC0",), (4,), experts_at_home=1, parts_at_home=2),
-            {
-                "experts_at_home": 1,
-                "overrides": (experts_override([1], ["ffn_gate_exps", "ffn_up_exps"]),),
-            },
+            replace(
+                THERE,
+                experts_at_home=1,
+                overrides=(experts_override([1], ["ffn_gate_exps", "ffn_up_exps"]),),
+            ),
         ),
     ],
 )
 def test_memory_is_counted_where_experts_are(
-    split: LayerSplit, options: dict[str, object], wide_mixture: Path
+    split: LayerSplit, options: ModelOptions, wide_mixture: Path
 ) -> None:
-    opened = replace(ModelOptions(wide_mixture, 2048, devices=("RPC0",)), **options)  # type: ignore[arg-type]
+    opened = replace(options, path=wide_mixture, context=2048)
     planned = {need.device: need for need in estimate(read_shape(wide_mixture), MemoryRequest(split, 2048))}
     (taken,) = exact(opened)
     for need in taken:
@@ -198,19 +200,18 @@ def test_the_experts_of_a_head_in_its_targets_file_are_loaded_as_planned(made_wi
 @pytest.mark.slow
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize(
-    ("place_of", "works"),
+    ("options", "works"),
     [
-        ({}, False),
-        ({"experts_at_home": 1}, True),
-        ({"overrides": (TensorOverride("blk.1.attn_q", "CPU"),)}, True),
-        ({"overrides": (TensorOverride("token_embd", "CPU"),)}, False),  # where it is in any case
+        (THERE, False),
+        (replace(THERE, experts_at_home=1), True),
+        (replace(THERE, overrides=(TensorOverride("blk.1.attn_q", "CPU"),)), True),
+        (replace(THERE, overrides=(TensorOverride("token_embd", "CPU"),)), False),  # where it is in any case
     ],
 )
 def test_the_cpu_works_where_it_has_weights_of_layers(
-    place_of: dict[str, object], works: bool, mixture: Path
+    options: ModelOptions, works: bool, mixture: Path
 ) -> None:
-    options = replace(ModelOptions(mixture, 512, devices=("RPC0",)), **place_of)  # type: ignore[arg-type]
-    [(layers, anything, devices)] = values_of(devices_of, 60.0, options)
+    [(layers, anything, devices)] = values_of(devices_of, 60.0, replace(options, path=mixture))
     assert layers is works
     assert anything is works
     assert ("CPU" in devices) is works
@@ -219,17 +220,17 @@ def test_the_cpu_works_where_it_has_weights_of_layers(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"overrides": (TensorOverride("ffn_expz", "CPU"),)}, ["-ot", "no tensor", "`ffn_expz`"]),
-        ({"overrides": (TensorOverride("ffn_(", "CPU"),)}, ["-ot", "`ffn_(`", "regular expression"]),
-        ({"overrides": (TensorOverride("ffn_", "CUDA7"),)}, ["-ot", "'CUDA7'"]),
-        ({"experts_at_home": 3}, ["-ncmoe 3", "2 layers"]),
+        (replace(HERE, overrides=(TensorOverride("ffn_expz", "CPU"),)), ["-ot", "no tensor", "`ffn_expz`"]),
+        (replace(HERE, overrides=(TensorOverride("ffn_(", "CPU"),)), ["-ot", "`ffn_(`", "regular"]),
+        (replace(HERE, overrides=(TensorOverride("ffn_", "CUDA7"),)), ["-ot", "'CUDA7'"]),
+        (replace(HERE, experts_at_home=3), ["-ncmoe 3", "2 layers"]),
     ],
 )
 def test_what_cannot_be_moved_is_refused_in_a_line(
-    options: dict[str, object], words: list[str], mixture: Path
+    options: ModelOptions, words: list[str], mixture: Path
 ) -> None:
     with pytest.raises(UserError) as caught:
-        Model.open(replace(ModelOptions(mixture, 512, devices=()), **options))  # type: ignore[arg-type]
+        Model.open(replace(options, path=mixture))
     assert [word for word in words if word not in caught.value.message] == []
 
 
@@ -247,6 +248,7 @@ def test_what_cannot_be_moved_is_refused_in_a_line(
         (["-md", "{draft}", "-otd", "nothing_=CPU"], ["-otd", "`nothing_`"]),
         (["-ncmoed", "1"], ["-ncmoed needs a draft model"]),
         (["-cmoed"], ["-ncmoed needs a draft model"]),
+        (["-md", "{draft}", "-cmoed"], ["-cmoed: ", "not a mixture of experts"]),
     ],
 )
 def test_mistakes_in_flags_get_a_line(

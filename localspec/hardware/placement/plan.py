@@ -154,11 +154,14 @@ def _check_overrides(files: PairFiles, request: PairRequest, machine: Machine) -
     cards = tuple(device.id for device in machine.devices if device.kind != "cpu")
     for path, asked, flags in sides:
         if path is not None and (asked.overrides or asked.experts_at_home):
-            number = None if asked.experts_at_home == "all" else asked.experts_at_home
             devices = cards if asked.devices is None else asked.devices
             header = read_model(path)
-            check_overrides(header, asked.overrides, number, devices, flags)
-            check_order(header, asked.overrides, flags[0])
+            on_tensors, on_experts = flags
+            number = asked.experts_at_home
+            if number == "all":
+                number, on_experts = header.integer("{arch}.block_count"), on_experts.replace("-nc", "-c")
+            check_overrides(header, asked.overrides, number, devices, (on_tensors, on_experts))
+            check_order(header, asked.overrides, on_tensors)
 
 
 def _check_divided(files: PairFiles, request: PairRequest, machine: Machine) -> None:
