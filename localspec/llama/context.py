@@ -24,7 +24,7 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types.models import ModelOptions
+from localspec.types.models import FLOAT_TYPES, ModelOptions
 
 Rows = NDArray[np.float32]
 
@@ -505,7 +505,6 @@ def _pointer(array: NDArray[Any], kind: Native) -> Native:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
-_FLOATS = ("f32", "f16", "bf16")
 _FLASH = {None: -1, False: 0, True: 1}
 _MIN_ROWS = 64  # of one call: drafts are judged, calls timed and texts scored in runs of up to this
 _CELLS_PER_BRANCH = 32  # besides the main sequence's, for drafts after the shared text
@@ -523,7 +522,7 @@ def _check_options(options: ModelOptions, sequences: int) -> None:
         raise UserError(f"{options.threads} threads cannot compute", "0 takes every physical core")
     if not 1 <= sequences <= MAX_SEQUENCES:
         raise UserError(f"{sequences} sequences are impossible", f"llama.cpp supports 1 to {MAX_SEQUENCES}")
-    if options.kv_type_v not in _FLOATS and options.flash_attention is False:
+    if options.kv_type_v not in FLOAT_TYPES and options.flash_attention is False:
         raise UserError(
             f"values of type {options.kv_type_v} need flash attention", "turn it on, or use f16 for values"
         )

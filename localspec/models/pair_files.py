@@ -11,6 +11,7 @@ from localspec.errors import UserError
 from localspec.models.default_pair import default_pair, on_this_computer
 from localspec.models.names import Reference, file_named
 from localspec.models.pair_request import ModelRequest, PairRequest
+from localspec.types.models import FLOAT_TYPES
 from localspec.types.request import Mode
 
 _DRAFT_FLAGS = {
@@ -81,6 +82,12 @@ def _check_request(request: PairRequest) -> None:
             f"-ub/--ubatch-size {request.micro_batch_size} is larger than the batch of {request.batch_size}",
             "lower -ub or raise -b/--batch-size",
         )
+    for asked, flag in ((request.target, "-ctv"), (request.draft, "-ctvd")):
+        if request.flash is False and asked.kv_types[1] not in FLOAT_TYPES:
+            raise UserError(
+                f"{flag} {asked.kv_types[1]} needs flash attention, which -fa off forbids",
+                "leave -fa out, or use f16 for values",
+            )
     if request.mode == "ssd" and isinstance(request.target.name, Reference) and not request.draft.name:
         raise _no_draft(request.mode)  # a head in the file would not do either, so it need not be downloaded
     if request.file is not None and not isinstance(request.target.name, Reference):

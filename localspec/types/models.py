@@ -10,6 +10,7 @@ from localspec.types.request import Recommendation
 
 SplitMode = Literal["none", "layer", "row", "tensor"]
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+FLOAT_TYPES: tuple[KvType, ...] = ("f32", "f16", "bf16")  # values of others need flash attention
 
 
 @dataclass(frozen=True, slots=True)

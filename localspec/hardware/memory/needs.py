@@ -19,7 +19,7 @@ from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS, kept_states, kv_types
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.llama.tensor_split import full_shares
 from localspec.models.shape import ExpertWeights, LayerShape, ModelShape, read_shape
-from localspec.types.models import KvType, ModelOptions
+from localspec.types.models import FLOAT_TYPES, KvType, ModelOptions
 
 if TYPE_CHECKING:
     from localspec.child_process import ValuesOf
@@ -33,7 +33,6 @@ _FLOAT, _HALF = 4, 2
 _PER_TOKEN = 32  # positions, ids and the like
 DEFAULT_CONTEXT = 8192  # models trained on 128k tokens would ask for many GiB of cache
 _COPIES = 4  # copies of its inputs in a pipeline of GPUs: ggml's GGML_SCHED_MAX_COPIES
-_FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +330,7 @@ def context_size(asked: int, trained: int) -> int:
 
 def draft_flash_attention(asked: bool | None, cached: KvType, *, on_processor: bool) -> bool | None:
     """Return whether a draft model uses flash attention: without it, a branch on small heads costs half."""
-    return False if asked is None and cached in _FLOATS and on_processor else asked
+    return False if asked is None and cached in FLOAT_TYPES and on_processor else asked
 
 
 def draft_options(options: ModelOptions, size: int, *, on_processor: bool) -> ModelOptions:
