@@ -19,6 +19,7 @@ from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
+from localspec.types.candidates import FullRow
 from localspec.types.drafts import Distribution, DraftOrigin
 from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.chi_square import chi_square_p_value
@@ -93,7 +94,7 @@ class Toy:
         """Return the exact distribution of the token after a text."""
         rules = self.rules or TokenRules()
         row = rules.biased(self.target.logits_after(text))
-        p = distribution(row, sampling, text[self.answer_start :], rules.mask(text))
+        p = distribution(FullRow(row), sampling, text[self.answer_start :], rules.mask(text))
         ids = np.arange(self.vocabulary) if p.ids is None else p.ids
         return Distribution(ids[p.probs > 0], p.probs[p.probs > 0])
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.errors import Cancelled, ContextFullError
+from localspec.types.candidates import FullRows, Logits, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +120,20 @@ class FakeModel(LanguageModel):
         return logits
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to sequence 0 and return the logits after the last `logits` of them."""
+        """Append tokens to sequence 0 and return the candidates after the last `logits` of them."""
         assert tokens
         assert 0 <= logits <= len(tokens)
-        return self._append([(token, 0) for token in tokens])[len(tokens) - logits :]
+        return self.rows(self._append([(token, 0) for token in tokens])[len(tokens) - logits :])
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append each token to its sequence and return one row for each."""
-        return self._append(list(zip(tokens, sequences, strict=True)))
+        """Append each token to its sequence and return the candidates after each."""
+        return self.rows(self._append(list(zip(tokens, sequences, strict=True))))
 
-    def _append(self, entries: list[tuple[int, int]]) -> Rows:
+    def rows(self, logits: Logits) -> Rows:
+        """Return what a call gives of its logits."""
+        return FullRows(logits)
+
+    def _append(self, entries: list[tuple[int, int]]) -> Logits:
         assert self._in_use.acquire(blocking=False), "two threads use one model"
         try:
             if self._cancelled.is_set():

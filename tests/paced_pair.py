@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from localspec.decoding.model import LanguageModel, Rows, SavedState
+from localspec.decoding.model import LanguageModel, SavedState
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
 from localspec.llama.model import Model
+from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
 from tests.fake_model import Hold, Pacing
 
@@ -114,6 +115,10 @@ class PacedModel:
     def max_sequences(self) -> int:
         """Return how many sequences there are."""
         return self._model.max_sequences
+
+    def choose(self, count: int | None) -> None:
+        """Return only the likeliest tokens of each row, or all logits."""
+        self._model.choose(count)
 
     def follow(self, *, on: bool, kept: int = 0) -> None:
         """Let a head take its target's hidden states, or no longer."""

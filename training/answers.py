@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.sampling import top_candidates
 from localspec.llama.model import Model
+from localspec.types.candidates import top_candidates
 from localspec.types.models import ModelOptions
 from training.documents import Corpus
 from training.made.requests import Request, Requests

@@ -51,14 +51,14 @@ class Scorer:
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a copy of the logits after every token, float32 (n, vocabulary)."""
         self._context.truncate(0)
-        return self._context.evaluate(ids, logits=len(ids)).copy()
+        return self._context.evaluate(ids, logits=len(ids)).logits.copy()
 
     def generate(
         self, prompt: Sequence[int], count: int, temperature: float, rng: np.random.Generator
     ) -> list[int]:
         """Return up to `count` tokens, the one that ends the turn included; temperature 0 is greedy."""
         self._context.truncate(0)
-        rows = self._context.evaluate(prompt)
+        rows = self._context.evaluate(prompt).logits
         text: list[int] = []
         while len(text) < count and self._context.length() < self._context.context_size - 1:
             if temperature == 0:
@@ -68,5 +68,5 @@ class Scorer:
             text.append(token)
             if self.ends_turn(token):
                 break
-            rows = self._context.evaluate([token])
+            rows = self._context.evaluate([token]).logits
         return text

@@ -8,18 +8,17 @@ from math import erfc, inf, sqrt
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.benchmark.statistics import ks_uniform_p_value, randomised_pit
 from localspec.decoding.sampling import distribution
 from localspec.errors import Cancelled
+from localspec.types.candidates import FullRow, Logits
 from localspec.types.drafts import Provenance
 from localspec.types.request import Acceptance, EngineSettings, Message, Mode, Request, Sampling
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
-Logits = NDArray[np.float32]
 Answer = Sequence[tuple[int, Provenance, bool]]
 Progress = Callable[[str, float], None]
 """Gets the current step and the finished share; raises `Cancelled` to end the test."""
@@ -336,7 +335,7 @@ def transforms(row: Logits, token: int, uniform: float) -> tuple[float, float]:
 
     The first shows a wrong temperature or truncation best, the second a draft that is believed too much.
     """
-    p = distribution(row, FULL, ())
+    p = distribution(FullRow(row), FULL, ())
     own = p.probs[token]
     likelier, equal = float(p.probs[p.probs > own].sum()), float(p.probs[p.probs == own].sum())
     return min(1.0, likelier + uniform * equal), randomised_pit(p, token, uniform)
@@ -347,7 +346,7 @@ def surprise(row: Logits, token: int) -> tuple[float, float]:
 
     Their sums detect an overtrusted draft sooner than the transforms, because it writes rare tokens.
     """
-    probs = distribution(row, FULL, ()).probs
+    probs = distribution(FullRow(row), FULL, ()).probs
     surprises = -np.log(np.maximum(probs, np.finfo(np.float64).tiny))
     mean = float(probs @ surprises)
     return float(surprises[token]) - mean, float(probs @ (surprises - mean) ** 2)

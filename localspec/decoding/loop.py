@@ -9,12 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from localspec.decoding.drafters.drafter import Drafter, common_prefix, failing
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import SpeculationPolicy
 from localspec.decoding.rounds import DecodeParams, Round, RoundTimes, close_round, emitted_tokens
 from localspec.decoding.sampling import score
 from localspec.decoding.verify import BufferedUniforms, Judge, judge
 from localspec.errors import LogitsError
+from localspec.types.candidates import Rows
 from localspec.types.drafts import Draft
 from localspec.types.events import PromptProgress, TokenScore
 
@@ -26,7 +27,7 @@ class Decoder:
     """A target model with its cached text; it outlives answers."""
 
     def __init__(self, target: LanguageModel, judge: Judge = judge) -> None:
-        """Take a model, and what judges a draft by its rows of logits."""
+        """Take a model, and what judges a draft by its candidates."""
         self.model = target
         self._judge = judge
         self._held: list[int] = []
@@ -133,7 +134,7 @@ def _scores(tokens: Sequence[int], rows: Rows, top: int | None) -> tuple[TokenSc
     """Return the target's log-probabilities of tokens, with `count` of its best; empty for None."""
     if top is None:
         return ()
-    scored = [(token, *score(row, token, top)) for token, row in zip(tokens, rows, strict=False)]
+    scored = [(token, *score(row.logits, token, top)) for token, row in zip(tokens, rows, strict=False)]
     return tuple(
         TokenScore(token, b"", logprob, tuple((each, b"", its) for each, its in best))
         for token, logprob, best in scored

@@ -20,9 +20,6 @@ from localspec.decoding.policy import (
     LatencyModel,
     is_plausible,
 )
-from localspec.decoding.sampling import (
-    largest,
-)
 from localspec.decoding.text import AnswerEvents, DecodeEvents
 from localspec.types.models import PlainRate
 
@@ -304,7 +301,8 @@ def _step(model: LanguageModel, width: int) -> float:
         model.share(0, sequence, end)
     before = model.busy_s
     with failing(model.name):
-        largest(model.step(_unrelated(model.vocabulary_size, width), range(width)))
+        for row in model.step(_unrelated(model.vocabulary_size, width), range(width)):
+            row.best()  # raises an error if the logits are not numbers
     seconds = model.busy_s - before
     for sequence in range(width):
         model.truncate(end if sequence == 0 else 0, sequence)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-Rows = NDArray[np.float32]
-"""Logits, float32 (n, vocabulary); a view that is valid until the model's next call."""
+from localspec.types.candidates import Rows
 
 
 class SavedState(Protocol):
@@ -65,15 +61,22 @@ class LanguageModel(Protocol):
     def length(self, sequence: int = 0) -> int:
         """Return the number of tokens in a sequence."""
 
+    def choose(self, count: int | None) -> None:
+        """Return only the `count` likeliest tokens of each row from the next call on, if the device can.
+
+        None returns all logits. It takes as long as a call or two if this was otherwise so far.
+        """
+        return
+
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to sequence 0 and return the logits after the last `logits` (0 or more) of them.
+        """Append tokens to sequence 0 and return the candidates after the last `logits` (0 or more) of them.
 
         Raises `Cancelled` after `cancel`, with sequence 0 at its old length or a little longer, or at the
         last saved recurrent state; `ContextFullError` when the tokens do not fit.
         """
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
+        """Append `tokens[i]` to `sequences[i]` in one pass and return the candidates after each."""
 
     def rewindable(self, length: int) -> int:
         """Return the most of sequence 0's first `length` tokens to which `truncate` can go back now.

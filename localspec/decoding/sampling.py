@@ -16,17 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import LogitsError
+from localspec.types.candidates import MOST, Candidates, FullRow, Ids, Logits, largest, top_entries
 from localspec.types.drafts import Distribution, TokenMask
 from localspec.types.request import EngineSettings, Sampling
 
-Logits = NDArray[np.float32]
-Ids = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 FEW = 64  # candidates: up to here Python's own numbers are faster than calls of numpy
-_LARGE_VOCABULARY = 32768  # from here on, longer blocks find the best candidates faster
-_LARGE_ROW = 16384  # from here on, folding it twice is faster than once
-_COLUMNS = 128  # of a folded row, about
 _CERTAIN: Floats = np.ones(1)
 _CERTAIN.flags.writeable = False
 
@@ -36,126 +32,50 @@ def one_point(token: int) -> Distribution:
     return Distribution(np.array([token], dtype=np.int64), _CERTAIN)
 
 
-def top_candidates(rows: Logits, count: int) -> tuple[Ids, Logits]:
-    """Return ids and logits of the `count` largest entries of each row, in descending order.
+def deciding(sampling: Sampling) -> int | None:
+    """Return the number of a row's best candidates that decide what `sampling` draws; None: all or too many.
 
-    `rows` float32 (n, vocabulary); the results are (n, count), narrower if the vocabulary is smaller.
-    Raises `LogitsError` when the logits are not numbers.
+    Penalties that only lower logits push at most one candidate out for each token that they look at.
     """
-    size = rows.shape[1]
-    count = min(count, size)
-    ids = np.empty((len(rows), count), dtype=np.int64)
-    logits = np.empty((len(rows), count), dtype=np.float32)
-    thresholds = _thresholds(rows, count)
-    for index, (row, threshold) in enumerate(zip(rows, thresholds, strict=True)):
-        found = (row >= threshold).nonzero()[0]
-        values = row[found]
-        order = values.argsort()[: -count - 1 : -1]
-        ids[index] = found[order]
-        logits[index] = values[order]
-    return ids, logits
-
-
-def best_candidates(row: Logits, count: int) -> tuple[list[int], list[float]]:
-    """Return ids and logits of the `count` (at most `FEW`) largest entries of a row, best first.
-
-    What `top_candidates` does, for one row and as Python's numbers.
-    """
-    count = min(count, len(row))
-    maxima = column_maxima(row)
-    largest(maxima)
-    place = len(maxima) - count
-    maxima.partition(place)
-    found = (row >= maxima[place]).nonzero()[0]
-    ids, values = found.tolist(), row.take(found).tolist()
-    order = sorted(range(len(ids)), key=values.__getitem__, reverse=True)[:count]
-    return [ids[place] for place in order], [values[place] for place in order]
-
-
-def largest(rows: Logits) -> np.float32:
-    """Return the largest of some logits; raises `LogitsError` for NaN.
-
-    Minus infinity is allowed: it means impossible.
-    """
-    found: np.float32 = rows.max()
-    if not found < inf:  # NaN is the largest, where there is any
-        raise LogitsError
-    return found
-
-
-def column_maxima(row: Logits) -> Logits:
-    """Return the maxima of some hundred groups of a row's entries, in which no entry is missing.
-
-    There are `columns(len(row))`. Entries that are neighbours, and often alike, belong to different groups.
-    """
-    if len(row) >= _LARGE_ROW:
-        row = _folded(row, 64)
-    return _folded(row, len(row) // _COLUMNS or 1)
-
-
-def best_token(row: Logits) -> int:
-    """Return a token of the largest logit; raise `LogitsError` where logits are not numbers."""
-    token = int(row.argmax())  # of a NaN, if there is any
-    if not row.item(token) < inf:
-        raise LogitsError
-    return token
-
-
-def best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
-    """Return a best token and the maxima of `column_maxima`; raise `LogitsError` as `best_token` does."""
-    if len(row) < _LARGE_ROW:
-        return best_token(row), column_maxima(row)
-    folded, width = _folded(row, 64), len(row) // 64
-    column = best_token(folded)  # its row is a 64th of what else had to be read again
-    return column + width * int(row[column::width].argmax()), _folded(folded, width // _COLUMNS)
-
-
-def columns(vocabulary: int) -> int:
-    """Return the number of groups of `column_maxima`; entry i belongs to about group i modulo that."""
-    if vocabulary >= _LARGE_ROW:
-        vocabulary //= 64
-    return vocabulary // max(vocabulary // _COLUMNS, 1)
-
-
-def _folded(values: Logits, folds: int) -> Logits:
-    rest = len(values) % folds
-    maxima: Logits = np.maximum.reduce((values[:-rest] if rest else values).reshape(folds, -1))
-    if rest:
-        np.maximum(maxima[:rest], values[-rest:], out=maxima[:rest])
-    return maxima
-
-
-def _thresholds(rows: Logits, count: int) -> Logits:
-    """Return for each row a value that at least `count` entries reach, and few more."""
-    size = rows.shape[1]
-    blocks = 16 if size < _LARGE_VOCABULARY else 64
-    width = size // blocks
-    if width <= count:
-        largest(rows)
-        return np.partition(rows, size - count, axis=1)[:, size - count]
-    maxima = rows[:, : width * blocks].reshape(-1, blocks, width).max(axis=1)
-    largest(maxima)
-    if width * blocks < size:
-        largest(rows[:, width * blocks :])
-    return np.partition(maxima, width - count, axis=1)[:, width - count]
+    count = 1 if sampling.is_greedy else sampling.top_k
+    if count and penalises(sampling):
+        if not _only_lowers(sampling):
+            return None
+        count += sampling.penalty_window
+    return count if 0 < count <= MOST else None
 
 
 def distribution(
-    logits: Logits, sampling: Sampling, history: Sequence[int], mask: TokenMask | None = None
+    row: Candidates, sampling: Sampling, history: Sequence[int], mask: TokenMask | None = None
 ) -> Distribution:
     """Return the distribution of the next token, sorted by probability unless nothing is cut off.
 
-    `logits` float32 (vocabulary,); `history` is the text so far, for the penalties;
-    `mask` has the allowed tokens, None all.
+    `history` is the text so far, for the penalties; `mask` has the allowed tokens, None all.
     """
-    row = penalised_row(logits, sampling, history)
+    if mask is None and (count := deciding(sampling)) is not None:
+        return _of_few(row, count, sampling, history)
+    logits = penalised_row(row.logits, sampling, history)
     if mask is None:
-        return _sampled(row, sampling)
-    row, ids = masked(row, mask)
-    p = _sampled(row, sampling)
+        return _sampled(logits, sampling)
+    logits, ids = masked(logits, mask)
+    p = _sampled(logits, sampling)
     if ids is None:
         return p
     return Distribution(ids if p.ids is None else ids[p.ids], p.probs)
+
+
+def _of_few(row: Candidates, count: int, sampling: Sampling, history: Sequence[int]) -> Distribution:
+    """Return the distribution of the next token, which a row's best `count` candidates decide."""
+    if history and penalises(sampling):
+        ids, logits = penalised_candidates(*row.top(count), sampling, history)
+    elif sampling.is_greedy:
+        return one_point(row.best())
+    else:
+        ids, logits = row.top(sampling.top_k)
+    if sampling.is_greedy:
+        return one_point(ids[0])
+    probs = _truncated(logits[: sampling.top_k], sampling, sampling.temperature)
+    return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
 
 
 def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
@@ -169,18 +89,14 @@ def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
 
 
 def _sampled(row: Logits, sampling: Sampling) -> Distribution:
-    """Apply all steps but the penalties."""
-    if sampling.is_greedy:
-        return one_point(best_token(row))
-    if sampling.top_k > 0 and min(sampling.top_k, len(row)) <= FEW:
-        few, logits_of_few = best_candidates(row, sampling.top_k)
-        probs = _truncated(logits_of_few, sampling, sampling.temperature)
-        return Distribution(np.array(few[: len(probs)], np.int64), np.array(probs))
+    """Apply all steps but the penalties to logits."""
+    if sampling.is_greedy or 0 < min(sampling.top_k, len(row)) <= MOST:
+        return _of_few(FullRow(row), sampling.top_k, sampling, ())
     if 0 < sampling.top_k < len(row):
-        ids, best = top_candidates(row[None], sampling.top_k)
-        values = best[0].astype(np.float64)
+        ids, best = top_entries(row, sampling.top_k)
+        values = best.astype(np.float64)
         kept = _kept(values, sampling)
-        return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
+        return Distribution(ids[:kept], _softmax(values[:kept], sampling.temperature, values[0]))
     if sampling.top_p >= 1 and sampling.min_p <= 0:
         return Distribution(None, _softmax(row, sampling.temperature, largest(row)))
     return _without_top_k(row, sampling)
@@ -195,7 +111,7 @@ def draft_distribution(
 ) -> Distribution:
     """Return the q to draw a draft token from, given the draft model's few best candidates.
 
-    `ids` and `logits` come from `best_candidates` or a row of `top_candidates`. After the target's own
+    `ids` and `logits` are those of `Candidates.top`. After the target's own
     sampling steps the temperature is multiplied by `draft_temperature`, and the probabilities of the first
     `saguaro_top` tokens by `saguaro_c`. The order is that of the draft model's preference, before this
     down-weighting.
@@ -226,8 +142,8 @@ def score(row: Logits, token: int, top: int) -> tuple[float, tuple[tuple[int, fl
     values = row.astype(np.float64)
     best = values.max()
     scale = float(best) + log(np.exp(values - best).sum())
-    ids, _ = top_candidates(row[None], top) if top else (np.empty((1, 0), np.int64), None)
-    return values.item(token) - scale, tuple((each, values.item(each) - scale) for each in ids[0].tolist())
+    ids = top_entries(row, top)[0].tolist() if top else ()
+    return values.item(token) - scale, tuple((each, values.item(each) - scale) for each in ids)
 
 
 def probability(distribution: Distribution, token: int) -> float:
@@ -318,7 +234,7 @@ def _truncated(values: Sequence[float] | Logits, sampling: Sampling, temperature
     return _normalised([exp(gap / temperature) for gap in gaps[: max(kept, 1)]])
 
 
-def _softmax(values: Floats | Logits, temperature: float, best: np.floating) -> Floats:
+def _softmax(values: Floats | Logits, temperature: float, best: float) -> Floats:
     """Return probabilities; `best` is the largest of the values."""
     scaled = values - best
     scaled /= temperature
@@ -353,11 +269,11 @@ def _without_top_k(row: Logits, sampling: Sampling) -> Distribution:
     total = float(np.exp(weights, out=weights).sum(dtype=np.float64))
     count = 256
     while True:
-        ids, found = top_candidates(row[None], count)
-        values = found[0].astype(np.float64)
+        ids, found = top_entries(row, count)
+        values = found.astype(np.float64)
         kept = _kept(values, sampling, total)
         if kept < len(values) or len(values) == len(row):
-            return Distribution(ids[0][:kept], _softmax(values[:kept], sampling.temperature, values[0]))
+            return Distribution(ids[:kept], _softmax(values[:kept], sampling.temperature, values[0]))
         count *= 16
 
 
@@ -365,6 +281,15 @@ def penalises(sampling: Sampling) -> bool:
     """Return whether any penalty is on."""
     return sampling.penalty_window > 0 and (
         sampling.repetition_penalty != 1 or sampling.presence_penalty != 0 or sampling.frequency_penalty != 0
+    )
+
+
+def _only_lowers(sampling: Sampling) -> bool:
+    """Return whether penalties make no token likelier."""
+    return (
+        sampling.repetition_penalty >= 1
+        and sampling.presence_penalty >= 0
+        and sampling.frequency_penalty >= 0
     )
 
 

@@ -7,17 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from localspec.decoding.model import Rows
 from localspec.decoding.rounds import DecodeParams
-from localspec.decoding.sampling import (
-    best_token,
-    distribution,
-    draw,
-    largest,
-    penalises,
-    probability,
-    residual,
-)
+from localspec.decoding.sampling import distribution, draw, penalises, probability, residual
+from localspec.types.candidates import FullRow, Rows, largest
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.request import Acceptance
 
@@ -36,7 +28,7 @@ class Uniforms(Protocol):
 
 
 Judge = Callable[[Draft, Rows, list[int], DecodeParams, Uniforms], VerifyOutcome]
-"""Judges a draft that follows a text by the target's rows of logits, one more than the draft has tokens."""
+"""Judges a draft that follows a text by the target's candidates, one row more than the draft has tokens."""
 
 
 class BufferedUniforms:
@@ -69,7 +61,7 @@ def random_streams(
 
 
 def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, random: Uniforms) -> VerifyOutcome:
-    """Judge a draft that follows a text by the target's rows of logits, as the answer chooses its tokens."""
+    """Judge a draft that follows a text by the target's candidates, as the answer chooses its tokens."""
     sampling, rules = params.sampling, params.rules
     start = max(params.answer_start, len(text) - sampling.penalty_window)
     history = text[start:] if penalises(sampling) else None
@@ -81,9 +73,10 @@ def judge(draft: Draft, rows: Rows, text: list[int], params: DecodeParams, rando
         seen = () if history is None else [*history, *draft.tokens[:accepted]]
         if rules is None:
             return distribution(rows[accepted], sampling, seen)
-        largest(rows[accepted])  # a mask may hide what is none
+        logits = rows[accepted].logits
+        largest(logits)  # a mask may hide what is none
         mask = rules.mask([*text, *draft.tokens[:accepted]])
-        return distribution(rules.biased(rows[accepted]), sampling, seen, mask)
+        return distribution(FullRow(rules.biased(logits)), sampling, seen, mask)
 
     return verify(draft, target, params.acceptance, random)
 
@@ -115,9 +108,9 @@ def verify(draft: Draft, target: Target, acceptance: Acceptance, rng: Uniforms) 
 
 
 def verify_greedily(draft: Draft, rows: Rows) -> VerifyOutcome:
-    """Judge a draft by the best token of each row of logits: what `verify` does at temperature 0."""
+    """Judge a draft by the best token of each row: what `verify` does at temperature 0."""
     for accepted, token in enumerate(draft.tokens):
-        best = best_token(rows[accepted])  # a row is as long as the vocabulary: none is read in vain
+        best = rows[accepted].best()  # a row may be as long as the vocabulary: none is read in vain
         if token != best:
             return VerifyOutcome(accepted, best)
-    return VerifyOutcome(len(draft.tokens), best_token(rows[len(draft.tokens)]))
+    return VerifyOutcome(len(draft.tokens), rows[len(draft.tokens)].best())

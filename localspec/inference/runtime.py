@@ -348,10 +348,11 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Yield the target's logits after each token, float32 (vocabulary,), valid until the next."""
         self._engine.forget()
         context = self._contexts.target
+        context.choose(None)
         try:
             for start in range(0, len(tokens), SCORE_CHUNK):
                 chunk = tokens[start : start + SCORE_CHUNK]
-                yield from context.evaluate(chunk, len(chunk))
+                yield from context.evaluate(chunk, len(chunk)).logits
         finally:
             self._engine.forget()
 

@@ -24,9 +24,8 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
+from localspec.types.candidates import FullRows, Rows
 from localspec.types.models import FLOAT_TYPES, ModelOptions
-
-Rows = NDArray[np.float32]
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
@@ -104,7 +103,7 @@ class Context:
         self._decode = api.llama_decode
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
         self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
-        self._no_rows: Rows = np.empty((0, self.vocabulary_size), np.float32)
+        self._no_rows = FullRows(np.empty((0, self.vocabulary_size), np.float32))
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
         self._since: float | None = None  # a call is in progress,
         self._is_new = False  # of a size that is not among them
@@ -141,7 +140,7 @@ class Context:
         self._lengths = [0] * self.max_sequences
         self._width = 0  # tokens of the last call that read a run
         self._address: int | None = None  # of the last call's logits
-        self._seen, self._view = 0, self._no_rows
+        self._seen, self._view = 0, self._no_rows.logits
 
     @property
     def name(self) -> str:
@@ -158,8 +157,11 @@ class Context:
         """Return the number of tokens in a sequence."""
         return self._lengths[self._checked(sequence)]
 
+    def choose(self, count: int | None) -> None:
+        """Go on to return all logits: nothing is chosen on a device."""
+
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the main sequence and return the logits after the last `logits` of them.
+        """Append tokens to the main sequence and return the candidates after the last `logits` of them.
 
         Raises `Cancelled` with the whole micro-batches so far in place, `ContextFullError` before anything
         is read.
@@ -183,7 +185,7 @@ class Context:
         return self._rows(logits)
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each.
+        """Append `tokens[i]` to `sequences[i]` in one pass and return the candidates after each.
 
         A sequence may be named more than once: its tokens then follow each other.
         """
@@ -325,7 +327,7 @@ class Context:
     def close(self) -> None:
         """Free the KV cache; a second call does nothing."""
         self._pointer = None
-        self._seen, self._view = 0, self._no_rows
+        self._seen, self._view = 0, self._no_rows.logits
         self._free()
 
     def _check_call(self, total: int, logits: int) -> None:
@@ -417,7 +419,7 @@ class Context:
             floats = (ctypes.c_float * (self.max_rows * self.vocabulary_size)).from_address(address)
             self._seen = address
             self._view = np.ctypeslib.as_array(floats).reshape(-1, self.vocabulary_size)
-        return self._view[:count]
+        return FullRows(self._view[:count])
 
 
 def state_memory(size: int) -> NDArray[np.uint8] | None:

@@ -12,17 +12,22 @@ from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.errors import EngineError
 from localspec.llama.backends import function
-from localspec.llama.context import ABORTED, Batch, Context, HeadLink, Rows
+from localspec.llama.context import ABORTED, Batch, Context, HeadLink
 from localspec.llama.library import Native, native
 from localspec.llama.model import Model
+from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
 
 EAGLE3 = "eagle3"
 WIDEST = 128  # tokens of a call: an encoder sets a row of logits aside for each
 KEPT = 64  # tokens of the target, before the head processes them without a draft
+
+States = NDArray[np.float32]
+"""Hidden states, float32 (n, width)."""
 
 _P, _U32, _FLAG = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_bool
 
@@ -67,7 +72,7 @@ class HiddenStates:
         for layer in self._layers:
             self._set_input(pointer, layer, on)
 
-    def last(self, count: int) -> Rows:
+    def last(self, count: int) -> States:
         """Return the rows of the last call of `count` tokens; valid until the next call."""
         pointer = self._context.pointer
         found = [self._get_input(pointer, layer) for layer in self._layers]
@@ -114,8 +119,8 @@ class HeadContext(Context):
         self._true = 0  # leading tokens with cells from the target's states
         self._tokens: list[int] = []  # of the target, from position `_start` on, with the states after them
         self._start = 0
-        self._after: Rows = np.empty((0, self._batch.hidden.shape[1]), np.float32)
-        self._state: Rows | None = None  # the head's own after its last token, until its next call
+        self._after: States = np.empty((0, self._batch.hidden.shape[1]), np.float32)
+        self._state: States | None = None  # the head's own after its last token, until its next call
 
     def reopen(self) -> None:
         """Forget everything, and refer to the context that llama.cpp has now: EAGLE-3 borrows its tensors."""
@@ -174,12 +179,12 @@ class HeadContext(Context):
         self._after = self._after[:kept]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the main sequence and return the logits after the last `logits` of them."""
+        """Append tokens to the main sequence and return the candidates after the last `logits` of them."""
         if self._failure is not None:
             raise self._failure
-        total, rows = len(tokens), self._no_rows
+        total, done = len(tokens), 0
         self._check_call(total, logits)
-        done = 0
+        rows: Rows = self._no_rows
         while done < total:
             count = self._chunk(total - done, logits)
             rows = self._extend(tokens[done : done + count], logits if done + count == total else 0)
@@ -187,7 +192,7 @@ class HeadContext(Context):
         return rows
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append tokens to sequence 0, the only one, and return a row of logits for each."""
+        """Append tokens to sequence 0, the only one, and return the candidates after each."""
         if any(sequences):
             raise ValueError("a head has no branches")
         return self.evaluate(tokens, len(tokens))
@@ -231,9 +236,9 @@ class HeadContext(Context):
         if len(read) < logits:
             raise EngineError(f"{self.model.name} cannot tell what follows the first token alone")
         self._state = self._own.last(len(read))[-1]
-        return self._rows(wanted)[wanted - logits :]
+        return self._rows(wanted).last(logits)
 
-    def _put_states(self, start: int, hidden: Rows) -> None:
+    def _put_states(self, start: int, hidden: States) -> None:
         """Fill in the states before tokens from a position on, the target's where they are known."""
         count = len(hidden)
         first = self._start + 1 - start  # the token that the first known state precedes
@@ -246,7 +251,7 @@ class HeadContext(Context):
         elif self._true == start and (len(known) or (self._tokens and start == self._start)):
             self._true = start + min(count, place + len(known))
 
-    def _through_encoder(self, states: Rows) -> Rows:
+    def _through_encoder(self, states: States) -> States:
         """Return EAGLE-3's projection of the target's states, a row for each."""
         made, most = [], self._micro_batch  # with more tokens in such a call llama.cpp ends the process
         for part in (states[at : at + most] for at in range(0, len(states), most)):

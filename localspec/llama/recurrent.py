@@ -19,10 +19,11 @@ from dataclasses import replace
 from localspec.errors import EngineError, UserError
 from localspec.gguf import STATE_DRAFT, kept_states
 from localspec.llama.checkpoints import TAIL, CheckpointedContext
-from localspec.llama.context import Context, Rows, SavedSequence
+from localspec.llama.context import Context, SavedSequence
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.windowed import WindowedContext
+from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
 
 _MERGED = 8  # tokens after a mark that are cheaper to add to another call than to process alone
@@ -100,7 +101,7 @@ class RecurrentContext(CheckpointedContext):
         return super().length(sequence) + (0 if sequence else len(self._unread))
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the main sequence and return the logits after the last `logits` of them.
+        """Append tokens to the main sequence and return the candidates after the last `logits` of them.
 
         Raises `Cancelled` with the sequence at the last saved state, `ContextFullError` before anything is
         processed.
@@ -131,7 +132,7 @@ class RecurrentContext(CheckpointedContext):
             self._read((), 0)
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
+        """Append `tokens[i]` to `sequences[i]` in one pass and return the candidates after each."""
         self._read_along()
         self._undoable = 0
         rows = super().step(tokens, sequences)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from localspec.llama.checkpoints import TAIL, CheckpointedContext
-from localspec.llama.context import Rows
 from localspec.llama.model import Model
+from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
 
 
@@ -29,7 +29,7 @@ class WindowedContext(CheckpointedContext):
             self.max_draft = self._micro_batch - 1
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to the main sequence and return the logits after the last `logits` of them.
+        """Append tokens to the main sequence and return the candidates after the last `logits` of them.
 
         The end of a prompt gets a checkpoint: the next one may leave out what the model thinks after it.
         """

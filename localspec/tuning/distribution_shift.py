@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from localspec.benchmark.exactness import FULL, answer_rows
 from localspec.decoding.measurements import CANDIDATES, TraceSegment
-from localspec.decoding.sampling import distribution, top_candidates
+from localspec.decoding.sampling import distribution
 from localspec.tuning.events import DistributionShift
+from localspec.types.candidates import FullRow, Ids, top_entries
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
-Ids = NDArray[np.int64]
 _HIGH = 0.99  # quantile
 
 
@@ -47,10 +47,10 @@ def read_answer(runtime: Runtime, answer: RecordedAnswer, candidates: Ids | None
     """Read an answer and note the target's most likely tokens, or given candidates, with probabilities."""
     best, ids, probs = list[int](), list[Ids](), list[NDArray[np.float64]]()
     for place, row in answer_rows(runtime, answer.prompt, answer.tokens):
-        of_place = top_candidates(row[None], CANDIDATES)[0][0] if candidates is None else candidates[place]
+        of_place = top_entries(row, CANDIDATES)[0] if candidates is None else candidates[place]
         best.append(int(row.argmax()))
         ids.append(of_place)
-        probs.append(distribution(row, FULL, ()).probs[of_place])
+        probs.append(distribution(FullRow(row), FULL, ()).probs[of_place])
     return ReadAnswer(np.array(best), np.stack(ids), np.stack(probs))
 
 

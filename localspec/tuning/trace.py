@@ -13,18 +13,12 @@ from numpy.typing import NDArray
 from localspec.decoding.drafters.drafter import Drafter, failing
 from localspec.decoding.loop import Decoder
 from localspec.decoding.measurements import CANDIDATES, TraceSegment
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, CostCurve, LatencyModel, SpeculationPolicy
 from localspec.decoding.rounds import DecodeParams, Round
-from localspec.decoding.sampling import (
-    Floats,
-    Ids,
-    distribution,
-    probabilities,
-    probability,
-    top_candidates,
-)
+from localspec.decoding.sampling import Floats, distribution, probabilities, probability
 from localspec.decoding.verify import Uniforms, judge, random_streams
+from localspec.types.candidates import Candidates, Ids, Logits, Rows, top_candidates, top_entries
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.request import EngineSettings, Request
 
@@ -50,7 +44,7 @@ def trace(runtime: Runtime, request: Request) -> TraceSegment:
 class Tracer:
     """A target and at most one draft model with empty caches, for one trace."""
 
-    _row: NDArray[np.float32]  # the logits of the last token, until decoding continues
+    _row: Candidates  # of the last token, until decoding continues
 
     def __init__(self, target: LanguageModel, draft: LanguageModel | None, candidates: int) -> None:
         """Take the models, and how many of each one's candidates to write down."""
@@ -75,7 +69,7 @@ class Tracer:
 
     def _traced(self, prompt: Sequence[int], params: DecodeParams, seed: int | None) -> TraceSegment:
         text, decode_s = list(prompt), 0.0
-        of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Rows, Floats]]()
+        of_target, of_draft = list[tuple[Ids, Floats, float]](), list[tuple[Ids, Logits, Floats]]()
         waiting, size = list[Distribution](), 0
         random, _ = random_streams(seed, 0, 0)
         with closing(self._decoder.rounds(prompt, Drafter(), _no_policy(), params, random)) as rounds:
@@ -119,13 +113,13 @@ class Tracer:
     def _best(self, p: Distribution) -> tuple[Ids, Floats]:
         count, ids, probs = self._candidates, p.ids, p.probs
         if ids is None:
-            ids = top_candidates(p.probs[None].astype(np.float32), count)[0][0]
+            ids = top_entries(p.probs.astype(np.float32), count)[0]
             probs = p.probs[ids]
         return _widened(ids[:count], count, -1), _widened(probs[:count], count, 0.0)
 
     def _read_along(
         self, draft: LanguageModel, text: Sequence[int], drawn_from: Sequence[Distribution]
-    ) -> Iterator[tuple[Ids, Rows, Floats]]:
+    ) -> Iterator[tuple[Ids, Logits, Floats]]:
         """Yield the draft's candidates with logits, and the target's probabilities, several rows at a time.
 
         They are for the last tokens of the text, which the target sampled from its distributions; the draft
@@ -139,8 +133,8 @@ class Tracer:
             with failing(draft.name):
                 if len(tokens) > len(block):
                     draft.evaluate(tokens[: -len(block)], 0)
-                rows = draft.evaluate(tokens[-len(block) :], len(block))[:, : self._vocabulary]
-                ids, logits = top_candidates(rows, self._candidates)
+                rows = draft.evaluate(tokens[-len(block) :], len(block)).within(self._vocabulary)
+                ids, logits = top_candidates(rows.logits, self._candidates)
             chances = [probabilities(p, row) for p, row in zip(block, ids, strict=True)]
             yield (
                 _widened(ids, self._candidates, -1),

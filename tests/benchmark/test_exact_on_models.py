@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.decoding.model import Rows
 from localspec.decoding.rounds import DecodeParams
 from localspec.decoding.verify import Uniforms, judge
 from localspec.demo import prompts
+from localspec.types.candidates import Rows
 from localspec.types.drafts import Draft, VerifyOutcome
 from localspec.types.request import Mode
 from tests.benchmarks.exactness import compare

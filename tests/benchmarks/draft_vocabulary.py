@@ -32,11 +32,11 @@ from localspec.decoding.measurements import (
     TraceSegment,
 )
 from localspec.decoding.policy import CostCurve, LatencyModel
-from localspec.decoding.sampling import top_candidates
 from localspec.decoding.speed_model import BRANCHES, predict
 from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.tuning.simulator.simulator import Simulator
+from localspec.types.candidates import top_candidates
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Mode, Sampling
 from tests.benchmarks.draft_variants import EMBEDDING, Ids, Variant, by_frequency, stand_ins, write

@@ -79,6 +79,7 @@ class Pair:
     def gap(self, text: Sequence[int], first: int, second: int, sampling: Sampling = GREEDY) -> float:
         """Return how many logits lie between two tokens after a text that is read in one go."""
         self.engine.forget()
+        self.contexts.target.choose(None)
         row = self.contexts.target.evaluate(text, 1)[0]
         p = distribution(row, replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0), text)
         self.engine.forget()

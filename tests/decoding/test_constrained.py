@@ -10,6 +10,7 @@ from localspec.benchmark.statistics import ks_uniform_p_value
 from localspec.decoding.constraint import Logits, TokenRules
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.sampling import distribution, probabilities
+from localspec.types.candidates import FullRow
 from localspec.types.drafts import TokenMask
 from localspec.types.request import EngineSettings, Sampling
 from tests import contract
@@ -141,10 +142,10 @@ class Forced(MadeConstraint):
 def test_a_banned_token_is_written_only_where_nothing_else_is_left() -> None:
     row = np.array([[0.0, 9.0, 1.0]], np.float32)
     rules = TokenRules(((1, -100.0), (7, 5.0)))
-    p = distribution(rules.biased(row)[0], PLAIN, ())
+    p = distribution(FullRow(rules.biased(row)[0]), PLAIN, ())
     assert p.probs[1] == 0.0
     assert row[0, 1] == 9.0
-    alone = distribution(rules.biased(row)[0], PLAIN, (), TokenMask(np.array([1])))
+    alone = distribution(FullRow(rules.biased(row)[0]), PLAIN, (), TokenMask(np.array([1])))
     assert alone.ids is not None
     assert (alone.ids.tolist(), alone.probs.tolist()) == ([1], [1.0])
 
@@ -158,10 +159,10 @@ def test_a_masked_distribution_is_that_of_a_row_with_minus_infinity(sampling: Sa
         masked = np.full_like(row, -np.inf)
         masked[allowed] = row[allowed]
         history = random.integers(0, size, 6).tolist()
-        expected = distribution(masked, sampling, history)
+        expected = distribution(FullRow(masked), sampling, history)
         ids = np.arange(size)
         for mask in (TokenMask(allowed), TokenMask(np.setdiff1d(ids, allowed), are_refused=True)):
-            found = distribution(row, sampling, history, mask)
+            found = distribution(FullRow(row), sampling, history, mask)
             assert probabilities(found, ids) == pytest.approx(probabilities(expected, ids), abs=1e-6)
 
 

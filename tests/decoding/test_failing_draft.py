@@ -12,9 +12,9 @@ import pytest
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.measure import measure
-from localspec.decoding.model import Rows
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.errors import ContextFullError, DraftError, EngineError, LogitsError
+from localspec.types.candidates import FullRows, Logits
 from localspec.types.events import ModeChanged
 from localspec.types.request import EngineSettings, Mode, Sampling
 from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
@@ -29,18 +29,18 @@ WAYS = (SD, SSD, replace(SD, acceptance="match", fallback="ngram"), replace(SSD,
 NO_NUMBERS = "the draft model small returned logits that are not numbers"
 
 
-def broken_rows(value: float, place: int, rows: Rows) -> Rows:
+def broken_rows(value: float, place: int, rows: Logits) -> Logits:
     """Spoil one entry of the last row, or all of it."""
     rows = rows.copy()
     rows[-1, slice(None) if place < 0 else place] = value
     return rows
 
 
-def failing(error: Exception, _rows: Rows) -> Rows:
+def failing(error: Exception, _rows: Logits) -> Logits:
     raise error
 
 
-FAILURES: dict[str, tuple[Callable[[Rows], Rows], str]] = {
+FAILURES: dict[str, tuple[Callable[[Logits], Logits], str]] = {
     "NaN": (partial(broken_rows, np.nan, -1), NO_NUMBERS),
     "one NaN": (partial(broken_rows, np.nan, 7), NO_NUMBERS),
     "infinity": (partial(broken_rows, np.inf, 7), NO_NUMBERS),
@@ -55,12 +55,12 @@ FAILURES: dict[str, tuple[Callable[[Rows], Rows], str]] = {
 }
 
 
-def spoil(toy: Toy, change: Callable[[Rows], Rows], after: int) -> None:
+def spoil(toy: Toy, change: Callable[[Logits], Logits], after: int) -> None:
     """Let the draft model's calls fail after N."""
     toy.draft.name = "small"
     append = toy.draft._append
 
-    def spoilt(entries: list[tuple[int, int]]) -> Rows:
+    def spoilt(entries: list[tuple[int, int]]) -> Logits:
         is_spoilt = len(toy.draft.calls) >= after
         if is_spoilt:
             change(np.zeros((1, toy.vocabulary), np.float32))  # a failed call leaves nothing behind
@@ -166,12 +166,12 @@ def test_a_target_without_numbers_is_named_before_a_broken_token(
     toy.target.name = "large"
     evaluate, good = toy.target.evaluate, Toy().target
 
-    def spoilt(tokens: Sequence[int], logits: int = 1) -> Rows:
-        rows = evaluate(tokens, logits).copy()
+    def spoilt(tokens: Sequence[int], logits: int = 1) -> FullRows:
+        rows = evaluate(tokens, logits).logits.copy()
         first = toy.target.length() - logits + 1  # tokens before the first row
         for row in range(max(0, 12 - first), logits):
             rows[row, slice(None) if place < 0 else place] = np.nan
-        return rows
+        return FullRows(rows)
 
     toy.target.evaluate = spoilt  # type: ignore[method-assign]
     text = list(PROMPT)

@@ -12,7 +12,7 @@ from localspec.decoding.drafters.drafter import DraftState
 from localspec.decoding.drafters.model_drafter import HeadDrafter
 from localspec.decoding.drafters.proposer import Proposal
 from localspec.decoding.engine import Engine
-from localspec.decoding.model import Rows
+from localspec.types.candidates import Rows
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings, Sampling
 from tests import contract
@@ -68,11 +68,11 @@ class FakeHead(FakeModel):
         start = self.length()
         without = max(0, start + len(tokens) - 1 - self.known)
         assert without == 0 or (len(tokens) == 1 and self.guesses == start), "a state is missing"
-        rows = super().evaluate(tokens, logits).copy()
+        rows = super().evaluate(tokens, logits).logits.copy()
         self.true = self.true if without else self.length()
         self.guesses = self.length() if logits else 0
         rows += self._tastes[min(self.length() - self.true, 7)]
-        return rows
+        return self.rows(rows)
 
     def truncate(self, length: int, sequence: int = 0) -> None:
         super().truncate(length, sequence)

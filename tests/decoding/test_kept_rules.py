@@ -14,7 +14,8 @@ from localspec.decoding.drafters.prompt_lookup import PromptLookup, PromptLookup
 from localspec.decoding.drafters.proposer import RowProposer
 from localspec.decoding.engine import Drafters
 from localspec.decoding.rounds import DecodeParams, Round
-from localspec.decoding.sampling import best_candidates, draft_distribution, penalised_row, probabilities
+from localspec.decoding.sampling import draft_distribution, penalised_row, probabilities
+from localspec.types.candidates import FullRow, FullRows
 from localspec.types.drafts import VerifyOutcome
 from localspec.types.request import EngineSettings, Sampling
 from tests.contract import GREEDY, NO_END, OFF, PLAIN, Toy, latency_model
@@ -66,8 +67,8 @@ def test_the_q_that_is_reported_is_what_was_drawn_from_under_penalties(mode: str
                 masked[3] += 1.0
                 masked[np.setdiff1d(np.arange(40), constraint.allowed(text))] = -np.inf
             history = text[max(start, len(text) - PENALISED.penalty_window) :]
-            expected = draft_distribution(*best_candidates(masked, 16), PENALISED, settings, history)
-            (proposal,) = proposer.propose(row[None], [text])
+            expected = draft_distribution(*FullRow(masked).top(16), PENALISED, settings, history)
+            (proposal,) = proposer.propose(FullRows(row[None]), [text])
             assert proposal.q is not None
             everything = np.arange(40)
             found, wanted = probabilities(proposal.q, everything), probabilities(expected, everything)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from localspec.decoding.engine import Engine
-from localspec.decoding.model import Rows
+from localspec.types.candidates import Rows
 from localspec.types.request import EngineSettings, Fallback
 from tests.contract import GREEDY, OFF, Toy
 from tests.fake_model import FakeModel, Hold, Pacing

@@ -8,9 +8,9 @@ import pytest
 
 from localspec.decoding.measure import REREAD, measure, time_calls
 from localspec.decoding.measurements import CallCosts, CostRequest
-from localspec.decoding.model import Rows
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.errors import Cancelled, EngineError
+from localspec.types.candidates import Rows
 from tests.decoding.toys import TIMEOUT_S
 from tests.fake_model import FakeModel, Pacing
 

@@ -12,7 +12,7 @@ import pytest
 
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.engine import Engine
-from localspec.decoding.model import Rows
+from localspec.types.candidates import Logits
 from localspec.types.request import EngineSettings, Sampling
 from tests import contract
 from tests.contract import GREEDY, OFF, PLAIN, SIGNIFICANT, EngineContract, Toy
@@ -55,7 +55,7 @@ def few(model: FakeModel, *chosen: int) -> None:
     """Let a model give these tokens alone a chance."""
     append = model._append
 
-    def reduced(entries: list[tuple[int, int]]) -> Rows:
+    def reduced(entries: list[tuple[int, int]]) -> Logits:
         rows = append(entries)
         found = np.full_like(rows, -np.inf)
         found[:, list(chosen)] = rows[:, list(chosen)]

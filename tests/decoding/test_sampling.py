@@ -16,9 +16,9 @@ from localspec.decoding.sampling import (
     probability,
     residual,
     saguaro_top,
-    top_candidates,
 )
 from localspec.errors import EngineError
+from localspec.types.candidates import FullRow, top_candidates
 from localspec.types.drafts import Distribution
 from localspec.types.request import EngineSettings, Sampling
 
@@ -96,7 +96,7 @@ def test_distribution_is_that_of_llama_cpp(size: int, sampling: Sampling) -> Non
     best = top_candidates(logits[None], 20)[0][0].tolist()
     history = [*range(30), *best, best[0], best[0], size - 1]
     expected = llama_chain(logits, sampling, history)
-    ours = as_dict(distribution(logits, sampling, history))
+    ours = as_dict(distribution(FullRow(logits), sampling, history))
     # llama.cpp adds in 32 bits, which moves the end of a very long top-p tail by a few tokens.
     for token in ours.keys() | expected.keys():
         assert ours.get(token, 0) == pytest.approx(expected.get(token, 0), rel=2e-4, abs=1e-6)
@@ -104,7 +104,7 @@ def test_distribution_is_that_of_llama_cpp(size: int, sampling: Sampling) -> Non
 
 def test_sparse_distributions_are_sorted_and_sum_to_one() -> None:
     for sampling in (Sampling(), ALL_PENALTIES, replace(OPEN, top_p=0.9), replace(OPEN, min_p=0.01)):
-        p = distribution(random_row(5000), sampling, [1, 2, 3])
+        p = distribution(FullRow(random_row(5000)), sampling, [1, 2, 3])
         assert p.ids is not None
         assert p.ids.dtype == np.int64
         assert p.probs.dtype == np.float64
@@ -113,7 +113,7 @@ def test_sparse_distributions_are_sorted_and_sum_to_one() -> None:
 
 
 def test_distribution_without_truncation_spans_the_vocabulary() -> None:
-    p = distribution(random_row(5000), OPEN, [])
+    p = distribution(FullRow(random_row(5000)), OPEN, [])
     assert p.ids is None
     assert p.probs.shape == (5000,)
     assert p.probs.sum() == pytest.approx(1, abs=1e-12)
@@ -123,26 +123,26 @@ def test_banned_tokens_have_no_probability() -> None:
     logits = np.full(3000, -np.inf, dtype=np.float32)
     logits[[5, 2999]] = 1.0
     for sampling in (replace(Sampling(), min_p=0.0), OPEN, replace(OPEN, top_p=0.999)):
-        assert as_dict(distribution(logits, sampling, [])) == pytest.approx({5: 0.5, 2999: 0.5})
+        assert as_dict(distribution(FullRow(logits), sampling, [])) == pytest.approx({5: 0.5, 2999: 0.5})
 
 
 @pytest.mark.parametrize("size", [6000, 40005])
 @pytest.mark.parametrize("sampling", [Sampling(), OPEN, GREEDY, replace(OPEN, top_p=0.5)], ids=str)
 def test_logits_that_are_not_numbers_are_an_engine_error(sampling: Sampling, size: int) -> None:
     with pytest.raises(EngineError, match="not numbers"):
-        distribution(np.full(size, np.nan, dtype=np.float32), sampling, [])
+        distribution(FullRow(np.full(size, np.nan, dtype=np.float32)), sampling, [])
 
 
 def test_greedy_is_the_best_token_after_penalties() -> None:
     logits = random_row(9000)
     order = top_candidates(logits[None], 3)[0][0].tolist()
     penalised = replace(GREEDY, presence_penalty=50.0)
-    assert as_dict(distribution(logits, GREEDY, [order[0]])) == {order[0]: 1.0}
-    assert as_dict(distribution(logits, penalised, [])) == {order[0]: 1.0}
-    assert as_dict(distribution(logits, penalised, [order[0], order[1]])) == {order[2]: 1.0}
+    assert as_dict(distribution(FullRow(logits), GREEDY, [order[0]])) == {order[0]: 1.0}
+    assert as_dict(distribution(FullRow(logits), penalised, [])) == {order[0]: 1.0}
+    assert as_dict(distribution(FullRow(logits), penalised, [order[0], order[1]])) == {order[2]: 1.0}
     short = replace(penalised, penalty_window=1)
-    assert as_dict(distribution(logits, short, [order[0], order[1]])) == {order[0]: 1.0}
-    assert as_dict(distribution(logits, penalised, [order[0]])) == {order[1]: 1.0}
+    assert as_dict(distribution(FullRow(logits), short, [order[0], order[1]])) == {order[0]: 1.0}
+    assert as_dict(distribution(FullRow(logits), penalised, [order[0]])) == {order[1]: 1.0}
 
 
 def test_probability_outside_the_support_is_zero() -> None:
@@ -249,7 +249,9 @@ def test_draft_distribution_truncates_like_the_target() -> None:
     order = logits.argsort()[::-1]
     for sampling in (Sampling(), ALL_PENALTIES, replace(OPEN, top_k=4), replace(OPEN, top_p=0.7)):
         q = draft(order.astype(np.int64), logits[order], sampling, history=[1, 2, 2, 3])
-        assert as_dict(q) == pytest.approx(as_dict(distribution(logits, sampling, [1, 2, 2, 3])), rel=1e-5)
+        assert as_dict(q) == pytest.approx(
+            as_dict(distribution(FullRow(logits), sampling, [1, 2, 2, 3])), rel=1e-5
+        )
 
 
 def test_saguaro_lowers_the_best_draft_tokens() -> None:

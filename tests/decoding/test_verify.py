@@ -6,8 +6,9 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.decoding import verify as module
-from localspec.decoding.sampling import distribution, draft_distribution, draw, one_point, top_candidates
+from localspec.decoding.sampling import distribution, draft_distribution, draw, one_point
 from localspec.decoding.verify import verify, verify_greedily
+from localspec.types.candidates import FullRow, FullRows, top_candidates
 from localspec.types.drafts import Distribution, Draft, VerifyOutcome
 from localspec.types.request import Acceptance, EngineSettings, Sampling
 from tests.chi_square import chi_square_p_value
@@ -36,7 +37,7 @@ def memoised(p: Callable[[tuple[int, ...]], Distribution]) -> Callable[[tuple[in
 
 
 def target_of(sampling: Sampling = PLAIN) -> Callable[[tuple[int, ...]], Distribution]:
-    return memoised(lambda text: distribution(logits_of(text, 1), sampling, text))
+    return memoised(lambda text: distribution(FullRow(logits_of(text, 1)), sampling, text))
 
 
 def drawing(q_of: Callable[[tuple[int, ...]], Distribution]) -> Drafter:
@@ -200,7 +201,7 @@ def first_token_p_value(
 
 
 def test_the_statistics_notice_a_shared_random_stream() -> None:
-    q = distribution(logits_of((), 2), PLAIN, ())
+    q = distribution(FullRow(logits_of((), 2)), PLAIN, ())
 
     def draft(uniform: float) -> Draft:
         return Draft((draw(q, uniform),), (q,))
@@ -211,7 +212,7 @@ def test_the_statistics_notice_a_shared_random_stream() -> None:
 
 
 def test_the_statistics_notice_a_draft_dropped_for_its_own_value() -> None:
-    q = distribution(logits_of((), 2), PLAIN, ())
+    q = distribution(FullRow(logits_of((), 2)), PLAIN, ())
     dropped = int(q.probs.argmax())
 
     def choosy(uniform: float) -> Draft:
@@ -276,7 +277,7 @@ def test_the_best_logits_decide_up_to_the_first_rejection_only(wrong: int) -> No
     rows[range(4), text] = 1.0
     rows[wrong + 1 :] = np.nan  # no one looks
     tokens = tuple(token if place != wrong else 0 for place, token in enumerate(text[:3]))
-    assert verify_greedily(Draft(tokens), rows) == VerifyOutcome(wrong, text[wrong])
+    assert verify_greedily(Draft(tokens), FullRows(rows)) == VerifyOutcome(wrong, text[wrong])
 
 
 @pytest.mark.parametrize("acceptance", ["rejection", "match"])

@@ -25,6 +25,7 @@ from localspec.decoding.policy import (
 )
 from localspec.decoding.sampling import distribution
 from localspec.errors import EngineError
+from localspec.types.candidates import FullRow
 from localspec.types.drafts import Distribution, DraftOrigin, TokenMask
 from localspec.types.events import RoundStats
 from localspec.types.request import EngineSettings, Sampling
@@ -99,7 +100,7 @@ class RuledToy(contract.Toy):
         masked = np.full_like(row, -np.inf)
         allowed = MadeConstraint(self.vocabulary).allowed(text)
         masked[allowed] = row[allowed]
-        p = distribution(masked, sampling, text)
+        p = distribution(FullRow(masked), sampling, text)
         ids = np.arange(self.vocabulary) if p.ids is None else p.ids
         return Distribution(ids[p.probs > 0], p.probs[p.probs > 0])
 

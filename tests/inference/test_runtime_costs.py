@@ -14,7 +14,7 @@ import pytest
 
 from localspec.decoding.measure import measure, time_calls
 from localspec.decoding.measurements import CostRequest
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import contexts
@@ -25,6 +25,7 @@ from localspec.llama.model import Model
 from localspec.storage.call_costs import Points, recall_costs
 from localspec.storage.paths import data_dir
 from localspec.tuning.costs import call_costs
+from localspec.types.candidates import Rows
 from localspec.types.events import RoundDone
 from localspec.types.models import ModelOptions
 from tests.fake_model import Pacing

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import localspec
-from localspec.decoding.model import Rows
 from localspec.errors import EngineError, PairingError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.heads import HeadContext
 from localspec.tuning.trace import trace
+from localspec.types.candidates import FullRows, Rows
 from localspec.types.events import Finished, ModeChanged, RoundDone, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import Acceptance, EngineSettings, Grammar, Message, Sampling
@@ -146,8 +146,7 @@ def test_heads_follow_a_grammar(runtime: Runtime) -> None:
 
 def spoilt_rows(head: HeadContext, tokens: Sequence[int], logits: int) -> Rows:
     """Give what a head gives whose weights are not numbers."""
-    rows = HeadContext._extend(head, tokens, logits).copy()
-    return rows * np.nan
+    return FullRows(HeadContext._extend(head, tokens, logits).logits * np.nan)
 
 
 def failed(*_: object) -> Rows:

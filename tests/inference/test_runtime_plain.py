@@ -11,11 +11,11 @@ import pytest
 
 from localspec.decoding.loop import Decoder
 from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS
-from localspec.decoding.model import Rows
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.interface import OpenModels
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
+from localspec.types.candidates import Rows
 from localspec.types.events import RoundDone
 from localspec.types.models import ModelOptions, PlainRate
 from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling

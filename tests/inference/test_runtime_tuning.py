@@ -11,13 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from localspec.decoding.measurements import CostRequest, TraceSegment
-from localspec.decoding.sampling import distribution, probability, top_candidates
+from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled, ContextFullError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
 from localspec.tuning.costs import call_costs
 from localspec.tuning.trace import trace
+from localspec.types.candidates import FullRow, top_candidates
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Request, Sampling
 from tests.inference.runtimes import LONG_STORY, OFF, QUESTION, answer, greedy, open_pair
@@ -64,7 +65,7 @@ def test_a_trace_agrees_with_the_scores_of_both_models(
     first = len(segment.prompt)
     for end, row in enumerate(runtime.score(text[:-1]), start=1):
         if end >= first:
-            p, place = distribution(row, sampling, text[first:end]), end - first
+            p, place = distribution(FullRow(row), sampling, text[first:end]), end - first
             assert segment.target_of_token[place] == pytest.approx(probability(p, text[end]), rel=1e-3)
             found = [probability(p, token) for token in segment.draft_ids[place].tolist()]
             assert segment.target_of_draft[place] == pytest.approx(found, rel=1e-3, abs=1e-6)

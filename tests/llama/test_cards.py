@@ -68,13 +68,13 @@ def test_a_slow_gpu_reads_pieces_that_end_within_the_time_of_a_cancel(
 ) -> None:
     context = opened(card, target_model, open_context)
     card.seconds = lambda count: count * 1e-3  # half a second for a micro-batch
-    rows = context.evaluate(TOKENS).copy()
+    rows = context.evaluate(TOKENS).logits.copy()
     assert max(card.sizes) * 1e-3 <= module.STOPPABLE_S
     card.seconds = lambda count: count * 1e-2
     context.truncate(0)
     context.evaluate(TOKENS)
     assert set(card.sizes[-3:]) <= {32, 900 % 32}  # and no smaller, where weights are what takes long
-    whole = open_context(target_model, batch=512, micro_batch=512).evaluate(TOKENS)
+    whole = open_context(target_model, batch=512, micro_batch=512).evaluate(TOKENS).logits
     assert np.argmax(rows) == np.argmax(whole)
 
 

@@ -40,15 +40,15 @@ def test_as_many_sequences_as_there_can_be(llama_model: Model, open_context: Ope
     context.evaluate(TOKENS[:5])
     for sequence in range(1, 256):
         context.share(0, sequence, 5)
-    assert context.step([9] * 255, range(1, 256)).shape[0] == 255
+    assert context.step([9] * 255, range(1, 256)).logits.shape[0] == 255
     assert context.max_sequences == 256
 
 
 @pytest.mark.parametrize("kind", ["bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"])
 def test_types_of_the_kv_cache(target_model: Model, open_context: OpenContext, kind: str) -> None:
-    plain = open_context(target_model, context=256).evaluate(TOKENS[:30]).copy()
+    plain = open_context(target_model, context=256).evaluate(TOKENS[:30]).logits.copy()
     context = open_context(target_model, context=256, kv_type_k=kind, kv_type_v=kind, flash_attention=True)
-    found = context.evaluate(TOKENS[:30])
+    found = context.evaluate(TOKENS[:30]).logits
     assert not np.array_equal(found, plain)
     assert np.corrcoef(found[0], plain[0])[0, 1] > 0.9
 

@@ -18,10 +18,10 @@ from localspec.errors import Cancelled, EngineError, UserError
 from localspec.gguf import CHECKPOINTS
 from localspec.llama import recurrent
 from localspec.llama.checkpoints import TAIL
-from localspec.llama.context import Rows
 from localspec.llama.library import Native, native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import RecurrentContext, open_context
+from localspec.types.candidates import Logits
 from localspec.types.models import ModelOptions
 from tests.llama.test_cancel import cancel_inside
 
@@ -55,20 +55,20 @@ def opened(model: Model, sequences: int = 1) -> RecurrentContext:
     return context
 
 
-def after(model: Model, text: list[int]) -> Rows:
+def after(model: Model, text: list[int]) -> Logits:
     """Return the logits after a text that a context of its own has read."""
     fresh = opened(model)
     for start in range(0, len(text), PIECE):
-        rows = fresh.evaluate(text[start : start + PIECE]).copy()
+        rows = fresh.evaluate(text[start : start + PIECE]).logits.copy()
     fresh.close()
-    row: Rows = rows[0]
+    row: Logits = rows[0]
     return row
 
 
 def is_right(context: RecurrentContext, model: Model, text: list[int], sequence: int = 0) -> bool:
     """Return whether a context holds a text: the next token's logits say so."""
     assert context.length(sequence) == len(text)
-    row = context.step([9], [sequence]) if sequence else context.evaluate([9])
+    row = context.step([9], [sequence]).logits if sequence else context.evaluate([9]).logits
     return np.array_equal(row[0], after(model, [*text, 9]))
 
 
@@ -202,7 +202,7 @@ def test_branches_begin_at_marks_and_the_best_takes_the_place(model: Model) -> N
     for sequence, end in ((1, 20), (2, 22), (3, 24)):
         assert context.branchable(end)
         context.share(0, sequence, end)
-    rows = context.step([300, 301, 302], [1, 2, 3])
+    rows = context.step([300, 301, 302], [1, 2, 3]).logits
     for row, end, token in zip(rows, (20, 22, 24), (300, 301, 302), strict=True):
         assert np.array_equal(row, after(model, [*TEXT[:end], token]))
     context.truncate(22)
@@ -348,7 +348,7 @@ def test_whatever_it_does_it_holds_the_text(context: RecurrentContext, model: Mo
         if action in {"read", "verify"}:
             new = drawn.choices(range(10, 8000), k=drawn.choice([1, 3, 7, 40]) if action == "read" else 6)
             context.mark()
-            rows = context.evaluate(new, len(new) if action == "verify" else 1)
+            rows = context.evaluate(new, len(new) if action == "verify" else 1).logits
             text += new
             assert np.array_equal(rows[-1], after(model, text))
         elif action == "back":
@@ -363,5 +363,5 @@ def test_whatever_it_does_it_holds_the_text(context: RecurrentContext, model: Mo
             end, branch = drawn.choice(ends), drawn.randrange(1, sequences)
             context.truncate(0, branch)
             context.share(0, branch, end)
-            assert np.array_equal(context.step([77], [branch])[0], after(model, [*text[:end], 77]))
+            assert np.array_equal(context.step([77], [branch]).logits[0], after(model, [*text[:end], 77]))
         assert context.length() == len(text)

@@ -21,10 +21,10 @@ def test_attention_rewinds_and_branches(
     context.evaluate(TOKENS[:30])
     context.truncate(context.rewindable(7))
     context.share(0, 1, 5)
-    branch = context.step([9], [1]).copy()
+    branch = context.step([9], [1]).logits.copy()
     fresh = open_context(model)
     fresh.evaluate(TOKENS[:5])
-    assert np.allclose(fresh.evaluate([9]), branch, atol=1e-3)
+    assert np.allclose(fresh.evaluate([9]).logits, branch, atol=1e-3)
     model.close()
 
 
@@ -33,10 +33,10 @@ def test_a_sliding_window_is_kept_whole_for_branches(tiny_window: Path, open_con
     context = open_context(model, sequences=2)
     context.evaluate(TOKENS * 8)
     context.share(0, 1, 20)  # far outside the window of the main sequence's last token
-    branch = context.step([9], [1]).copy()
+    branch = context.step([9], [1]).logits.copy()
     fresh = open_context(model)
     fresh.evaluate(TOKENS[:20])
-    assert np.allclose(fresh.evaluate([9]), branch, atol=1e-3)
+    assert np.allclose(fresh.evaluate([9]).logits, branch, atol=1e-3)
     context.truncate(20)
-    assert np.allclose(context.evaluate([9]), branch, atol=1e-3)
+    assert np.allclose(context.evaluate([9]).logits, branch, atol=1e-3)
     model.close()

@@ -14,9 +14,10 @@ import pytest
 
 from localspec.errors import Cancelled, EngineError
 from localspec.llama import recurrent
-from localspec.llama.context import Context, Rows
+from localspec.llama.context import Context
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
+from localspec.types.candidates import Logits
 from localspec.types.models import ModelOptions
 from tests.llama.test_cancel import cancel_inside
 
@@ -67,11 +68,11 @@ def is_right(context: Context, fresh: Context) -> None:
     """Compare what follows three tokens more."""
     assert context.length() == fresh.length()
     for tokens in ([9, 11], [13]):
-        found, expected = (each.evaluate(tokens, len(tokens)) for each in (context, fresh))
+        found, expected = (each.evaluate(tokens, len(tokens)).logits for each in (context, fresh))
         assert same(found, expected, context)
 
 
-def same(found: Rows, expected: Rows, context: Context) -> bool:
+def same(found: Logits, expected: Logits, context: Context) -> bool:
     """Compare logits; cells that a window has not left behind may stand elsewhere, which rounds otherwise."""
     return np.array_equal(found, expected) or (context._window > 0 and np.allclose(found, expected, 0, 1e-4))
 
@@ -172,7 +173,7 @@ def test_branches_end_and_begin_again(opener: Opener) -> None:
     saved.restore()
     assert [context.length(sequence) for sequence in range(3)] == [100, 0, 0]
     context.share(0, 1, 100)
-    assert same(context.step([9], [1]), fresh.step([9], [1]), context)
+    assert same(context.step([9], [1]).logits, fresh.step([9], [1]).logits, context)
 
 
 def test_without_memory_nothing_is_saved(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,11 +17,12 @@ from localspec.gguf import CHECKPOINTS
 from localspec.llama import checkpoints
 from localspec.llama.backends import breakdown
 from localspec.llama.checkpoints import TAIL
-from localspec.llama.context import Context, Rows, SavedSequence
+from localspec.llama.context import Context, SavedSequence
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.llama.windowed import WindowedContext
+from localspec.types.candidates import Logits
 from localspec.types.models import ModelOptions
 from tests.llama import tiny
 from tests.llama.test_cancel import cancel_inside
@@ -66,7 +67,7 @@ class Story:
         return [self.random.randrange(10, 250) for _ in range(self.random.randint(1, most))]
 
     def read(self, tokens: list[int], logits: int) -> None:
-        same(*(each.evaluate(tokens, logits) for each in (self.small, self.whole)))
+        same(*(each.evaluate(tokens, logits).logits for each in (self.small, self.whole)))
         self.text += tokens
 
     def cut(self, length: int) -> None:
@@ -106,7 +107,7 @@ class Story:
         assert self.small.length() == self.whole.length() == len(self.text)
 
 
-def same(found: Rows, expected: Rows) -> None:
+def same(found: Logits, expected: Logits) -> None:
     assert np.allclose(found, expected, 0, 2e-3), float(np.abs(found - expected).max())
 
 
@@ -240,7 +241,7 @@ def test_a_cancelled_prompt_continues_where_it_was(model: Model, monkeypatch: py
     done = small.length()
     assert 200 <= done < 500
     whole.evaluate(text[:done], 0)
-    same(small.evaluate(text[done : done + 3], 3), whole.evaluate(text[done : done + 3], 3))
+    same(small.evaluate(text[done : done + 3], 3).logits, whole.evaluate(text[done : done + 3], 3).logits)
 
 
 def test_a_windowed_cache_takes_less_memory(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from localspec.decoding.measurements import CallCosts, CostRequest, TraceSegment
 from localspec.errors import EngineDied
 from localspec.inference.interface import TunableModels
 from localspec.tuning.costs import call_costs
-from localspec.tuning.distribution_shift import Ids, ReadAnswer, RecordedAnswer, read_answer
+from localspec.tuning.distribution_shift import ReadAnswer, RecordedAnswer, read_answer
 from localspec.tuning.plan import ReopenedModels
 from localspec.tuning.trace import trace
+from localspec.types.candidates import Ids
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import Finished, GenerationEvent, RoundDone, RoundStats, Summary
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.drafters.proposer import Proposal
-from localspec.decoding.sampling import columns
 from localspec.tuning.simulator.replay import Replay
+from localspec.types.candidates import columns
 from tests.tuning.virtual import VOCABULARY, PlacedModel, Stage, Toy
 
 ASTRAY = 4 * columns(VOCABULARY)  # to the ids of tokens that stand in the same columns

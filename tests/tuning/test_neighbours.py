@@ -11,7 +11,6 @@ import pytest
 
 from localspec.decoding.measure import compare_passes, time_calls
 from localspec.decoding.measurements import CallCosts, ComparedPass, CostRequest, Costs
-from localspec.decoding.model import Rows
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.storage.tuned_settings import LoadOptions
@@ -22,6 +21,7 @@ from localspec.tuning.plan import TunePlan
 from localspec.tuning.run import TuningRun
 from localspec.tuning.simulator.call_times import Timing
 from localspec.tuning.trace import trace
+from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
 from localspec.types.request import Message, Request
 from tests.fake_model import FakeModel

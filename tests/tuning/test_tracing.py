@@ -15,6 +15,7 @@ from localspec.decoding.sampling import distribution, probability
 from localspec.errors import Cancelled
 from localspec.tuning import trace
 from localspec.tuning.trace import Tracer
+from localspec.types.candidates import FullRow
 from localspec.types.request import EngineSettings, Sampling
 from tests.decoding.toys import GREEDY, PLAIN
 from tests.fake_model import FakeModel
@@ -63,7 +64,7 @@ def test_every_row_is_what_both_models_think_there(sampling: Sampling) -> None:
     segment = traced(sampling, 150, candidates=6)
     text = list(PROMPT)
     for row, token in enumerate(segment.tokens.tolist()):
-        p = distribution(target.logits_after(text), sampling, text[len(PROMPT) :])
+        p = distribution(FullRow(target.logits_after(text)), sampling, text[len(PROMPT) :])
         logits = draft.logits_after(text)
         best = np.argsort(-logits)[:6]
         assert segment.draft_ids[row].tolist() == best.tolist()

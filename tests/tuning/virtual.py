@@ -23,12 +23,12 @@ from localspec.decoding.drafters.ssd import SSDDrafter
 from localspec.decoding.engine import Drafters, Engine
 from localspec.decoding.measure import STEP_WIDTHS, VERIFY_SIZES
 from localspec.decoding.measurements import CallCosts, Costs, Trace, TraceSegment
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import CostCurve, LatencyModel
 from localspec.decoding.rounds import DecodeParams, Round
-from localspec.decoding.sampling import top_candidates
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled
+from localspec.types.candidates import FullRows, Rows, top_candidates
 from localspec.types.events import RoundStats, Summary
 from localspec.types.request import EngineSettings, Sampling
 
@@ -136,11 +136,11 @@ class PlacedModel(LanguageModel):
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         self._spend(len(tokens))
-        return np.stack([self._follow(token, 0) for token in tokens])[len(tokens) - logits :]
+        return FullRows(np.stack([self._follow(token, 0) for token in tokens])[len(tokens) - logits :])
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         self._spend(len(tokens))
-        return np.stack(list(map(self._follow, tokens, sequences)))
+        return FullRows(np.stack(list(map(self._follow, tokens, sequences))))
 
     def _follow(self, token: int, sequence: int) -> NDArray[np.float32]:
         self._lengths[sequence] += 1

@@ -6,8 +6,9 @@ import numpy as np
 
 from localspec.decoding.drafters.proposer import Proposal, RowProposer
 from localspec.decoding.measurements import CANDIDATES, Trace, TraceSegment
-from localspec.decoding.sampling import distribution, draw, probability, top_candidates
+from localspec.decoding.sampling import distribution, draw, probability
 from localspec.tuning.simulator.replay import Replay, replays
+from localspec.types.candidates import FullRow, FullRows, top_candidates
 from localspec.types.drafts import Distribution
 from localspec.types.request import EngineSettings, Sampling
 
@@ -34,7 +35,9 @@ class Written:
         text = list(PROMPT)
         self.p: list[Distribution] = []
         for row in self.target:
-            self.p.append(distribution(row, sampling, text[len(PROMPT) :][-sampling.penalty_window :]))
+            self.p.append(
+                distribution(FullRow(row), sampling, text[len(PROMPT) :][-sampling.penalty_window :])
+            )
             text.append(draw(self.p[-1], random.random()))
         self.text = text
 
@@ -71,4 +74,7 @@ class Written:
         proposer = RowProposer(
             self.sampling, settings, np.random.default_rng(0), self.draft.shape[1], None, len(PROMPT)
         )
-        return [proposer.propose(row[None], [self.history(place)])[0] for place, row in enumerate(self.draft)]
+        return [
+            proposer.propose(FullRows(row[None]), [self.history(place)])[0]
+            for place, row in enumerate(self.draft)
+        ]

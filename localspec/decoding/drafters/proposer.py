@@ -8,21 +8,12 @@ from math import exp, inf
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.decoding.constraint import TokenRules
-from localspec.decoding.model import LanguageModel, Rows
-from localspec.decoding.sampling import (
-    best_and_column_maxima,
-    best_candidates,
-    draft_distribution,
-    draw,
-    masked,
-    one_point,
-    penalises,
-    top_candidates,
-)
+from localspec.decoding.model import LanguageModel
+from localspec.decoding.sampling import draft_distribution, draw, masked, one_point, penalises
 from localspec.decoding.verify import BufferedUniforms
+from localspec.types.candidates import Candidates, FullRow, Rows
 from localspec.types.drafts import Distribution
 from localspec.types.request import EngineSettings, Sampling
 
@@ -119,7 +110,7 @@ class RowProposer:
         self._sampling = plain if sampling.is_greedy else sampling
         self._window, self._answer_start = sampling.penalty_window, answer_start
         self._sharpness = 1.0 / self._sampling.temperature
-        self._guesses = settings.mode == "ssd"
+        self._has_guesses = settings.mode == "ssd" or self.needs_history
         self._settings = settings
         self._random = BufferedUniforms(random)
 
@@ -143,50 +134,33 @@ class RowProposer:
         """Return the first proposal as it is."""
         return proposals[0]
 
+    @property
+    def candidates(self) -> int | None:
+        """Return the number of a row's candidates that proposals are made of, None for all logits."""
+        return CANDIDATES if self._rules is None else None
+
     def propose(self, rows: Rows, histories: Histories | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties and rules only."""
-        if self._vocabulary is not None and rows.shape[1] > self._vocabulary:
-            rows = rows[:, : self._vocabulary]
+        if self._vocabulary is not None:
+            rows = rows.within(self._vocabulary)
         if self.needs_history:
             seen = histories or [()] * len(rows)
             return [self._after(row, text) for row, text in zip(rows, seen, strict=True)]
-        if self._guesses:
-            return self._with_guesses(rows)
+        if self._has_guesses or not self.deterministic:
+            return [self._of(*row.top(CANDIDATES)) for row in rows]
+        return [Proposal(*row.lead(self._sharpness), (), None) for row in rows]
+
+    def _of(self, ids: list[int], logits: list[float]) -> Proposal:
+        """Return a proposal of a row's best tokens, with their chances where alternatives are asked for."""
+        if not self._has_guesses:
+            return self._drawn(ids, logits, ())
+        best, sharpness = logits[0], self._sharpness
+        weights = [exp((value - best) * sharpness) for value in logits]
+        share = 1.0 / sum(weights)
+        guesses = tuple(zip(ids, [weight * share for weight in weights[:GUESSES]], strict=False))
         if self.deterministic:
-            return self._best(rows)
-        return [self._drawn(*best_candidates(row, CANDIDATES), ()) for row in rows]
-
-    def _with_guesses(self, rows: Rows) -> list[Proposal]:
-        """Return proposals with the best tokens of each row and their chances at the target's temperature."""
-        ids, logits = top_candidates(rows, CANDIDATES)
-        scaled = np.exp((logits - logits[:, :1]) * np.float32(self._sharpness))
-        scaled /= scaled.sum(axis=1, keepdims=True)
-        found = zip(ids.tolist(), logits.tolist(), scaled[:, :GUESSES].tolist(), strict=True)
-        if self.deterministic:
-            return [
-                Proposal(tokens[0], weights[0], tuple(zip(tokens, weights, strict=False)), None)
-                for tokens, _, weights in found
-            ]
-        return [
-            self._drawn(tokens, own, tuple(zip(tokens, weights, strict=False)))
-            for tokens, own, weights in found
-        ]
-
-    def _best(self, rows: Rows) -> list[Proposal]:
-        """Return only the best token of each row, if no caller needs alternatives.
-
-        A row is folded into columns, and the largest of their maxima represent its best tokens. The
-        confidence is the best token's share of them; calibration makes a chance of it.
-        """
-        proposals, sharpness = [], self._sharpness
-        for row in rows:
-            token, maxima = best_and_column_maxima(row)
-            best = row.item(token)
-            place = max(len(maxima) - CANDIDATES, 0)
-            maxima.partition(place)
-            share = 1.0 / sum([exp((value - best) * sharpness) for value in maxima[place:].tolist()])
-            proposals.append(Proposal(token, share, (), None))
-        return proposals
+            return Proposal(ids[0], share, guesses, None)
+        return self._drawn(ids, logits, guesses)
 
     def _drawn(self, ids: list[int], logits: list[float], guesses: Guesses) -> Proposal:
         q = draft_distribution(ids, logits, self._sampling, self._settings, ())
@@ -200,16 +174,11 @@ class RowProposer:
             Proposal(token, 1.0, ((token, 1.0),), one_point(token) if drawn else None) for token in tokens
         ]
 
-    def _after(self, row: NDArray[np.float32], text: Sequence[int]) -> Proposal:
+    def _after(self, row: Candidates, text: Sequence[int]) -> Proposal:
         """Return a token drawn from q, or its best; with penalties the best tokens of q are the drafts."""
-        ids, logits = self._candidates(row, text)
+        ids, logits = self._allowed(row, text)
         if not self._penalised:
-            weights = [exp((value - logits[0]) * self._sharpness) for value in logits]
-            total = sum(weights)
-            guesses = tuple((each, weight / total) for each, weight in zip(ids, weights, strict=True))
-            if not self.deterministic:
-                return self._drawn(ids, logits, guesses[:GUESSES])
-            return Proposal(*guesses[0], guesses[:GUESSES], None)
+            return self._of(ids, logits)
         history = text[max(self._answer_start, len(text) - self._window) :]
         q = draft_distribution(ids, logits, self._sampling, self._settings, history)
         assert q.ids is not None
@@ -218,21 +187,21 @@ class RowProposer:
             return Proposal(*guesses[0], guesses, None)
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
 
-    def _candidates(self, row: NDArray[np.float32], text: Sequence[int]) -> tuple[list[int], list[float]]:
+    def _allowed(self, row: Candidates, text: Sequence[int]) -> tuple[list[int], list[float]]:
         """Return the best tokens that may follow a text.
 
         Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
         it; where it does not even have them in its vocabulary, its best of all is refused.
         """
         if self._rules is None:
-            return best_candidates(row, CANDIDATES)
-        row, mask = self._rules.biased(row), self._rules.mask(text)
+            return row.top(CANDIDATES)
+        logits, mask = self._rules.biased(row.logits), self._rules.mask(text)
         if mask is None:
-            return best_candidates(row, CANDIDATES)
-        left, ids = masked(row, mask)
+            return FullRow(logits).top(CANDIDATES)
+        left, ids = masked(logits, mask)
         if not len(left):
-            return best_candidates(row, CANDIDATES)
-        places, logits = best_candidates(left, CANDIDATES)
-        if logits[0] == -inf:
-            logits = [0.0] * len(logits)
-        return places if ids is None else ids[places].tolist(), logits
+            return FullRow(logits).top(CANDIDATES)
+        places, values = FullRow(left).top(CANDIDATES)
+        if values[0] == -inf:
+            values = [0.0] * len(values)
+        return places if ids is None else ids[places].tolist(), values

@@ -18,7 +18,8 @@ import numpy as np
 
 from localspec.decoding.drafters.proposer import CANDIDATES, GUESSES, Proposal
 from localspec.decoding.measurements import Trace, TraceSegment
-from localspec.decoding.sampling import Floats, Ids, columns, penalised_candidates, penalises, saguaro_top
+from localspec.decoding.sampling import Floats, penalised_candidates, penalises, saguaro_top
+from localspec.types.candidates import Ids, columns
 from localspec.types.request import EngineSettings, Sampling
 
 USUAL_MULTIPLE = 64  # of vocabulary sizes, which a trace does not have

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.decoding.drafters.proposer import Histories, Proposal
-from localspec.decoding.model import LanguageModel, Rows
+from localspec.decoding.model import LanguageModel
 from localspec.tuning.simulator.call_times import CallTimes
 from localspec.tuning.simulator.replay import Replay, Script
 from localspec.tuning.simulator.virtual_time import VirtualClock
+from localspec.types.candidates import FullRows, Rows
 
 _ANY_TOKEN = 2**31
+_NO_ROWS = FullRows(np.empty((0, 0), np.float32))
 
 
 class ReplayedModel(LanguageModel):
@@ -42,14 +44,14 @@ class ReplayedModel(LanguageModel):
         return self._lengths[sequence]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
-        """Append tokens to sequence 0; the rows are empty."""
+        """Append tokens to sequence 0; there are no rows."""
         self.read(tokens)
-        return np.empty((logits, 0), np.float32)
+        return _NO_ROWS
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
-        """Append each token to its sequence; the rows are empty."""
+        """Append each token to its sequence; there are no rows."""
         self.read_beside(tokens, sequences)
-        return np.empty((len(tokens), 0), np.float32)
+        return _NO_ROWS
 
     def read(self, tokens: Sequence[int]) -> list[int]:
         """Append tokens to sequence 0 while the target waits, and return the place after each."""
