@@ -52,13 +52,20 @@ class Toy:
     context: int = 4096
     rules: TokenRules | None = None
     answer_start: int = 0
+    chooses: bool = False
     target: FakeModel = field(init=False)
     draft: FakeModel = field(init=False)
     engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
         """Make the models."""
-        model = partial(FakeModel, self.vocabulary, sharpness=self.sharpness, context=self.context)
+        model = partial(
+            FakeModel,
+            self.vocabulary,
+            sharpness=self.sharpness,
+            context=self.context,
+            chooses=self.chooses,
+        )
         slow, fast = Hold(Pacing(4e-4, 0.0)), Hold(Pacing(2e-5, 0.0))
         self.target, self.draft = model(hold=slow), model(noise=self.noise, sequences=18, hold=fast)
         self.engine = Engine(self.target, self.draft)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from localspec.decoding.model import LanguageModel
 from localspec.errors import Cancelled, ContextFullError
-from localspec.types.candidates import FullRows, Logits, Rows
+from localspec.types.candidates import ChosenRows, FullRows, Logits, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ class FakeModel(LanguageModel):
         sequences: int = 1,
         delay: Callable[[], None] | None = None,
         hold: Hold | None = None,
+        chooses: bool = False,
     ) -> None:
+        self._chooses, self._chosen = chooses, 0
         shared, own = np.random.default_rng(seed), np.random.default_rng(seed + 1)
         last = shared.normal(size=(vocabulary, vocabulary)) * sharpness
         before = shared.normal(size=(vocabulary, vocabulary)) * sharpness / 2
@@ -129,9 +131,16 @@ class FakeModel(LanguageModel):
         """Append each token to its sequence and return the candidates after each."""
         return self.rows(self._append(list(zip(tokens, sequences, strict=True))))
 
+    def choose(self, count: int | None) -> None:
+        """Return only so many candidates from now on, if this model chooses."""
+        self._chosen = count or 0
+
     def rows(self, logits: Logits) -> Rows:
-        """Return what a call gives of its logits."""
-        return FullRows(logits)
+        """Return what a call gives of its logits: all, or the likeliest from the last id on."""
+        if not (self._chooses and self._chosen and len(logits)):
+            return FullRows(logits)
+        ids = np.sort((-logits).argsort(axis=1, kind="stable")[:, : self._chosen].astype(np.int32))[:, ::-1]
+        return ChosenRows(ids, np.take_along_axis(logits, ids, axis=1))
 
     def _append(self, entries: list[tuple[int, int]]) -> Logits:
         assert self._in_use.acquire(blocking=False), "two threads use one model"

@@ -51,6 +51,7 @@ class Scorer:
     def logits(self, ids: Sequence[int]) -> NDArray[np.float32]:
         """Return a copy of the logits after every token, float32 (n, vocabulary)."""
         self._context.truncate(0)
+        self._context.choose(None)
         return self._context.evaluate(ids, logits=len(ids)).logits.copy()
 
     def generate(
@@ -58,6 +59,7 @@ class Scorer:
     ) -> list[int]:
         """Return up to `count` tokens, the one that ends the turn included; temperature 0 is greedy."""
         self._context.truncate(0)
+        self._context.choose(None)
         rows = self._context.evaluate(prompt).logits
         text: list[int] = []
         while len(text) < count and self._context.length() < self._context.context_size - 1:

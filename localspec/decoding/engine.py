@@ -25,6 +25,7 @@ from localspec.decoding.loop import Decoder
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.policy import AcceptanceCalibration, LatencyModel, SpeculationPolicy
 from localspec.decoding.rounds import DecodeParams, Round
+from localspec.decoding.sampling import deciding
 from localspec.decoding.verify import random_streams
 from localspec.errors import DraftError
 from localspec.types.events import ModeChanged, PromptProgress
@@ -132,12 +133,18 @@ class Engine:
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
         start = params.answer_start
-        proposer = RowProposer(params.sampling, settings, for_draft, self._vocabulary, drafted, start)
+        state = self.drafters.state
+        is_larger = state is not None and state.model.vocabulary_size > self._vocabulary
+        proposer = RowProposer(
+            params.sampling, settings, for_draft, self._vocabulary if is_larger else None, drafted, start
+        )
+        self.decoder.model.choose(_candidates(params))
         self.drafters.index.rules = rules
         policy = self.drafters.policy(
             latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
         )
-        if (state := self.drafters.state) is not None:  # rules, penalties and heads look at the whole text
+        if state is not None:  # rules, penalties and heads look at the whole text
+            state.model.choose(proposer.candidates)
             is_head = state.model.is_head
             may_skip = segment > 0 and not proposer.needs_history and not is_head
             state.most_read = CATCH_UP if may_skip else None
@@ -158,6 +165,12 @@ class Engine:
         """Work without the draft model from here on, and its cache."""
         self.drafters.failure = str(error)
         self.conversations.forget_draft()
+
+
+def _candidates(params: DecodeParams) -> int | None:
+    """Return the number of the target's candidates that decide an answer; None: all logits are needed."""
+    needs_all = params.rules is not None or params.top_logprobs is not None
+    return None if needs_all else deciding(params.sampling)
 
 
 DecodeSegment = Callable[[Mode, int], Rounds]

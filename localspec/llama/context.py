@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from localspec.errors import Cancelled, ContextFullError, EngineError, UserError
 from localspec.gguf import kv_types
-from localspec.llama import backends, library
+from localspec.llama import backends, choosing, library
 from localspec.llama.backends import function
+from localspec.llama.choosing import SIZES, Chains
 from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types.candidates import FullRows, Rows
+from localspec.types.candidates import ChosenRows, FullRows, Rows
 from localspec.types.models import FLOAT_TYPES, ModelOptions
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
@@ -102,7 +103,12 @@ class Context:
         self._flag, self._abort = abort_flag(api)
         self._decode = api.llama_decode
         self._remove, self._copy = api.llama_memory_seq_rm, api.llama_memory_seq_cp
-        self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)  # its address alone
+        # their addresses alone
+        self._logits = function("llama_get_logits", ctypes.c_void_p, ctypes.c_void_p)
+        of_row = (ctypes.c_void_p, ctypes.c_int32)
+        self._chosen_ids = function("llama_get_sampled_candidates_ith", ctypes.c_void_p, *of_row)
+        self._chosen_logits = function("llama_get_sampled_logits_ith", ctypes.c_void_p, *of_row)
+        self._can_choose = choosing.output_on_card(model)
         self._no_rows = FullRows(np.empty((0, self.vocabulary_size), np.float32))
         self._sizes: dict[int, float] = {}  # of calls so far, with the seconds of the last but for the first
         self._since: float | None = None  # a call is in progress,
@@ -119,7 +125,13 @@ class Context:
         sequences = self.max_sequences + spare
         _check_options(options, sequences)
         cells = self.context_size + (self.max_sequences - 1) * _CELLS_PER_BRANCH
-        parameters = context_parameters(options, cells, sequences, self._most_rows)
+        chains, rows = None, self._most_rows
+        if self._can_choose:  # they copy the rows once more: half as many take as much memory
+            chains, rows = Chains(SIZES[0], self.vocabulary_size, self.max_sequences), min(rows, _MIN_ROWS)
+        parameters = context_parameters(options, cells, sequences, rows)
+        if chains is not None:
+            parameters.samplers, parameters.n_samplers = chains.configuration, self.max_sequences
+            parameters.n_outputs_max_per_seq = parameters.n_outputs_max
         parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
         if link is not None:
             parameters.ctx_other, parameters.ctx_type = link.target.pointer, int(link.is_mtp)
@@ -130,7 +142,11 @@ class Context:
         if not pointer:
             raise _creation_error(model, options, self.context_size, problems)
         self._pointer: int | None = pointer
-        self._free = weakref.finalize(self, _free, pointer, model, self._flag)
+        self._chains, self._held_chains = chains, [chains]
+        self._free = weakref.finalize(self, _free, pointer, model, self._flag, self._held_chains)
+        if chains is not None and not chains.work:
+            self._can_choose = False
+            self.choose(None)
         self._memory = api.llama_get_memory(pointer)
         self._settle = backends.waiting_for(pointer, model.cards)
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
@@ -139,8 +155,8 @@ class Context:
         self._batch = Batch(parameters.n_batch, self.max_sequences, self.context_size, width)
         self._lengths = [0] * self.max_sequences
         self._width = 0  # tokens of the last call that read a run
-        self._address: int | None = None  # of the last call's logits
-        self._seen, self._view = 0, self._no_rows.logits
+        self._addresses: tuple[int | None, ...] = ()  # of the last call's logits, after those of their ids
+        self._views: dict[tuple[int, type], NDArray[Any]] = {}  # of rows at an address
 
     @property
     def name(self) -> str:
@@ -158,7 +174,19 @@ class Context:
         return self._lengths[self._checked(sequence)]
 
     def choose(self, count: int | None) -> None:
-        """Go on to return all logits: nothing is chosen on a device."""
+        """Return only the `count` likeliest tokens of each row from the next call on, if the GPU can.
+
+        None returns all logits. A change takes some milliseconds, because llama.cpp plans its graph anew.
+        """
+        size = choosing.fitting(count) if self._can_choose else 0
+        known = self._chains
+        if known is not None and not size:
+            known.unset(self.pointer)
+            self._chains = None
+        elif size and (known is None or known.limit < size):
+            self._chains = Chains(size, self.vocabulary_size, self.max_sequences)
+            self._chains.set(self.pointer)
+        self._held_chains[:] = [self._chains]
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the main sequence and return the candidates after the last `logits` of them.
@@ -327,7 +355,7 @@ class Context:
     def close(self) -> None:
         """Free the KV cache; a second call does nothing."""
         self._pointer = None
-        self._seen, self._view = 0, self._no_rows.logits
+        self._views = {}
         self._free()
 
     def _check_call(self, total: int, logits: int) -> None:
@@ -376,7 +404,7 @@ class Context:
         self._since = start = perf_counter()
         code = self._decode(self._pointer, self._batch.native)
         if code == _OK and rows:
-            self._address = self._logits(self._pointer)  # which waits until all is computed
+            self._addresses = self._results(rows)  # which waits until all is computed
         elif code == _OK:
             self._settle()
         seconds = perf_counter() - start
@@ -409,17 +437,32 @@ class Context:
         self._flag[0] = _CLEAR
         raise Cancelled("the computation was stopped")
 
+    def _results(self, rows: int) -> tuple[int | None, ...]:
+        if self._chains is None:
+            return (self._logits(self._pointer),)
+        return self._chosen_ids(self._pointer, -rows), self._chosen_logits(self._pointer, -rows)
+
     def _rows(self, count: int) -> Rows:
         if not count:
             return self._no_rows
-        address = self._address
-        if address != self._seen:  # llama.cpp moves its buffer when it needs a larger one
-            if not address:
-                raise EngineError("llama.cpp gave no logits")
-            floats = (ctypes.c_float * (self.max_rows * self.vocabulary_size)).from_address(address)
-            self._seen = address
-            self._view = np.ctypeslib.as_array(floats).reshape(-1, self.vocabulary_size)
-        return FullRows(self._view[:count])
+        if self._chains is None:
+            (logits,) = self._addresses
+            return FullRows(self._view(logits, ctypes.c_float)[:count])
+        size, (ids, logits) = self._chains.size, self._addresses
+        return ChosenRows(
+            self._view(ids, ctypes.c_int32)[:count, :size], self._view(logits, ctypes.c_float)[:count, :size]
+        )
+
+    def _view(self, address: int | None, kind: type[Native]) -> NDArray[Any]:
+        """Return rows as wide as the vocabulary at an address; llama.cpp moves them with their number."""
+        if not address:
+            raise EngineError("llama.cpp gave no logits")
+        view = self._views.get((address, kind))
+        if view is None:
+            numbers = (kind * (self.max_rows * self.vocabulary_size)).from_address(address)
+            view = np.ctypeslib.as_array(numbers).reshape(-1, self.vocabulary_size)
+            self._views[address, kind] = view
+        return view
 
 
 def state_memory(size: int) -> NDArray[np.uint8] | None:
@@ -445,8 +488,8 @@ def address_of(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:
     return (ctypes.c_uint8 * state.size).from_address(state.ctypes.data)
 
 
-def _free(pointer: int, _model: Model, _flag: Native) -> None:
-    """Free a context; its model and the flag that it polls live as long as it does."""
+def _free(pointer: int, _model: Model, _flag: Native, _chains: list[Chains | None]) -> None:
+    """Free a context; its model, the flag that it polls and its chains live as long as it does."""
     native().llama_free(pointer)
 
 

@@ -59,8 +59,10 @@ class Tracer:
         Its time is that of plain decoding after the first token, without what tracing adds. The draft
         model reads along afterwards, or now and then where the target's distributions are long.
         """
+        self._decoder.model.choose(None)
         if self._draft is None:
             return self._traced(prompt, params, seed)
+        self._draft.choose(None)
         self._draft.follow(on=True, kept=self._context)  # a head reads nothing before it is asked
         try:
             return self._traced(prompt, params, seed)
@@ -133,8 +135,8 @@ class Tracer:
             with failing(draft.name):
                 if len(tokens) > len(block):
                     draft.evaluate(tokens[: -len(block)], 0)
-                rows = draft.evaluate(tokens[-len(block) :], len(block)).within(self._vocabulary)
-                ids, logits = top_candidates(rows.logits, self._candidates)
+                rows = draft.evaluate(tokens[-len(block) :], len(block)).logits[:, : self._vocabulary]
+                ids, logits = top_candidates(rows, self._candidates)
             chances = [probabilities(p, row) for p, row in zip(block, ids, strict=True)]
             yield (
                 _widened(ids, self._candidates, -1),

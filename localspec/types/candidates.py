@@ -85,10 +85,6 @@ class Rows(ABC):
     def last(self, count: int) -> Rows:
         """Return the last `count` rows."""
 
-    @abstractmethod
-    def within(self, vocabulary: int) -> Rows:
-        """Return rows without the tokens from id `vocabulary` on."""
-
 
 class FullRow(Candidates):
     """A whole row of logits, which is read once for each question."""
@@ -149,10 +145,6 @@ class FullRows(Rows):
         """Return the last `count` rows."""
         return FullRows(self._rows[len(self._rows) - count :])
 
-    def within(self, vocabulary: int) -> FullRows:
-        """Return rows without the tokens from id `vocabulary` on."""
-        return self if self._rows.shape[1] <= vocabulary else FullRows(self._rows[:, :vocabulary])
-
 
 class ChosenRow(Candidates):
     """The likeliest tokens of a row, in any order, as a device chose them."""
@@ -170,7 +162,13 @@ class ChosenRow(Candidates):
 
     def best(self) -> int:
         """Return the likeliest token."""
-        return int(self._ids[self._values == largest(self._values)].min())
+        values = self._values.tolist()  # few: Python's own are faster than three calls of numpy
+        if not sum(values) < inf:  # also of a NaN
+            raise LogitsError
+        best = max(values)
+        if values.count(best) > 1:
+            return int(self._ids[self._values == best].min())
+        return self._ids.item(values.index(best))
 
     def top(self, count: int) -> tuple[list[int], list[float]]:
         """Return the likeliest tokens with their logits, best first; at most those that were chosen."""
@@ -208,10 +206,6 @@ class ChosenRows(Rows):
         """Return the last `count` rows."""
         first = len(self) - count
         return ChosenRows(self._ids[first:], self._values[first:])
-
-    def within(self, vocabulary: int) -> ChosenRows:
-        """Raise `EngineError`: a device chooses among all of its tokens."""
-        raise EngineError(f"the device has chosen among more tokens than {vocabulary}")
 
 
 def largest(logits: Logits) -> float:

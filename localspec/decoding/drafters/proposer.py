@@ -13,7 +13,7 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.sampling import draft_distribution, draw, masked, one_point, penalises
 from localspec.decoding.verify import BufferedUniforms
-from localspec.types.candidates import Candidates, FullRow, Rows
+from localspec.types.candidates import Candidates, FullRow, FullRows, Rows
 from localspec.types.drafts import Distribution
 from localspec.types.request import EngineSettings, Sampling
 
@@ -96,7 +96,7 @@ class RowProposer:
         rules: TokenRules | None = None,
         answer_start: int = 0,
     ) -> None:
-        """Take how the target chooses; ids from `vocabulary` on, which it lacks, are never proposed.
+        """Take how the target chooses; ids from `vocabulary` on, if given, are never proposed.
 
         With `needs_history` proposals depend on the text before them beyond the logits.
         """
@@ -137,12 +137,12 @@ class RowProposer:
     @property
     def candidates(self) -> int | None:
         """Return the number of a row's candidates that proposals are made of, None for all logits."""
-        return CANDIDATES if self._rules is None else None
+        return CANDIDATES if self._rules is None and self._vocabulary is None else None
 
     def propose(self, rows: Rows, histories: Histories | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties and rules only."""
         if self._vocabulary is not None:
-            rows = rows.within(self._vocabulary)
+            rows = FullRows(rows.logits[:, : self._vocabulary])
         if self.needs_history:
             seen = histories or [()] * len(rows)
             return [self._after(row, text) for row, text in zip(rows, seen, strict=True)]
