@@ -19,9 +19,15 @@ SIZES = (64, MOST)
 
 
 def output_on_card(model: Model) -> bool:
-    """Return whether logits are computed on a GPU that can choose among them."""
+    """Return whether logits are computed on a GPU that can choose among them.
+
+    llama.cpp refuses chains for a split by tensor. It believes that a server's device has every operator, and
+    a server whose device lacks one ends.
+    """
     options = model.options
-    if not model.cards or options.split_mode == "tensor":  # llama.cpp refuses chains for split tensors
+    if not model.cards or options.split_mode == "tensor":
+        return False
+    if any(card.startswith("RPC") for card in model.cards):
         return False
     names = {tensor.name for tensor in model.header.tensors}
     output = "output.weight" if "output.weight" in names else "token_embd.weight"

@@ -4,9 +4,8 @@ python -m tests.benchmarks.python_share [--rows full,device] [--vocabularies 819
 
 The models are the bundled draft model's shape with weights of chance, and the bundled tokenizer filled up
 with tokens that no text contains; `--weights bundled` keeps the pair's own weights, and so its acceptance.
-With rows from the device, llama.cpp chooses the likeliest tokens within its graph, as on a GPU, here on the
-CPU: what that takes is llama.cpp's time. A step of the drafter's thread is a call of its model with what is
-around it.
+With rows from the device, a stand-in hands over made-up candidates of each row after a pause, as a GPU does:
+the CPU computes nothing. A step of the drafter's thread is a call of its model with what is around it.
 Figures are taken without a profiler. Then the same answers are profiled: what llama.cpp takes, and waiting
 for the other thread's messages, is left out; what a thread waits for Python's lock is not.
 """
@@ -34,6 +33,9 @@ from localspec.demo import bundled_pair, prompts
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.llama import choosing
+from localspec.llama.choosing import SIZES
+from localspec.llama.context import Context
+from localspec.llama.library import Native
 from localspec.types.events import Finished, RoundDone, RoundStats, Summary
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
@@ -45,6 +47,8 @@ TARGETS_MS = {  # with a vocabulary of 152,000: of the loop at temperature 0 by 
     "full": {"off": 0.1, "sd": 0.8, "ssd": 0.25, "step": 0.15},
     "device": {"off": 0.06, "sd": 0.25, "ssd": 0.15, "step": 0.06},
 }
+PASS_S = 1e-3  # of a call of the stand-in for a GPU
+FIRST_TEXT, TEXTS = 1000, 7000  # tokens of the bundled tokenizer that are plain text
 LARGE = 152_000  # the vocabulary that has targets
 WARMER = 1.5  # times as much at other temperatures
 NOT_PYTHON = ("context.py:_run", "SimpleQueue", "'acquire' of '_thread")  # the models' work, and waiting
@@ -133,6 +137,10 @@ def _measure_vocabulary(args: argparse.Namespace, folder: Path, size: int, sourc
     print("temp  mode   rounds    accepted  median   95 %  with text, mean  drafter's step")
     profiles = []
     with Runtime.open(OpenPlan(target, draft)) as runtime:
+        if source == "device":
+            for seed, context in enumerate((runtime._contexts.target, runtime._contexts.draft)):
+                assert context is not None
+                Card(context, seed).take_over()
         for temperature, mode in product(map(float, args.temps.split(",")), args.modes.split(",")):
             request = Request(
                 "", Sampling(temperature, 40, 0.95, 0.05), EngineSettings(mode, 4, min_confidence=0.0), 100
@@ -152,6 +160,33 @@ def _measure_vocabulary(args: argparse.Namespace, folder: Path, size: int, sourc
         print(f"  (under the profiler a round's Python takes {slower:.1f} times as long)")
         for name, profile in threads.items():
             _print_profile(name, profile, len(profiled.stats), args.top)
+
+
+class Card:
+    """A GPU of which only the candidates are there, and the time that its calls take."""
+
+    def __init__(self, context: Context, seed: int) -> None:
+        self._context, self._seed = context, seed
+        shape = context.max_rows, context.vocabulary_size
+        self._ids, self._logits = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+        order = np.random.default_rng(seed).permutation(SIZES[0])
+        self._logits[:, : SIZES[0]] = -0.2 * order
+        self._places = order * 7
+
+    def take_over(self) -> None:
+        """Answer the context's calls from now on."""
+        self._context._decode = self._decode
+        self._context._chosen_ids = lambda *_: self._ids.ctypes.data
+        self._context._chosen_logits = lambda *_: self._logits.ctypes.data
+
+    def _decode(self, _pointer: int, batch: Native) -> int:
+        """Let the tokens that follow depend on the last one alone; none of them ends an answer."""
+        made = self._context._batch
+        tokens = made._tokens[: batch.n_tokens][made._wanted[: batch.n_tokens] > 0]
+        found = tokens[:, None] * (31 + self._seed) + self._places
+        self._ids[: len(tokens), : SIZES[0]] = FIRST_TEXT + found % TEXTS
+        time.sleep(PASS_S)
+        return 0
 
 
 def _verdict(size: int, source: str, temperature: float, mode: str, plain: Measured) -> str:

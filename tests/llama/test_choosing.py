@@ -122,6 +122,8 @@ def test_sizes_fit_what_is_asked_for() -> None:
         ({"overrides": (TensorOverride("token_embd", "CPU"),)}, ("CUDA0",), False),
         ({"overrides": (TensorOverride("token_embd", "CUDA1"),)}, ("CUDA0", "CUDA1"), True),
         ({"experts_at_home": 2}, ("CUDA0",), True),
+        ({}, ("RPC0",), False),
+        ({}, ("CUDA0", "RPC0"), False),
     ],
 )
 def test_a_card_chooses_where_it_has_the_output_layer(
