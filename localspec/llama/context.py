@@ -176,7 +176,7 @@ class Context:
     def choose(self, count: int | None) -> None:
         """Return only the `count` likeliest tokens of each row from the next call on, if the GPU can.
 
-        None returns all logits. A change takes some milliseconds, because llama.cpp plans its graph anew.
+        None returns all logits. A change takes some milliseconds, because llama.cpp makes its graph again.
         """
         size = choosing.fitting(count) if self._can_choose else 0
         known = self._chains
