@@ -2,6 +2,7 @@
 
 python -m tests.benchmarks.paced --ratio 0.1              a draft step takes a tenth of a target pass
 python -m tests.benchmarks.paced --ratio 0.2 --ways "sd,sd K=4,ssd B=16" --temp 0.8
+python -m tests.benchmarks.paced --cards               at the pace of consumer cards: what Python leaves of it
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import isnan
 from pathlib import Path
 
@@ -29,6 +31,11 @@ WAYS = {
     **{f"ssd B={budget}": replace(SSD, fan_out_budget=budget) for budget in (4, 8, 16, 24)},
 }
 TIMES = ("verify", "draft", "wait", "python")
+LEAST_OF_BOUND = {4.0: 0.93, 7.0: 0.96, 25.0: 0.99}
+"""The wanted share of a round in which the models work, by a pass's milliseconds: a mixture with 3B active,
+an 8B and a 30B on a consumer card."""
+STEPS = (0.1, 0.2)
+VOCABULARIES = (8192, 152_000)
 
 
 def main() -> None:
@@ -40,8 +47,18 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=4, help="of each task")
     parser.add_argument("--files", type=Path, nargs="+", default=(), help="prompts, not the bundled ones")
     parser.add_argument("-n", "--tokens", type=int, default=96)
-    parser.add_argument("--ways", type=chosen_ways, default=WAYS, help="which of: " + ", ".join(WAYS))
+    parser.add_argument("--ways", type=chosen_ways, help="which of: " + ", ".join(WAYS))
+    parser.add_argument("--cards", action="store_true", help="passes of 4 to 25 ms, two sizes of vocabulary")
     args = parser.parse_args()
+    if args.cards:
+        compare_cards(args)
+    else:
+        compare_ways(args)
+
+
+def compare_ways(args: argparse.Namespace) -> None:
+    """Print the figures of every way, by task."""
+    args.ways = args.ways or WAYS
     runs, anchors = measured(args)
     names = ["off", *args.ways]
     found = table(runs, anchors, dict.fromkeys(names))
@@ -51,6 +68,36 @@ def main() -> None:
     for task in dict.fromkeys(row.task for row in found.rows):
         report([row for row in found.rows if row.task == task])
         report_best(found, task, runs, anchors)
+
+
+def compare_cards(args: argparse.Namespace) -> None:
+    """Print for every pace which share of a round is the models' own, and what ssd gains on sd."""
+    args.ways = args.ways or {"sd": SD, "ssd": SSD}
+    print("vocabulary  pass  step   way       of bound        python ms   ssd against sd")
+    for vocabulary, pass_ms, step in product(VOCABULARIES, LEAST_OF_BOUND, STEPS):
+        args.vocabulary, args.pass_ms, args.paced = vocabulary, pass_ms, step
+        runs, anchors = measured(args)
+        found = table(runs, anchors, dict.fromkeys(["off", *args.ways]))
+        last = found.rows[-1].task
+        for row in (row for row in found.rows if row.task == last):
+            is_ssd = row.contender.startswith("ssd")
+            least = LEAST_OF_BOUND[pass_ms]
+            verdict = "" if row.of_bound is None or row.of_bound >= least else f" below {least}"
+            print(
+                f"{vocabulary:10,}  {pass_ms:4g}  {step:4g}   {row.contender:8}  "
+                f"{shown(row.of_bound, '.3f')}{verdict:10}  {shown(row.python_s, '9.3f', 1e3)}   "
+                f"{against_sd(runs, anchors, last, row.contender) if is_ssd else ''}",
+                flush=True,
+            )
+        if not found.comparable:
+            print(f"  {found.reason}")
+
+
+def against_sd(runs: Sequence[Run], anchors: Sequence[Anchor], task: str, name: str) -> str:
+    """Return the gain of a way over sd, prompt by prompt."""
+    both = [run for run in runs if run.contender in {"sd", name}]
+    rows = table(both, anchors, dict.fromkeys(("sd", name))).rows
+    return ratio(next(row.against for row in rows if row.task == task and row.contender == name))
 
 
 def chosen_ways(text: str) -> dict[str, EngineSettings]:
