@@ -107,6 +107,7 @@ def test_a_cancel_between_two_modes_ends_the_answer(
     with monkeypatch.context() as patched:
         patched.setattr(fallback.PlainCost, "at", lambda *_: 1e-9)
         patched.setattr(fallback, "LOSS_S", 0.0)
+        patched.setattr(fallback._Rounds, "surely_lose", True)  # however a busy machine's rounds vary
         for event in runtime.generate(request):
             events.append(event)
             if isinstance(event, ModeChanged):
