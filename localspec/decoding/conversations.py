@@ -49,43 +49,53 @@ class Conversations:
         self.limit = limit
         self._make_room(0, 0)
 
-    def turn_to(self, prompt: Sequence[int]) -> None:
+    def turn_to(self, prompt: Sequence[int], *, evicts: bool = True) -> bool:
         """Restore the saved cache with the longest prefix of `prompt`, if that saves enough tokens.
 
-        Cells that this or the prompt would drop are saved first.
+        Cells that this or the prompt would drop are saved first. Without `evicts`, nothing changes where that
+        would cost a conversation its cache; returns whether it turned.
         """
-        if not self.limit:
-            return
         held = self._caches[0].cached_tokens()
         shared = common_prefix(held, prompt)
+        loses = len(held) - shared >= _worth(held)
+        if not self.limit:
+            return evicts or not loses
         found = max(self._saved, key=lambda each: common_prefix(each.text, prompt), default=None)
         common = 0 if found is None else common_prefix(found.text, prompt)
         if found is not None and common - shared < _worth(found.text):
             found = None
         if found is not None:
             self._saved.remove(found)  # removed first, so saving the current cache cannot evict it
-        if len(held) - shared >= _worth(held):
-            self._keep_present(0 if found is None else found.size)
+        is_kept = not loses or self._keep_present(0 if found is None else found.size, evicts=evicts)
+        if not is_kept and not evicts:
+            if found is not None:
+                self._saved.append(found)
+            return False
         if found is not None:
             self._take_up(found)
             if len(found.text) - common >= _worth(found.text):  # another prompt may continue from there
                 self._saved.append(found)
+        return True
 
-    def _keep_present(self, taken: int) -> None:
-        """Save the caches, replacing saved prefixes of the same text, with `needed` bytes still free."""
+    def _keep_present(self, taken: int, *, evicts: bool) -> bool:
+        """Save the caches, replacing saved prefixes of the same text, with `taken` bytes still free.
+
+        Return whether there was memory for the target's.
+        """
         text = self._caches[0].cached_tokens()
         for each in self._saved.copy():
             if len(each.text) - common_prefix(each.text, text) < _worth(each.text):
                 self._saved.remove(each)
         states: list[tuple[SavedState, tuple[int, ...]] | None] = []
         for cache in self._caches:
-            state = cache.model.save(partial(self._make_room, taken))
+            state = cache.model.save(partial(self._make_room, taken, evicts=evicts))
             if state is None and not states:
-                return  # the target's is what costs most to read again
+                return False  # the target's is what costs most to read again
             states.append(None if state is None else (state, tuple(cache.cached_tokens()[: state.length])))
             taken += 0 if state is None else state.size
         assert states[0] is not None
         self._saved.append(_Conversation(states[0][1], tuple(states)))
+        return True
 
     def _take_up(self, conversation: _Conversation) -> None:
         for cache, saved in zip(self._caches, conversation.states, strict=False):
@@ -94,9 +104,9 @@ class Conversations:
                 state.restore()
                 cache.set_cached(text)
 
-    def _make_room(self, taken: int, size: int) -> bool:
-        """Evict the least recently used until `needed` bytes are free; return whether they are."""
-        if taken + size > self.limit:
+    def _make_room(self, taken: int, size: int, *, evicts: bool = True) -> bool:
+        """Evict the least recently used until so many bytes are free; return whether they are."""
+        if taken + size + (0 if evicts else sum(each.size for each in self._saved)) > self.limit:
             return False
         while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:
             del self._saved[0]

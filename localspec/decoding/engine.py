@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
 from localspec.decoding.conversations import Conversations
 from localspec.decoding.drafters.draft_worker import in_thread
-from localspec.decoding.drafters.drafter import Drafter, DraftState
+from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix, failing
 from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
 from localspec.decoding.drafters.prompt_lookup import (
     PromptLookup,
@@ -31,6 +31,7 @@ from localspec.errors import DraftError
 from localspec.types.events import ModeChanged, PromptProgress
 from localspec.types.request import EngineSettings, Mode
 
+PROMPT_END = 16  # tokens at the end of a prompt that the next one may spell otherwise
 CATCH_UP = 64  # tokens that a draft model reads of what it missed while its mode rested
 
 Rounds = Generator[PromptProgress | Round, None, None]
@@ -101,6 +102,7 @@ class Engine:
         self.drafters = Drafters(state)
         self.conversations = Conversations(self.decoder, *([] if state is None else [state]))
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
+        self._asked = 0  # tokens of the last prompt, or of what was read ahead of the next
 
     @property
     def reused(self) -> int:
@@ -129,6 +131,7 @@ class Engine:
         Drafts and verdicts draw from independent random streams: see `random_streams`.
         """
         self._reused = self.reused if segment else None
+        self._asked = self._asked if segment else len(prompt)
         for_target, for_draft = random_streams(seed, len(prompt) - params.answer_start, segment)
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
@@ -160,6 +163,35 @@ class Engine:
         except DraftError as error:
             self.leave_out_draft(error)
             raise
+
+    def read_ahead(self, text: Sequence[int], chunk: int, *, drafts: bool) -> Iterator[int]:
+        """Read the beginning of a later prompt into the target's cache, and for `drafts` into the draft's.
+
+        Yields the tokens in the target's cache, after each chunk of either. Reads nothing where that would
+        cost another conversation its cache: of this one only an answer goes that the text shows in another
+        way. Raises `Cancelled`.
+        """
+        is_this_one = common_prefix(self.decoder.cached_tokens(), text) > self._asked - PROMPT_END
+        if not is_this_one and not self.conversations.turn_to(text, evicts=False):
+            return
+        self._asked = len(text)
+        state = self.drafters.state if drafts and not self.drafters.failure else None
+        head = state.model if state is not None and state.model.is_head else None
+        try:
+            if state is not None and head is not None:
+                state.begin(text)
+                head.follow(on=True)
+            yield from self.decoder.read_ahead(text, chunk)
+        finally:
+            if head is not None:
+                head.follow(on=False)
+        if state is not None and head is None:
+            try:
+                with failing(state.model.name):
+                    for _ in state.read_ahead(text, chunk):
+                        yield len(text)
+            except DraftError as error:
+                self.leave_out_draft(error)
 
     def leave_out_draft(self, error: DraftError) -> None:
         """Work without the draft model from here on, and its cache."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,7 @@ from localspec.types.drafts import Draft
 from localspec.types.events import PromptProgress, TokenScore
 
 READ_CHUNK = 512  # tokens of a prompt between two reports
+MIN_CHECKPOINT = 32  # tokens read ahead whose end is worth a checkpoint
 MIN_REREAD = 128  # cached tokens that are read again; from here on their end is worth a checkpoint
 
 
@@ -96,8 +97,26 @@ class Decoder:
         finally:
             drafter.end()
 
+    def read_ahead(self, text: Sequence[int], chunk: int) -> Iterator[int]:
+        """Read what the cache lacks of the beginning of a prompt; its end stays reachable for `truncate`.
+
+        Yields the cached tokens after each chunk. Raises what `LanguageModel.evaluate` raises.
+        """
+        if common_prefix(self.cached_tokens(), text) < len(text):
+            for _ in self._read_pieces(text, chunk):
+                yield len(self._held)
+            self._evaluate(text[len(self._held) :], 0)
+            if len(text) - self.reused >= MIN_CHECKPOINT:
+                self.model.checkpoint()
+        yield len(text)
+
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
-        """Read what the cache lacks of a prompt.
+        """Read what the cache lacks of a prompt."""
+        yield from self._read_pieces(prompt, READ_CHUNK)
+        return self._evaluate(prompt[len(self._held) :], 1)
+
+    def _read_pieces(self, prompt: Sequence[int], chunk: int) -> Generator[PromptProgress, None, None]:
+        """Read what the cache lacks of a prompt, all but the last chunk.
 
         Where the prompt differs from the cached text, the next one may differ again: clients put the time,
         or what a search found, before the last question.
@@ -105,7 +124,7 @@ class Decoder:
         changed = self.cached(prompt)
         self._forget(self.model.rewindable(changed))
         cached = self.reused = len(self._held)
-        ends = {*range(cached + READ_CHUNK, len(prompt), READ_CHUNK)}
+        ends = {*range(cached + chunk, len(prompt), chunk)}
         if changed - cached >= MIN_REREAD:
             ends.add(changed)
         for end in sorted(ends):
@@ -113,7 +132,6 @@ class Decoder:
             if end == changed:
                 self.model.checkpoint()
             yield PromptProgress(end - cached, len(prompt) - cached)
-        return self._evaluate(prompt[len(self._held) :], 1)
 
     def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:
         """Evaluate tokens, with `_held` right even if it is interrupted."""

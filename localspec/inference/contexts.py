@@ -43,6 +43,8 @@ from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Mode
 from localspec.units import counted
 
+AHEAD_CHUNK = 64  # tokens read ahead in one call
+AHEAD_STOPPABLE_S = 0.01  # of a GPU's call that reads ahead: by so much a question may come later
 MEASURE_S = 0.8  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
 COMPARED = 8  # rounds that compare the speed of calls with earlier measured costs
@@ -164,6 +166,23 @@ class Contexts:
     def give_target(self, *, together: bool) -> None:
         """Give the target its threads; the draft model, which may be at work, is left alone."""
         self.target.set_threads(self._threads[together][0])
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[int]:
+        """Make the block cancellable at once, and yield the tokens to read at a time.
+
+        On the CPU what a cancelled call has computed is lost; a GPU ends its calls first.
+        """
+        contexts = [each for each in (self.target, self.draft) if each is not None]
+        with self.at_work():
+            self.share_threads(together=False)
+            for context in contexts:
+                context.stop_within(AHEAD_STOPPABLE_S)
+            try:
+                yield AHEAD_CHUNK
+            finally:
+                for context in contexts:
+                    context.stop_within()
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

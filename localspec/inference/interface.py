@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from localspec.types.drafts import Token
-from localspec.types.events import GenerationEvent
+from localspec.types.events import GenerationEvent, ReadAhead
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations
 from localspec.types.request import EngineSettings, Message, Request
 
@@ -84,6 +84,22 @@ class QuickChooser(OpenModels, Protocol):
 
     def is_measuring(self) -> bool:
         """Return whether costs are being measured while idle; callable from any thread."""
+
+
+@runtime_checkable
+class ReadsAhead(OpenModels, Protocol):
+    """Open models that read what comes before the next answer while they have nothing else to do."""
+
+    def read_ahead(self, request: Request | None) -> None:
+        """Read how every prompt begins that continues the last question of a conversation, perhaps empty.
+
+        The draft model reads it as well where the request's mode drafts. It replaces what was to be read
+        before, and None ends that; every call that takes time ends it at once. Nothing is read where that
+        would cost another conversation its cache. Never waits, and may be called from any thread.
+        """
+
+    def read_so_far(self) -> ReadAhead | None:
+        """Return how much of that is read, None if nothing is known yet; callable from any thread."""
 
 
 class SharedModels(OpenModels, Protocol):

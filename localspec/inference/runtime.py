@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
+from localspec.decoding.drafters.drafter import common_prefix
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import ModeFallback
@@ -40,13 +41,21 @@ from localspec.models.recommended import recommended
 from localspec.storage.pair_identity import fingerprint
 from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
 from localspec.types.drafts import DraftOrigin, Provenance, Token
-from localspec.types.events import FinishReason, GenerationEvent, ModeChanged, Paused, ThinkingOpened
+from localspec.types.events import (
+    FinishReason,
+    GenerationEvent,
+    ModeChanged,
+    Paused,
+    ReadAhead,
+    ThinkingOpened,
+)
 from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
 from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
 SCORE_CHUNK = 64
+_CONTINUATIONS = (" a", "\n\nZ")  # of a question: no token of both is the same
 _REPEATED = "repetitions in the text serve as drafts"
 _LONGEST_OPENING = 24  # tokens of an opening thinking tag and the blanks after it
 Progress = Callable[[float], bool]
@@ -216,6 +225,28 @@ class Runtime(AbstractContextManager["Runtime"]):
     def is_measuring(self) -> bool:
         """Return False: in this process nothing is measured while idle."""
         return False
+
+    def read_now(self, request: Request, wanted: Callable[[], bool]) -> Generator[ReadAhead]:
+        """Read ahead as `ReadsAhead.read_ahead` does, at once; `cancel` ends it, and so does leaving.
+
+        It begins only if it is still wanted by then, because a `cancel` before that is not heard.
+        """
+        text = self._common_beginning(request)
+        drafts = request.settings.mode in {"sd", "ssd"}
+        with suppress(Cancelled), self._contexts.reading_ahead() as chunk:
+            for tokens in self._engine.read_ahead(text, chunk, drafts=drafts) if wanted() else ():
+                yield ReadAhead(tokens, len(text))
+
+    def _common_beginning(self, request: Request) -> list[int]:
+        """Return the tokens with which every prompt begins that continues the last question."""
+        if isinstance(request.prompt, str):
+            return self._prompt(request)
+        *earlier, last = request.prompt
+        begun = [
+            self._prompt(replace(request, prompt=(*earlier, replace(last, content=last.content + more))))
+            for more in _CONTINUATIONS
+        ]
+        return begun[0][: common_prefix(*begun)]
 
     def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
         """Return the tokens of a conversation, including the start of the next answer."""

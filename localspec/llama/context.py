@@ -30,7 +30,7 @@ from localspec.types.models import FLOAT_TYPES, ModelOptions
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
-STOPPABLE_S = 0.1
+STOPPABLE_S = 0.1  # of a call that reads a prompt on a GPU, and cannot be stopped
 _FIRST_PIECE, _MIN_PIECE = 64, 32  # tokens of a prompt that a GPU reads in one call
 _LONG_S, _MUCH_LONGER = 2.0, 8  # of a call: in seconds, and times the fastest of other sizes
 
@@ -71,7 +71,7 @@ class Context:
 
     One thread at a time; only `cancel` and `first_call_s` may be called from another.
     On the CPU a cancel stops native code within one graph node, elsewhere between calls: a prompt is read
-    in calls that a GPU ends within `STOPPABLE_S`.
+    in calls that a GPU ends within `STOPPABLE_S`, or what `stop_within` says.
     `rows` limits the rows of logits of one call, for which memory is allocated.
     """
 
@@ -115,7 +115,8 @@ class Context:
         self._is_new = False  # of a size that is not among them
         self._open_native()
         self._card_alone = bool(model.cards) and "CPU" not in model.info().devices
-        self._piece: int = min(_FIRST_PIECE, self._micro_batch) if self._card_alone else self._micro_batch
+        self._stoppable_s = STOPPABLE_S
+        self._pieces: dict[float, int] = {}  # tokens that a GPU reads in one call, by how long that may take
         model.close_before(self.close)
 
     def _open_native(self) -> None:
@@ -345,6 +346,10 @@ class Context:
         """Take back a `cancel` that no call has noticed."""
         self._flag[0] = _CLEAR
 
+    def stop_within(self, seconds: float = STOPPABLE_S) -> None:
+        """Set the time within which a GPU is to end each call that reads a prompt."""
+        self._stoppable_s = seconds
+
     def set_threads(self, threads: int, several: int | None = None) -> None:
         """Set the number of CPU threads for single tokens, and `several` for more."""
         if threads < 1:
@@ -383,18 +388,24 @@ class Context:
                 "shorten the text" + larger * (self.context_size < self.model.training_context),
             )
 
+    def _piece(self) -> int:
+        """Return the number of tokens of a prompt to read in one call."""
+        if not self._card_alone:
+            return self._micro_batch
+        return self._pieces.get(self._stoppable_s, min(_FIRST_PIECE, self._micro_batch))
+
     def _chunk(self, left: int, rows: int) -> int:
         """Return the number of tokens for the next call: a piece, but all rows come from the last call."""
-        if left <= max(self._piece, rows):
-            return left
-        return min(self._piece, left - max(rows, 1))
+        piece = self._piece()
+        return left if left <= max(piece, rows) else min(piece, left - max(rows, 1))
 
     def _fit_piece(self, seconds: float) -> None:
         """Read larger or smaller pieces after one that took so long; a slow first call is made up for."""
-        if seconds > STOPPABLE_S:
-            self._piece = max(_MIN_PIECE, self._piece // 2)
-        elif seconds < STOPPABLE_S / 3:
-            self._piece = min(self._micro_batch, self._piece * 2)
+        piece, most_s = self._piece(), self._stoppable_s
+        if seconds > most_s:
+            self._pieces[most_s] = max(_MIN_PIECE, piece // 2)
+        elif seconds < most_s / 3:
+            self._pieces[most_s] = min(self._micro_batch, piece * 2)
 
     def _run(self, touched: Iterable[int], rows: int, count: int) -> None:
         self._check_open()
@@ -411,7 +422,7 @@ class Context:
         self.busy_s += seconds
         self._sizes[count] = 0.0 if is_new else seconds
         self._since = None
-        if self._card_alone and count == self._piece:
+        if self._card_alone and count == self._piece():
             self._fit_piece(seconds)
         if code != _OK:
             self._recover(code, touched)

@@ -128,6 +128,14 @@ class PromptProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """How many tokens of what is to be read before the next answer are in the cache, and of how many."""
+
+    tokens: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
 class TextPiece:
     """Some text whose tokens share one provenance."""
 

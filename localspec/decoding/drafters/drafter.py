@@ -102,6 +102,16 @@ class DraftState:
         gap = 0 if self.most_read is None else max(0, len(text) - kept - self.most_read)
         self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
 
+    def read_ahead(self, text: Sequence[int], chunk: int) -> Iterator[None]:
+        """Read the beginning of a prompt, with a stop after each chunk."""
+        if common_prefix(self.cached_tokens(), text) == len(text):
+            return
+        self.most_read = None
+        self.begin(text)
+        while missing := self.missing():
+            self.model.evaluate(missing[:chunk], 0)
+            yield
+
     def cached_tokens(self) -> list[int]:
         """Return the cached text, in sequence 0."""
         return self.whole()[: self.model.length()]

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +36,8 @@ from localspec.inference.worker.wire import (
     Measuring,
     Opened,
     Pause,
+    Read,
+    ReadSoFar,
     Request,
     Result,
     Told,
@@ -174,10 +176,11 @@ class ModelService:
         self._outbox = outbox
         self._runtime: Runtime | None = None
         self._lock = threading.Lock()
-        self._is_measuring = False  # while idle
+        self._is_at_idle_work = False  # between calls
+        self._to_read: Read | None = None  # meanwhile
         self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
-        self._work: SimpleQueue[_Job] = SimpleQueue()
-        self._asides: SimpleQueue[_Job] = SimpleQueue()
+        self._work: SimpleQueue[_Job | None] = SimpleQueue()  # None: there is something to read
+        self._asides: SimpleQueue[_Job | None] = SimpleQueue()
         for queue, name in ((self._work, "localspec-work"), (self._asides, "localspec-asides")):
             threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True).start()
 
@@ -189,17 +192,21 @@ class ModelService:
         if isinstance(request, Pause):
             self._pause(request.number)
             return
+        if isinstance(request, Read):
+            self._to_read = request if request.request is not None else None
+            self._work.put(None)
+            return
         job = _Job(request)
         if request.method in ASIDES:
             self._asides.put(job)
             return
         with self._lock:
-            self._jobs[request.number] = job
+            self._jobs[request.number], self._to_read = job, None
         if request.method in ("values_of", "open"):
             threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
         self._work.put(job)
         with self._lock:
-            if self._is_measuring and self._runtime is not None:
+            if self._is_at_idle_work and self._runtime is not None:
                 self._runtime.cancel()
 
     def stop(self, patience_s: float) -> None:
@@ -237,7 +244,7 @@ class ModelService:
             if runtime is not None and time.monotonic() - began_s > _STOPPING_S:
                 self._check_servers(runtime, max(_STOPPING_S, 2 * runtime.longest_call_s()))
 
-    def _serve(self, queue: SimpleQueue[_Job]) -> None:
+    def _serve(self, queue: SimpleQueue[_Job | None]) -> None:
         if queue is self._work:
             with suppress(Exception):  # as above
                 native()  # at once, before the first request
@@ -250,30 +257,65 @@ class ModelService:
             self._outbox.put(reply)
             job.ended.set()
 
-    def _next(self, queue: SimpleQueue[_Job]) -> _Job:
-        """Wait for a call; measure meanwhile what answers had to assume."""
-        runtime = self._runtime if queue is self._work else None
-        if runtime is not None and runtime.lacks_costs:
-            with suppress(Empty):
-                return queue.get(timeout=_IDLE_S)
-            self._measure(runtime, queue)
-        return queue.get()
+    def _next(self, queue: SimpleQueue[_Job | None]) -> _Job:
+        """Wait for a call; meanwhile read ahead, then measure what answers had to assume."""
+        runtime, has_measured = self._runtime if queue is self._work else None, False
+        while True:
+            if runtime is not None and (to_read := self._to_read) is not None:
+                self._read_ahead(runtime, to_read)
+            elif runtime is not None and runtime.lacks_costs and not has_measured:
+                try:
+                    job = queue.get(timeout=_IDLE_S)
+                except Empty:
+                    has_measured, job = True, None
+                    self._measure(runtime)
+                if job is not None:
+                    return job
+            elif (job := queue.get()) is not None:
+                return job
 
-    def _measure(self, runtime: Runtime, queue: SimpleQueue[_Job]) -> None:
-        """Measure call costs and report that; an incoming call ends it."""
+    @contextmanager
+    def _idle_work(self) -> Iterator[None]:
+        """Have an incoming call end what the runtime does in the block."""
         with self._lock:
-            self._is_measuring = True
+            self._is_at_idle_work = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._is_at_idle_work = False
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return not self._jobs
+
+    def _read_ahead(self, runtime: Runtime, to_read: Read) -> None:
+        """Read until that is done, something else is to be read, or a call comes."""
+        assert to_read.request is not None
+        try:
+            with self._idle_work(), closing(runtime.read_now(to_read.request, self._is_idle)) as events:
+                for progress in events:
+                    self._outbox.put(ReadSoFar(to_read.number, progress))
+                    if self._to_read is not to_read:
+                        return
+        except LocalSpecError as error:  # the answer will report it
+            logger.info("nothing is read ahead: %s", error)
+        with self._lock:
+            if self._to_read is to_read:
+                self._to_read = None
+
+    def _measure(self, runtime: Runtime) -> None:
+        """Measure call costs and report that."""
         self._outbox.put(Measuring(is_under_way=True))
         logger.info("measuring call costs while idle")
         try:
-            runtime.measure_between_answers(lambda: not queue.empty())
+            with self._idle_work():
+                runtime.measure_between_answers(lambda: not self._is_idle())
         except LocalSpecError as error:
             logger.warning("call costs could not be measured: %s", error)
         else:
             logger.info("measuring was interrupted" if runtime.lacks_costs else "call costs are measured")
         finally:
-            with self._lock:
-                self._is_measuring = False
             self._outbox.put(Measuring(is_under_way=False))
 
     def _reply(self, job: _Job) -> Result | Failure:

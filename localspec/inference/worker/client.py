@@ -47,12 +47,14 @@ from localspec.inference.worker.wire import (
     Measuring,
     Opened,
     Pause,
+    Read,
+    ReadSoFar,
     Reply,
     Request,
     Result,
     Told,
 )
-from localspec.types.events import GenerationEvent, Paused
+from localspec.types.events import GenerationEvent, Paused, ReadAhead
 from localspec.types.models import ModelInfo
 from localspec.types.request import Mode
 from localspec.types.request import Request as GenerationRequest
@@ -224,6 +226,14 @@ class Worker(AbstractContextManager["Worker"]):
         """Return whether costs are being measured while idle."""
         return self._process.is_measuring
 
+    def read_ahead(self, request: GenerationRequest | None) -> None:
+        """Read, while idle, how every prompt begins that continues a question; see `ReadsAhead`."""
+        self._process.read_ahead(request)
+
+    def read_so_far(self) -> ReadAhead | None:
+        """Return how much of that is read; None if nothing is known yet."""
+        return self._process.read_so_far
+
     known_settings = _remote(QuickChooser.known_settings)
     measure_before_leaving = _remote(QuickChooser.measure_before_leaving)
     choose_settings = _remote(SharedModels.choose_settings)
@@ -318,6 +328,8 @@ class EngineProcess:
         self._end: EngineError | None = None
         self.first_call_since: float | None = None  # in which a GPU makes programs
         self.is_measuring = False  # call costs, while idle
+        self.read_so_far: ReadAhead | None = None  # of what was asked for last
+        self._reading = 0  # its number
         self._opens = False  # models, or has
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
@@ -348,6 +360,11 @@ class EngineProcess:
         """Send a message without waiting; the reader notices if the child is gone."""
         if self._end is None:  # an iterator may outlive the interpreter's ability to pickle
             self._frames.put(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+
+    def read_ahead(self, request: GenerationRequest | None) -> None:
+        """Have something read while idle, in place of what was asked for before."""
+        self._reading, self.read_so_far = self._reading + 1, None
+        self.send(Read(self._reading, request))
 
     def cancel(self) -> None:
         """Stop every call that takes time."""
@@ -427,6 +444,9 @@ class EngineProcess:
             self.first_call_since = None if reply.seconds is None else time.monotonic() - reply.seconds
         elif isinstance(reply, Measuring):
             self.is_measuring = reply.is_under_way
+        elif isinstance(reply, ReadSoFar):
+            if reply.number == self._reading:
+                self.read_so_far = reply.progress
         elif (pending := self._pending.get(reply.number)) is not None:
             pending.replies.put(reply)
 
@@ -437,7 +457,7 @@ class EngineProcess:
             self._ends_within(_DEATH_S)
         self._output.reader.join(_FIRM_S)
         self.first_call_since = None
-        self.is_measuring = False
+        self.is_measuring, self.read_so_far = False, None
         died = EngineDied("the model process was ended")
         if self._end is None:
             self._end = died = explain(self._process.returncode or 0, self._output.last_lines)

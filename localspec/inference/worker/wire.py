@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from localspec.errors import LocalSpecError
+from localspec.types.events import ReadAhead
 from localspec.types.models import ModelInfo
 from localspec.types.request import Mode
+from localspec.types.request import Request as GenerationRequest
 
 ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
@@ -56,6 +58,22 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class Read:
+    """What to read while no call is worked on; None is nothing. It replaces the last, and a call ends it."""
+
+    number: int
+    request: GenerationRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSoFar:
+    """How much has been read of what was to be read under a number."""
+
+    number: int
+    progress: ReadAhead
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """An event of a running call: a fraction loaded, a part of an answer or of a task."""
 
@@ -93,6 +111,6 @@ class Failure:
     error: LocalSpecError
 
 
-Request = Call | Cancel | Pause
+Request = Call | Cancel | Pause | Read
 Reply = Event | Result | Failure
-Told = Reply | LogLine | FirstCall | Measuring
+Told = Reply | LogLine | FirstCall | Measuring | ReadSoFar
