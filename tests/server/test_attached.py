@@ -35,7 +35,7 @@ from localspec.types.request import EngineSettings, Message, Request, Sampling
 from localspec.values import read, tagged
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
-from tests.server.test_doors import until
+from tests.waiting import until
 
 QUESTION = (Message("user", "Write a Python function that adds two numbers."),)
 GREEDY = Sampling(temperature=0)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import httpx2
@@ -16,11 +14,11 @@ from localspec.server import application, exchange
 from localspec.server.application import AccessPolicy
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
+from tests.waiting import until
 
 CHAT = "/v1/chat/completions"
 ASK = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
 FOR_EVER = {**ASK, "max_tokens": None}
-_MOMENT = threading.Event()
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +33,6 @@ def guarded() -> Iterator[Served]:
     policy = AccessPolicy("s3cret", origins=frozenset({"https://example.org"}))
     with serving(TurningModels, policy) as running:
         yield running
-
-
-def until(holds: Callable[[], bool], seconds: float = 20) -> float:
-    """Wait until something is so; return how long that took."""
-    began = time.monotonic()
-    while not holds():
-        assert time.monotonic() - began < seconds
-        _MOMENT.wait(0.001)
-    return time.monotonic() - began
 
 
 def is_idle(served: Served) -> bool:

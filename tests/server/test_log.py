@@ -16,8 +16,9 @@ from localspec.types.events import GenerationEvent
 from localspec.types.request import Message, Request
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
-from tests.server.test_doors import ASK, CHAT, FOR_EVER, connected, is_idle, sent, until
+from tests.server.test_doors import ASK, CHAT, FOR_EVER, connected, is_idle, sent
 from tests.server.turning_models import TurningModels
+from tests.waiting import until
 
 SECRET = "xyzzy"
 SAYS = {"role": "user", "content": SECRET}

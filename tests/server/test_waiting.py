@@ -17,8 +17,9 @@ from localspec.types.events import GenerationEvent
 from localspec.types.request import Message, Request
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
-from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent, until
+from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent
 from tests.server.turning_models import TurningModels
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 

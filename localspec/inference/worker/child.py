@@ -259,8 +259,9 @@ class ModelService:
 
     def _next(self, queue: SimpleQueue[_Job | None]) -> _Job:
         """Wait for a call; meanwhile read ahead, then measure what answers had to assume."""
-        runtime, has_measured = self._runtime if queue is self._work else None, False
+        has_measured = False
         while True:
+            runtime = self._runtime if queue is self._work else None
             if runtime is not None and (to_read := self._to_read) is not None:
                 self._read_ahead(runtime, to_read)
             elif runtime is not None and runtime.lacks_costs and not has_measured:

@@ -11,7 +11,7 @@ from typing import IO, cast
 
 import pytest
 
-from localspec.errors import EngineError
+from localspec.errors import EngineError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker import child
 from localspec.inference.worker.child import ModelService, Outbox
@@ -23,10 +23,13 @@ from localspec.inference.worker.wire import (
     FirstCall,
     LogLine,
     Measuring,
+    Read,
+    ReadSoFar,
     Result,
     Told,
 )
-from localspec.types.events import Finished, GenerationEvent, Summary
+from localspec.types.events import Finished, GenerationEvent, ReadAhead, Summary
+from localspec.types.request import Request
 
 CANCELLED = Finished("cancelled", Summary())
 
@@ -202,3 +205,105 @@ def test_it_reports_that_it_measures_and_a_question_ends_that(
     models.lacks_costs = False
     line.service.take(Call(2, "generate", ("prompt",)))
     assert line.read(3) == [Measuring(is_under_way=False), Event(2, CANCELLED), Result(2, None)]
+
+
+class Reading(HardOfHearing):
+    """Models that read ahead a piece at a time, and wait after the first until they are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[object] = []
+        self.goes_on = threading.Event()
+
+    def read_now(self, request: object, wanted: Callable[[], bool]) -> Iterator[ReadAhead]:
+        self.asked.append(request)
+        for tokens in (64, 128) if wanted() else ():
+            yield ReadAhead(tokens, 128)
+            self.begun.set()
+            assert self.goes_on.wait(20)
+            if self.cancels:
+                return
+
+    def cancel(self) -> None:
+        super().cancel()
+        self.goes_on.set()
+
+
+@pytest.fixture
+def reading(line: Line) -> Reading:
+    models = Reading()
+    line.service._runtime = cast(Runtime, models)
+    return models
+
+
+ONE, OTHER = (Request(text) for text in ("one", "other"))
+
+
+def test_it_reads_ahead_and_reports_how_far_it_is(line: Line, reading: Reading) -> None:
+    reading.goes_on.set()
+    line.service.take(Read(7, ONE))
+    assert line.read(2) == [ReadSoFar(7, ReadAhead(64, 128)), ReadSoFar(7, ReadAhead(128, 128))]
+
+
+def test_a_call_ends_reading_ahead_for_good(line: Line, reading: Reading) -> None:
+    line.service.take(Read(7, ONE))
+    assert line.read(1) == [ReadSoFar(7, ReadAhead(64, 128))]
+    line.service.take(Call(1, "measure_plain", ()))
+    (failure,) = line.read(1)
+    assert isinstance(failure, Failure)
+    line.service.take(Call(2, "measure_plain", ()))
+    line.read(1)
+    assert reading.asked == [ONE]
+
+
+def test_short_calls_do_not_end_reading_ahead(line: Line, reading: Reading) -> None:
+    line.service.take(Read(7, ONE))
+    line.read(1)
+    line.service.take(Call(1, "count_tokens", ((1, 2),)))
+    assert line.read(1) == [Result(1, 2)]
+    assert not reading.cancels
+    reading.goes_on.set()
+    assert line.read(1) == [ReadSoFar(7, ReadAhead(128, 128))]
+
+
+@pytest.mark.parametrize("later", [OTHER, None])
+def test_something_else_to_read_takes_its_place(line: Line, reading: Reading, later: Request | None) -> None:
+    line.service.take(Read(7, ONE))
+    line.read(1)
+    line.service.take(Read(8, later))
+    reading.goes_on.set()
+    then = [ReadSoFar(7, ReadAhead(128, 128))]  # what is under way ends its piece
+    if later is not None:
+        then += [ReadSoFar(8, ReadAhead(64, 128)), ReadSoFar(8, ReadAhead(128, 128))]
+    assert line.read(len(then)) == then
+    line.service.take(Call(1, "measure_plain", ()))
+    line.read(1)
+    assert reading.asked == [ONE, *([later] if later is not None else [])]
+
+
+def test_reading_waits_for_the_calls(line: Line, reading: Reading) -> None:
+    line.service.take(Call(1, "generate", ("prompt",)))
+    reading.begun.wait()
+    line.service.take(Read(7, ONE))
+    assert not reading.asked
+    line.service.take(Cancel(1))
+    ended: list[Told] = [Event(1, CANCELLED), Result(1, None)]
+    assert line.read(3) == [*ended, ReadSoFar(7, ReadAhead(64, 128))]
+
+
+class Refusing(Reading):
+    """Models for which every prompt is too long."""
+
+    def read_now(self, request: object, wanted: Callable[[], bool]) -> Iterator[ReadAhead]:
+        self.asked.append(request)
+        raise UserError("the prompt is too long", "shorten it")
+
+
+def test_what_cannot_be_read_is_left_to_the_answer_to_report(line: Line) -> None:
+    line.service._runtime = cast(Runtime, models := Refusing())
+    line.service.take(Read(7, ONE))
+    line.service.take(Call(1, "measure_plain", ()))
+    (failure,) = line.read(1)
+    assert isinstance(failure, Failure)
+    assert models.asked in ([ONE], [])  # the call may have come first
+    assert line.service._to_read is None
