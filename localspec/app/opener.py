@@ -13,6 +13,7 @@ from localspec.app.opening import (
     find_files,
     open_in_worker,
     plan_to_open,
+    saved_bytes,
     with_choice,
     with_config,
 )
@@ -124,6 +125,7 @@ class LocalOpener:
         for note in plan.notes:
             watch.report(note)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
+        models.keep_conversations(saved_bytes())
         return OpenedPair(models, planned.tuned_for, request)
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:

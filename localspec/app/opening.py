@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 M_co = TypeVar("M_co", bound=OpenModels, covariant=True)
 TUNED_FAN_OUT = 24  # outcomes to prepare, of the settings that a tuning tries
+_SAVED_SHARE = 4  # of free memory, for KV caches of other conversations
+_MAX_SAVED = 8 * 2**30  # bytes
 Reporter = Callable[[str], None]
 """Shows a line to the user who opens the models."""
 
@@ -272,6 +274,14 @@ def open_in_worker(
     from localspec.inference.worker.client import Worker
 
     return Worker.open(plan, on_progress=on_progress, on_log=on_log)
+
+
+def saved_bytes() -> int:
+    """Return the default memory for the KV caches of other conversations."""
+    from localspec.hardware.devices import processor
+    from localspec.llama.cores import allowed_cores
+
+    return min(_MAX_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
 
 
 def open_placed(target: Path, draft: Path, placement: Placement) -> Worker:

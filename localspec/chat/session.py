@@ -29,7 +29,7 @@ from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
-from localspec.types.request import EngineSettings, Mode, Request, Sampling, seed_after
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling, seed_after
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -70,6 +70,7 @@ class ChatSession:
         self.queue: list[str] = []  # prompts that wait, the next one first
         self.rates = PlainRates()
         self.titles = False  # whether the models name new chats
+        self.reads_ahead = True  # whether idle models read what comes before the next answer
         self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
@@ -202,6 +203,13 @@ class ChatSession:
         request = replace(options.request, steps_down=not is_compared, measures_first=is_compared)
         self.in_use = replace(options, request=request)
         return self.in_use
+
+    def next_request(self, models: OpenModels, question: str) -> Request:
+        """Return the next answer's request as far as its prompt and its mode are known; takes no time."""
+        used = None if self.in_use is None else self.in_use.request.settings.mode
+        mode = self.mode or used or ("sd" if models.draft is not None else "off")
+        prompt = (*self.chat.prompt(), Message("user", question))
+        return replace(self.asked.answer, prompt=prompt, settings=EngineSettings(mode=mode))
 
     def take_notices(self) -> tuple[str, ...]:
         """Return new notices about settings that have gone stale."""

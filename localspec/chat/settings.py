@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -28,6 +28,7 @@ from localspec.values import Range, range_of, read
 Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
 _CONTEXTS = Range(config.MIN_CONTEXT, config.MAX_CONTEXT)
+_OF_CHATS = {*(field.name for field in fields(ChatSettings)), "system_prompt"}
 _CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
 
 
@@ -74,7 +75,7 @@ class Setting:
 
     def place(self, wanted: Place) -> Place:
         """Return the place that a value is saved in if `place` does not have this setting."""
-        if self.name == "context" or (wanted == "config" and self.config):
+        if self.name not in _OF_CHATS or (wanted == "config" and self.config):
             return "config"
         return "profile" if wanted == "profile" and self.profile else "chat"
 
@@ -104,8 +105,10 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     asked, profile, chat = session.request, session.followed, session.chat.info
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
+    default["read_ahead"] = True
     default |= asdict(Sampling())
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
+    kept["read_ahead"] = known.read_ahead and None
     of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
     circles = asked.answer.ignores_circles
     flags = {
@@ -156,8 +159,10 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
             if "ignores_circles" in values:
                 answer = replace(session.request.answer, ignores_circles=bool(values["ignores_circles"]))
                 session.request = replace(session.request, answer=answer)
+            if "read_ahead" in values:
+                session.reads_ahead = values["read_ahead"] is not False
         if place != "chat":  # or this chat would go before it
-            values = {name: None for name in values if name != "context"}
+            values = {name: None for name in values if name in _OF_CHATS}
         session.update_settings(**values)
         saved.append(f"{', '.join(each.title for each in part)} {words}")
     return f"saved: {'; '.join(saved)}"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 
-from localspec.app.opening import plan_to_open, with_config
+from localspec.app.opening import plan_to_open, saved_bytes, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import session_request
@@ -102,7 +102,7 @@ def main(argv: Sequence[str]) -> int:
         report = say if args.explain else None
         planned = plan_to_open(request, files, via=first.values_of, report=report, explain=args.explain)
         plan = replace(planned.plan, remembers_costs=True)
-        saved = running.saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
+        saved = saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]
 
         def open_models() -> SharedModels:

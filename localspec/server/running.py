@@ -9,13 +9,9 @@ from contextlib import suppress
 import psutil
 
 from localspec.errors import UserError
-from localspec.hardware.devices import processor
-from localspec.llama.cores import allowed_cores
 from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.service import ChatService
 
-_SAVED_SHARE = 4  # of free memory
-_MAX_SAVED = 8 * 2**30  # bytes
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -39,11 +35,6 @@ def _holder(port: int) -> str:
             if found.status == psutil.CONN_LISTEN and found.laddr.port == port and found.pid:
                 return f"{psutil.Process(found.pid).name()} (process {found.pid})"
     return ""
-
-
-def saved_bytes() -> int:
-    """Return the default memory for the KV caches of other conversations."""
-    return min(_MAX_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
 
 
 def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> AccessPolicy:

@@ -24,7 +24,7 @@ from localspec.values import Line, Range
 MAX_CONTEXT = 2**24
 MIN_CONTEXT = 64
 READING_WIDTH = 100
-_CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles")
+_CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles", "read_ahead")
 _KiB = Annotated[int, Range(1, 65536)]
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
@@ -52,6 +52,7 @@ class Config:
     titles: bool = True
     notify: Line = "bell"
     ignore_circles: bool = False
+    read_ahead: bool = True
     attachment_bytes: int = 256 * 1024
 
     def template_of(self, model: Path) -> Path | None:

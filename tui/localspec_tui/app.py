@@ -243,6 +243,7 @@ def launch(request: ScreenRequest) -> int:
             start="last" if request.resumes else "new",
             tuned_for=models.tuned_for,
         )
+        session.titles, session.reads_ahead = request.config.titles, request.config.read_ahead
 
         def opener(choice: ModelChoice | None) -> Opener:
             return lambda on_progress: models.open(choice, OpeningWatch(on_progress, log.append)).models

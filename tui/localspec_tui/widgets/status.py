@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from time import monotonic
 from typing import Literal
 
@@ -111,14 +112,16 @@ _ROUTE = "The profile that fits your message; /profile NAME stays with one, /pro
 _REASON = "Why it is decoded this way"
 
 
-def context_part(used: int, size: int, *, estimated: bool) -> StatusPart:
-    """Return the context meter."""
+def context_part(used: int, size: int, *, estimated: bool, unread: int = 0) -> StatusPart:
+    """Return the context meter; its lighter part has yet to be read, before the answer or by idle models."""
     share = min(1.0, used / size)
     filled = max(1 if used else 0, round(BAR * share))
-    bar = "▓" * filled + "░" * (BAR - filled)
+    light = min(filled, ceil(filled * unread / used)) if used else 0
+    bar = "▓" * (filled - light) + "▒" * light + "░" * (BAR - filled)
     about = "~" if estimated else ""
     text, style = f"context {about}{thousands(used)}/{thousands(size)} {bar}", ""
     meaning = f"This chat uses {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    meaning += f", of which the models are reading the last {unread:,}" if unread else ""
     if share >= FULL:
         text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"
         meaning += "; /room leaves out earlier exchanges"

@@ -28,6 +28,7 @@ from localspec.chat.controller import ChatController
 from localspec.chat.figures import mode_name
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.errors import (
@@ -56,6 +57,7 @@ from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
+READING_S = 0.25  # between two looks at what is read ahead
 WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
 Answer = TypeVar("Answer")
@@ -97,7 +99,8 @@ class ChatPane(Vertical):
         self.transcript = Transcript(classes="hidden")
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
-        self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status)
+        self.reading = ReadingAhead(session, loader, lambda: self.working)
+        self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
         self._left_text = ""  # of the prompt, when the chat before was left
         self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands = OwnCommands()  # as they were read last
@@ -116,6 +119,12 @@ class ChatPane(Vertical):
         with suppress(StoreError):  # store errors are reported when something is saved
             self.composer.set_history(await asyncio.to_thread(self.session.store.prompts))
         await self.read_own_commands()
+        self.set_interval(READING_S, self._show_reading)
+
+    def _show_reading(self) -> None:
+        """Show how much idle models have read ahead."""
+        self.status.show_read(self.reading.so_far())
+        self.composer.show_read()
 
     def on_unmount(self) -> None:
         """Stop the answer in progress; its text is saved."""
@@ -158,6 +167,7 @@ class ChatPane(Vertical):
         self.status.show_chat(answering=self.answering)
         if not self.working:
             self.run_worker(self._find_timeline(), group="timeline", exclusive=True)
+            self.composer.look_again()
 
     async def _find_timeline(self) -> None:
         """Show the rounds of the last answer, which take a while to read."""
@@ -212,6 +222,7 @@ class ChatPane(Vertical):
 
     def began(self) -> None:
         """Show that an answer is in progress."""
+        self.reading.stop()
         self.status.clear_error()
         self.status.show_transient("")
         self.composer.set_answering(True)

@@ -160,6 +160,7 @@ class ChatScreen(Screen[int]):
             if self.looks_for_better:
                 self.fetches.look()
             self._show_fetches()
+            self.pane.composer.look_again()
         await self.pane.status.show_state(state)
         if isinstance(state, Failed):
             self.pane.offer_local_models(f"{error_line(state.error)}.")

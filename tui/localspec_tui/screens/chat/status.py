@@ -18,6 +18,7 @@ from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError
 from localspec.inference.interface import QuickChooser
+from localspec.types.events import ReadAhead
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
 
 UNOPENED = "no models are open; the next prompt opens them"
@@ -42,6 +43,7 @@ class ChatStatus(StatusLine):
         self._is_new = True
         self._makes_programs = False
         self._is_measuring = False
+        self._read: ReadAhead | None = None
 
     def on_mount(self) -> None:
         """Look from time to time whether costs are being measured."""
@@ -97,6 +99,12 @@ class ChatStatus(StatusLine):
         elif self._is_measuring and not is_measuring and self.said == units.MEASURING:
             self.show_transient("")
         self._is_measuring = is_measuring
+
+    def show_read(self, so_far: ReadAhead | None) -> None:
+        """Show how much of the chat the models have read ahead, None if that is unknown."""
+        if so_far != self._read:
+            self._read = so_far
+            self._show_use()
 
     def _take_up(self, started: StoredMessage) -> None:
         """Show what was chosen for an answer that begins."""
@@ -186,7 +194,8 @@ class ChatStatus(StatusLine):
         if models is None:
             return None
         estimated = self._is_estimate or self._typed > 0
-        self.meter = (context_part(used, models.target.context, estimated=estimated),)
+        unread = 0 if self._read is None else self._read.total - self._read.tokens
+        self.meter = (context_part(used, models.target.context, estimated=estimated, unread=unread),)
         return warning(used, models.target.context, estimated=estimated, is_new=self._is_new)
 
     # --- the models ---

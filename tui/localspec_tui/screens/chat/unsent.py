@@ -18,6 +18,7 @@ from localspec.chat.commands.own import own_commands
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import check_alone, question_of
+from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
@@ -26,7 +27,8 @@ from localspec_tui.screens.chat.status import ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import error_line
 
-REST_S = 0.4
+REST_S = 0.35
+READ = ", read"
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
 
 
@@ -40,6 +42,7 @@ class ChatComposer(Composer):
         folder: Path,
         attachment_bytes: int,
         status: ChatStatus,
+        reading: ReadingAhead,
     ) -> None:
         super().__init__(self._complete)
         self._session = session
@@ -47,6 +50,7 @@ class ChatComposer(Composer):
         self._folder = folder
         self._attachment_bytes = attachment_bytes
         self._status = status
+        self._reading = reading
         self._is_kept = True  # what was written and not yet sent
         self._said = self._refused = ""  # of a prompt, and the prompt that could not be sent
         self._counted = (0, 0)  # characters of the prompt, and the tokens that they take with their files
@@ -105,7 +109,17 @@ class ChatComposer(Composer):
     def _keep_soon(self) -> None:
         """Save the prompts when typing pauses: a kill loses only what was just typed."""
         self._is_kept = False
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Weigh the prompt, and have it read with the open chat, once nothing happens for a moment."""
         self._look_after_draft()
+
+    def show_read(self) -> None:
+        """Say next to the attached files that they are read."""
+        if self._said and self._status.said == self._said and self._reading.has_read_files:
+            self._said = f"{self._said}{READ}" if not self._said.endswith(READ) else self._said
+            self._status.say(self._said)
 
     @work(group="draft", exclusive=True, exit_on_error=False)
     async def _look_after_draft(self) -> None:
@@ -134,6 +148,7 @@ class ChatComposer(Composer):
                 check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
             return error_line(error), tokens
+        self._reading.ask(question, files, tokens or 0)
         lines = [describe(*pair) for pair in zip(files, counts, strict=True)]
         return "; ".join((*lines, *unread_lines)), tokens
 
