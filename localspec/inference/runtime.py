@@ -110,6 +110,8 @@ class Runtime(AbstractContextManager["Runtime"]):
             self.draft = draft.info(contexts.draft.context_size)
             if draft.pointer == target.pointer:
                 self.draft = replace(self.draft, name=f"{draft.name}, its MTP head")
+        sides = (self.target, self.draft)
+        self.uses_processor = any("CPU" in side.devices for side in sides if side is not None)
 
     @classmethod
     def open(

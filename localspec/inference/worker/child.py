@@ -291,16 +291,24 @@ class ModelService:
             return not self._jobs
 
     def _read_ahead(self, runtime: Runtime, to_read: Read) -> None:
-        """Read until that is done, something else is to be read, or a call comes."""
+        """Read until that is done, something else is to be read, the machine wants rest, or a call comes."""
+        from localspec.inference.worker.rest import Surroundings  # psutil: 20 ms
+
         assert to_read.request is not None
+        around = Surroundings(uses_processor=runtime.uses_processor)
+        reason = around.call_for_rest()
         try:
             with self._idle_work(), closing(runtime.read_now(to_read.request, self._is_idle)) as events:
-                for progress in events:
+                for progress in events if not reason else ():
                     self._outbox.put(ReadSoFar(to_read.number, progress))
                     if self._to_read is not to_read:
                         return
+                    if reason := around.call_for_rest():
+                        break
         except LocalSpecError as error:  # the answer will report it
-            logger.info("nothing is read ahead: %s", error)
+            reason = str(error)
+        if reason:
+            logger.info("nothing more is read ahead: %s", reason)
         with self._lock:
             if self._to_read is to_read:
                 self._to_read = None

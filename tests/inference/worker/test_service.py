@@ -38,6 +38,7 @@ class HardOfHearing:
     """Models that miss the first cancel, as the runtime does before its first step."""
 
     lacks_costs = False
+    uses_processor = False
 
     def __init__(self) -> None:
         self.cancels = 0
