@@ -57,6 +57,7 @@ _URGENT_S = 0.1
 _SILENCE_S = 60.0  # of a server that computes for us: far more than any call of it takes
 _STOPPING_S = 1.5  # of such a server, once its call is not wanted any more
 _SLOWEST = 2e6  # bytes per second of a line; while loading, nothing is heard until a tensor has crossed it
+_REST_S = 5.0  # of reading ahead
 _IDLE_S = 0.5  # seconds after an answer, before its assumed costs are measured
 _WATCH_S = 0.5  # between two looks whether a GPU makes programs
 
@@ -141,6 +142,13 @@ class Outbox:
         for item in batch:
             if isinstance(item, threading.Event):
                 item.set()
+
+
+def _within(seconds: float, queue: SimpleQueue[_Job | None]) -> _Job | None:
+    """Wait for a call, or for word that there is something to read, for so long at most."""
+    with suppress(Empty):
+        return queue.get(timeout=seconds)
+    return None
 
 
 class LogSender(logging.Handler):
@@ -262,17 +270,18 @@ class ModelService:
         has_measured = False
         while True:
             runtime = self._runtime if queue is self._work else None
+            job = None
             if runtime is not None and (to_read := self._to_read) is not None:
-                self._read_ahead(runtime, to_read)
+                if self._read_ahead(runtime, to_read):
+                    job = _within(_REST_S, queue)
             elif runtime is not None and runtime.lacks_costs and not has_measured:
-                try:
-                    job = queue.get(timeout=_IDLE_S)
-                except Empty:
-                    has_measured, job = True, None
+                job = _within(_IDLE_S, queue)
+                if job is None and self._to_read is None:
+                    has_measured = True
                     self._measure(runtime)
-                if job is not None:
-                    return job
-            elif (job := queue.get()) is not None:
+            else:
+                job = queue.get()
+            if job is not None:
                 return job
 
     @contextmanager
@@ -290,8 +299,11 @@ class ModelService:
         with self._lock:
             return not self._jobs
 
-    def _read_ahead(self, runtime: Runtime, to_read: Read) -> None:
-        """Read until that is done, something else is to be read, the machine wants rest, or a call comes."""
+    def _read_ahead(self, runtime: Runtime, to_read: Read) -> bool:
+        """Read until that is done, something else is to be read, or a call comes.
+
+        Return whether to rest before the rest is read.
+        """
         from localspec.inference.worker.rest import Surroundings  # psutil: 20 ms
 
         assert to_read.request is not None
@@ -302,16 +314,18 @@ class ModelService:
                 for progress in events if not reason else ():
                     self._outbox.put(ReadSoFar(to_read.number, progress))
                     if self._to_read is not to_read:
-                        return
+                        return False
                     if reason := around.call_for_rest():
                         break
-        except LocalSpecError as error:  # the answer will report it
-            reason = str(error)
+        except LocalSpecError as error:
+            logger.info("nothing is read ahead: %s", error)  # the answer will report it
         if reason:
-            logger.info("nothing more is read ahead: %s", reason)
+            logger.info("nothing is read ahead for a while: %s", reason)
+            return True
         with self._lock:
             if self._to_read is to_read:
                 self._to_read = None
+        return False
 
     def _measure(self, runtime: Runtime) -> None:
         """Measure call costs and report that."""

@@ -15,6 +15,7 @@ from localspec.errors import EngineError, UserError
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker import child
 from localspec.inference.worker.child import ModelService, Outbox
+from localspec.inference.worker.rest import Surroundings
 from localspec.inference.worker.wire import (
     Call,
     Cancel,
@@ -308,3 +309,14 @@ def test_what_cannot_be_read_is_left_to_the_answer_to_report(line: Line) -> None
     assert isinstance(failure, Failure)
     assert models.asked in ([ONE], [])  # the call may have come first
     assert line.service._to_read is None
+
+
+def test_reading_goes_on_after_a_rest(line: Line, reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = ["on battery", "", "busy"]
+    monkeypatch.setattr(Surroundings, "call_for_rest", lambda _: reasons.pop(0) if reasons else "")
+    monkeypatch.setattr(child, "_REST_S", 0.0)
+    reading.goes_on.set()
+    line.service.take(Read(7, ONE))
+    whole = [ReadSoFar(7, ReadAhead(64, 128)), ReadSoFar(7, ReadAhead(128, 128))]
+    assert line.read(3) == [whole[0], *whole]  # it rests before the first piece, and after it
+    assert not reasons
