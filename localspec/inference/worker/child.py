@@ -29,7 +29,7 @@ from localspec.inference.worker.wire import (
     SILENT,
     Call,
     Cancel,
-    Event,
+    Events,
     Failure,
     FirstCall,
     LogLine,
@@ -44,12 +44,14 @@ from localspec.inference.worker.wire import (
 )
 from localspec.llama import rpc
 from localspec.llama.library import native
+from localspec.types.events import RoundDone, TextDelta, TokensScored
 
 if TYPE_CHECKING:
     from localspec.inference.runtime import Runtime
 
 logger = logging.getLogger(__name__)
 
+_PACE_S = 0.02  # between two messages about an answer: no screen or stream shows more of them
 _PATIENCE_S = 0.8
 _AGAIN_S = 0.05  # the runtime ignores a cancel before its first step, so it is repeated
 _STEP = 0.005  # of the progress: finer is not worth a message
@@ -108,33 +110,41 @@ def _die_first_and_fast() -> None:
 
 
 class Outbox:
-    """Writes values in its own thread; values that pile up are sent together."""
+    """Writes values in its own thread: what can wait for a moment goes with what else comes by then."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
         self._queue: SimpleQueue[Told | threading.Event] = SimpleQueue()
+        self._is_urgent = threading.Event()
+        self._written_s = -_PACE_S
         threading.Thread(target=self._send, name="localspec-outbox", daemon=True).start()
 
-    def put(self, item: Told) -> None:
-        """Send something soon."""
+    def put(self, item: Told | threading.Event, *, can_wait: bool = False) -> None:
+        """Send something at once, or within `_PACE_S`."""
         self._queue.put(item)
+        if not can_wait:
+            self._is_urgent.set()
 
     def flush(self, timeout_s: float) -> None:
         """Wait until everything so far is written, or the time is over."""
         written = threading.Event()
-        self._queue.put(written)
+        self.put(written)
         written.wait(timeout_s)
 
     def _send(self) -> None:
         while True:
             batch = [self._queue.get()]
+            if (left_s := self._written_s + _PACE_S - time.monotonic()) > 0:
+                self._is_urgent.wait(left_s)
+            self._is_urgent.clear()  # before the queue is emptied: what follows sets it again
             with suppress(Empty):
                 while True:
                     batch.append(self._queue.get_nowait())
             self._write(batch)
+            self._written_s = time.monotonic()
 
     def _write(self, batch: list[Told | threading.Event]) -> None:
-        items = [item for item in batch if not isinstance(item, threading.Event)]
+        items = _joined(item for item in batch if not isinstance(item, threading.Event))
         if items:
             with suppress(OSError):  # the parent is gone, and this process ends soon
                 self._stream.write(pickle.dumps(items, pickle.HIGHEST_PROTOCOL))
@@ -142,6 +152,18 @@ class Outbox:
         for item in batch:
             if isinstance(item, threading.Event):
                 item.set()
+
+
+def _joined(items: Iterable[Told]) -> list[Told]:
+    """Return values with neighbouring events of one call as one value."""
+    found: list[Told] = []
+    for item in items:
+        last = found[-1] if found else None
+        if isinstance(item, Events) and isinstance(last, Events) and last.number == item.number:
+            found[-1] = Events(item.number, (*last.events, *item.events))
+        else:
+            found.append(item)
+    return found
 
 
 def _within(seconds: float, queue: SimpleQueue[_Job | None]) -> _Job | None:
@@ -376,9 +398,26 @@ class ModelService:
             return answer
         if job.pauses and self._runtime is not None:
             self._runtime.pause()
-        for event in answer:
-            self._outbox.put(Event(call.number, event))
+        self._pass_on(call.number, answer)
         return None
+
+    def _pass_on(self, number: int, events: Iterator[object]) -> None:
+        """Send events as they come, those of a round together; after the first text rounds can wait."""
+        of_round: list[object] = []
+        has_text = False
+        try:
+            for event in events:
+                of_round.append(event)
+                if isinstance(event, TokensScored | TextDelta):
+                    continue  # the end of its round comes at once
+                self._outbox.put(
+                    Events(number, tuple(of_round)), can_wait=has_text and isinstance(event, RoundDone)
+                )
+                has_text = has_text or len(of_round) > 1
+                of_round = []
+        finally:
+            if of_round:
+                self._outbox.put(Events(number, tuple(of_round)))
 
     def _open(self, job: _Job) -> Opened:
         from localspec.gguf import known
@@ -390,7 +429,7 @@ class ModelService:
             nonlocal reported
             if not reported <= fraction < min(1.0, reported + _STEP):
                 reported = fraction
-                self._outbox.put(Event(job.call.number, fraction))
+                self._outbox.put(Events(job.call.number, (fraction,)))
             job.heard_s = time.monotonic()
             return not job.cancelled
 
@@ -429,7 +468,7 @@ class ModelService:
         """Report the progress of a task; raises `Cancelled` if it was cancelled."""
         if job.cancelled:
             raise Cancelled("it was stopped")
-        self._outbox.put(Event(job.call.number, words))
+        self._outbox.put(Events(job.call.number, (words,)))
 
 
 def _give_up(servers: Iterable[str], silent_s: float) -> None:

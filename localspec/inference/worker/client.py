@@ -40,7 +40,7 @@ from localspec.inference.worker.wire import (
     SILENT,
     Call,
     Cancel,
-    Event,
+    Events,
     Failure,
     FirstCall,
     LogLine,
@@ -193,7 +193,8 @@ class Worker(AbstractContextManager["Worker"]):
         with closing(self._process.call("perform", task, *arguments, tells=tells)) as pending:
             while not isinstance(reply := pending.next(), Result):
                 if reply is not None and on_progress is not None:
-                    on_progress(*cast(tuple[object, ...], reply.event))
+                    for words in reply.events:
+                        on_progress(*cast(tuple[object, ...], words))
             return cast(_Value, reply.value)
 
     @property
@@ -260,7 +261,7 @@ def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> o
     fraction = 0.0
     while not isinstance(reply := pending.next(None if on_progress is None else _ASK_S), Result):
         if reply is not None:
-            fraction = cast(float, reply.event)
+            fraction = cast(float, reply.events[-1])
         if on_progress is not None and not on_progress(fraction):
             raise Cancelled("loading was stopped")
     return reply.value
@@ -276,13 +277,13 @@ class Pending:
         self.can_cancel = False  # once it was sent, and as long as it was not cancelled
         self.replies: SimpleQueue[Reply] = SimpleQueue()
 
-    def next(self, timeout_s: float | None = None) -> Event | Result | None:
-        """Wait for an event, at last the result or the error it raises; return None after the timeout."""
+    def next(self, timeout_s: float | None = None) -> Events | Result | None:
+        """Wait for events, at last the result or the error it raises; return None after the timeout."""
         try:
             reply = self.replies.get(timeout=timeout_s)
         except Empty:
             return None
-        self._ended = not isinstance(reply, Event)
+        self._ended = not isinstance(reply, Events)
         if isinstance(reply, Failure):
             raise reply.error
         return reply
@@ -305,8 +306,9 @@ class Pending:
                     break  # the next request has to wait there
                 with suppress(LocalSpecError):
                     reply = self.next(left_s)
-                    if isinstance(reply, Event) and isinstance(reply.event, Paused):
-                        self._process.drop(reply.event.number)  # no other code knows this number
+                    for event in reply.events if isinstance(reply, Events) else ():
+                        if isinstance(event, Paused):
+                            self._process.drop(event.number)  # no other code knows this number
         finally:
             self._process.forget(self.number)
 
@@ -353,8 +355,8 @@ class EngineProcess:
     def events(self, method: str, *arguments: object) -> Generator[object]:
         """Yield the events of a call; closing the iterator stops it and waits a moment for the end."""
         with closing(self.call(method, *arguments)) as pending:
-            while isinstance(reply := pending.next(), Event):
-                yield reply.event
+            while isinstance(reply := pending.next(), Events):
+                yield from reply.events
 
     def send(self, request: Request) -> None:
         """Send a message without waiting; the reader notices if the child is gone."""

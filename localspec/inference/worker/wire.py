@@ -74,11 +74,11 @@ class ReadSoFar:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """An event of a running call: a fraction loaded, a part of an answer or of a task."""
+class Events:
+    """Events of a running call: fractions loaded, parts of an answer or of a task."""
 
     number: int
-    event: object
+    events: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +112,5 @@ class Failure:
 
 
 Request = Call | Cancel | Pause | Read
-Reply = Event | Result | Failure
+Reply = Events | Result | Failure
 Told = Reply | LogLine | FirstCall | Measuring | ReadSoFar

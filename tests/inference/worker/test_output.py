@@ -109,8 +109,9 @@ def test_an_error_is_sent_before_native_code_can_end_the_process() -> None:
         def __init__(self) -> None:
             self.done: list[str] = []
 
-        def put(self, item: Told) -> None:
+        def put(self, item: Told | threading.Event, *, can_wait: bool = False) -> None:
             assert isinstance(item, LogLine)
+            assert not can_wait
             self.done.append(item.text)
 
         def flush(self, timeout_s: float) -> None:

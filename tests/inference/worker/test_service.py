@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, cast
 
@@ -19,7 +19,7 @@ from localspec.inference.worker.rest import Surroundings
 from localspec.inference.worker.wire import (
     Call,
     Cancel,
-    Event,
+    Events,
     Failure,
     FirstCall,
     LogLine,
@@ -29,7 +29,17 @@ from localspec.inference.worker.wire import (
     Result,
     Told,
 )
-from localspec.types.events import Finished, GenerationEvent, ReadAhead, Summary
+from localspec.types.drafts import DraftOrigin, Provenance
+from localspec.types.events import (
+    Finished,
+    GenerationEvent,
+    ReadAhead,
+    RoundDone,
+    RoundStats,
+    Summary,
+    TextDelta,
+    TextPiece,
+)
 from localspec.types.request import Request
 
 CANCELLED = Finished("cancelled", Summary())
@@ -93,7 +103,7 @@ def test_a_cancel_that_was_missed_is_repeated(line: Line) -> None:
     line.service.take(Call(1, "generate", ("prompt",)))
     line.models.begun.wait()
     line.service.take(Cancel(1))
-    assert line.read(2) == [Event(1, CANCELLED), Result(1, None)]
+    assert line.read(2) == [Events(1, (CANCELLED,)), Result(1, None)]
     assert line.models.cancels > 1
 
 
@@ -110,7 +120,7 @@ def test_of_many_cancels_one_is_repeated(line: Line, monkeypatch: pytest.MonkeyP
     assert len(insisted) == 1
     line.models.cancel()
     line.models.cancel()
-    assert line.read(2) == [Event(1, CANCELLED), Result(1, None)]
+    assert line.read(2) == [Events(1, (CANCELLED,)), Result(1, None)]
 
 
 def test_a_cancel_of_what_has_ended_or_waits_leaves_the_running_call_alone(line: Line) -> None:
@@ -206,7 +216,7 @@ def test_it_reports_that_it_measures_and_a_question_ends_that(
     assert models.begun.wait(20)
     models.lacks_costs = False
     line.service.take(Call(2, "generate", ("prompt",)))
-    assert line.read(3) == [Measuring(is_under_way=False), Event(2, CANCELLED), Result(2, None)]
+    assert line.read(3) == [Measuring(is_under_way=False), Events(2, (CANCELLED,)), Result(2, None)]
 
 
 class Reading(HardOfHearing):
@@ -289,7 +299,7 @@ def test_reading_waits_for_the_calls(line: Line, reading: Reading) -> None:
     line.service.take(Read(7, ONE))
     assert not reading.asked
     line.service.take(Cancel(1))
-    ended: list[Told] = [Event(1, CANCELLED), Result(1, None)]
+    ended: list[Told] = [Events(1, (CANCELLED,)), Result(1, None)]
     assert line.read(3) == [*ended, ReadSoFar(7, ReadAhead(64, 128))]
 
 
@@ -320,3 +330,62 @@ def test_reading_goes_on_after_a_rest(line: Line, reading: Reading, monkeypatch:
     whole = [ReadSoFar(7, ReadAhead(64, 128)), ReadSoFar(7, ReadAhead(128, 128))]
     assert line.read(3) == [whole[0], *whole]  # it rests before the first piece, and after it
     assert not reasons
+
+
+class Writing(HardOfHearing):
+    """Models that write rounds of one token, each when it may."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self._rounds = rounds
+        self.may = threading.Semaphore(0)
+
+    def generate(self, _request: object) -> Iterator[GenerationEvent]:
+        for number in range(self._rounds):
+            assert self.may.acquire(timeout=20)
+            yield TextDelta((TextPiece(str(number), Provenance.TARGET),))
+            yield ROUND
+        yield CANCELLED
+
+
+ROUND = RoundDone(RoundStats(0, 0, DraftOrigin.NONE, 0.01, 0.0, 0.0, 0.001), 1)
+
+
+def written(items: Iterable[Told]) -> str:
+    """Return the text in messages of a call."""
+    events = (event for item in items if isinstance(item, Events) for event in item.events)
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize("pace_s", [60.0, 0.0])
+def test_a_rounds_events_go_together_and_the_first_text_at_once(
+    line: Line, monkeypatch: pytest.MonkeyPatch, pace_s: float
+) -> None:
+    monkeypatch.setattr(child, "_PACE_S", pace_s)
+    line.service._runtime = cast(Runtime, models := Writing(3))
+    line.service.take(Call(1, "generate", ("prompt",)))
+    models.may.release()
+    (first,) = line.read(1)
+    assert isinstance(first, Events)
+    assert (len(first.events), written([first])) == (2, "0")
+    models.may.release(2)
+    later = line.read(1)
+    while not isinstance(later[-1], Result):
+        later += line.read(1)
+    assert written(later) == "12"
+    if pace_s:  # what could wait went with the end
+        assert len(later) <= 2
+
+
+def test_events_that_can_wait_do_not_wait_for_the_next(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "_PACE_S", 0.05)
+    line.service._runtime = cast(Runtime, models := Writing(9))
+    line.service.take(Call(1, "generate", ("prompt",)))
+    models.may.release(2)
+    found: list[Told] = []
+    while written(found) != "01":
+        found += line.read(1)
+    models.may.release(7)
+    while not isinstance(found[-1], Result):
+        found += line.read(1)
+    assert written(found) == "012345678"
