@@ -102,6 +102,7 @@ class Decoder:
 
         Yields the cached tokens after each chunk. Raises what `LanguageModel.evaluate` raises.
         """
+        self.reused = len(text)
         if common_prefix(self.cached_tokens(), text) < len(text):
             for _ in self._read_pieces(text, chunk):
                 yield len(self._held)

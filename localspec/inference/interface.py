@@ -121,6 +121,13 @@ class SharedModels(OpenModels, Protocol):
         an answer that is cancelled as well may end either way.
         """
 
+    def read(self, request: Request) -> Iterator[GenerationEvent]:
+        """Read a prompt that a later request continues, and answer nothing: progress, then `Finished`.
+
+        The draft model reads it as well where the request's mode drafts. Nothing is read where that would
+        cost another conversation its cache. `cancel` ends it; the summary counts what is in the cache then.
+        """
+
     def resume(self, number: int) -> Iterator[GenerationEvent]:
         """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
 

@@ -42,11 +42,14 @@ from localspec.storage.pair_identity import fingerprint
 from localspec.thinking_tags import LeadingThinking, opened_at_end, tags_of
 from localspec.types.drafts import DraftOrigin, Provenance, Token
 from localspec.types.events import (
+    Finished,
     FinishReason,
     GenerationEvent,
     ModeChanged,
     Paused,
+    PromptProgress,
     ReadAhead,
+    Summary,
     ThinkingOpened,
 )
 from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
@@ -238,6 +241,20 @@ class Runtime(AbstractContextManager["Runtime"]):
         with suppress(Cancelled), self._contexts.reading_ahead() as chunk:
             for tokens in self._engine.read_ahead(text, chunk, drafts=drafts) if wanted() else ():
                 yield ReadAhead(tokens, len(text))
+
+    def read(self, request: Request) -> Iterator[GenerationEvent]:
+        """Read a prompt as `read_now` does and answer nothing; the summary counts what is in the cache then.
+
+        `cancel` ends it, with that as its reason.
+        """
+        stopwatch, summary, total = Stopwatch(), Summary(), 0
+        with closing(self.read_now(request, lambda: True)) as progress:
+            for so_far in progress:
+                total, cached = so_far.total, self._engine.decoder.reused
+                summary = Summary(so_far.tokens, cached, prompt_s=stopwatch.seconds())
+                yield PromptProgress(so_far.tokens - cached, total - cached)
+        is_whole = summary.prompt_tokens == total > 0
+        yield Finished("length" if is_whole else "cancelled", summary)
 
     def _common_beginning(self, request: Request) -> list[int]:
         """Return the tokens with which every prompt begins that continues the last question."""

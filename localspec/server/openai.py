@@ -71,7 +71,7 @@ async def _answered(
     asked: QueuedRequest,
     blocks: Callable[[], BlockStream],
 ) -> Response:
-    number = 1 if body.n is None else body.n
+    number = 1 if body.n is None or asked.reads else body.n
     if not 1 <= number <= _MAX_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
     reply = _Reply(asked, blocks, body, number)
@@ -154,6 +154,7 @@ class Body:
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n_predict: int | None = None  # llama.cpp's
     temperature: Temperature | None = None
     top_k: TopK | None = None
     top_p: TopP | None = None
@@ -176,6 +177,13 @@ class Body:
     tools: tuple[Tool, ...] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Return the number of tokens to write at most; with 0 the prompt is read and nothing written."""
+        limits = (self.n_predict, self.max_tokens, self.max_completion_tokens)
+        limit = next((limit for limit in limits if limit is not None), None)
+        return None if limit == -1 else limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +321,10 @@ def bare_text(body: Body) -> str:
 def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | str) -> GenerationRequest:
     """Return the answer that a request asks for; raises UserError for what makes no sense."""
     usual = service.asked.answer
-    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
     return replace(
         usual,
         prompt=prompt,
-        max_tokens=usual.max_tokens if limit in (None, -1) else limit,
+        max_tokens=body.limit or usual.max_tokens,
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
         template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
@@ -333,7 +340,8 @@ def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profil
     given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING}
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
-    return QueuedRequest(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))
+    overrides = replace(usual, speculation=speculation, sampling=sampling, answer=answer)
+    return QueuedRequest(profile, overrides, reads=body.limit == 0)
 
 
 def _grammar(body: Body) -> Grammar | None:

@@ -41,6 +41,7 @@ class QueuedRequest:
     overrides: SessionRequest
     work: EngineTask | None = None  # instead of an answer: a request of an attached screen
     name: str = ""  # by which it can be cancelled
+    reads: bool = False  # its prompt alone, while no other request is there
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +102,8 @@ class EngineQueue:
     """The one thread that works with the models.
 
     Up to `parallel` answers are interleaved: the one with the fewest tokens is next, and its turn ends
-    between two rounds. The others wait in the order of their arrival. Dead models are reopened at once.
+    between two rounds. The others wait in the order of their arrival. A prompt that is only to be read waits
+    until there is nothing else to do, and another request ends the reading. Dead models are reopened at once.
     """
 
     def __init__(
@@ -182,9 +184,13 @@ class EngineQueue:
                 raise QueueFullError(f"{MAX_WAITING} requests are waiting already")
             self._numbers += 1
             others = [*self._jobs, self._current] if self._current else self._jobs
-            share = min((job.share for job in others), default=0.0)  # not more than the others
+            answers = (job.share for job in others if not job.asked.reads)
+            share = min(answers, default=0.0)  # not more than the others
             job = Job(self._numbers, asked, asyncio.get_running_loop(), share)
             self._jobs.append(job)
+            if self._current is not None and self._current.asked.reads and not asked.reads:
+                self._current.cancelled = True
+                self.models.cancel()
             self._changed.notify()
         return job
 
@@ -240,7 +246,9 @@ class EngineQueue:
 
     def _candidates(self) -> list[Job]:
         begun = [job for job in self._jobs if job.paused is not None]
-        new = [job for job in self._jobs if job.paused is None]
+        new = [job for job in self._jobs if job.paused is None and not job.asked.reads]
+        if not begun and not new and self._current is None:
+            return self._jobs[:1]  # only prompts to read are there
         return begun + new[: max(0, self._parallel - len(begun) - (self._current is not None))]
 
     def _take_turn(self, job: Job) -> bool:
@@ -273,7 +281,8 @@ class EngineQueue:
         asked = job.asked
         if asked.work is not None:
             return asked.work(self.models)
-        return self.models.generate(self._chooser.options(asked.profile, asked.overrides).request)
+        request = self._chooser.options(asked.profile, asked.overrides).request
+        return self.models.read(request) if asked.reads else self.models.generate(request)
 
     def _is_due(self, job: Job, *, is_over: bool) -> bool:
         """Return whether another job is next: at the end of a turn, or at once for a first token."""

@@ -79,6 +79,8 @@ class ChatService:
         waited = max(0.0, seconds - summary.seconds)
         self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
         line = summary_line("", summary).strip()
+        if asked.reads:
+            line = f"read {summary.new_prompt_tokens:,} tokens before they are asked"
         waited_for = f"  waited {waited:.1f} s" if waited > 0.1 else ""
         self.report(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 

@@ -48,7 +48,6 @@ class InfillBody:
     input_suffix: str
     input_extra: tuple[File, ...] = ()
     prompt: str = ""
-    n_predict: int | None = None
 
 
 async def _tokenize(service: ChatService, request: Request) -> Response:
@@ -73,8 +72,6 @@ async def _apply_template(service: ChatService, request: Request) -> Response:
 async def _infill(service: ChatService, request: Request) -> Response:
     value = await read_json(request)
     gap, body = read(InfillBody, value), read(Body, value)
-    if gap.n_predict is not None and body.max_tokens is None:
-        body = replace(body, max_tokens=gap.n_predict)
     files = tuple((file.filename, file.text) for file in gap.input_extra)
     answer = answer_of(body, service, gap.input_prefix + gap.prompt)
     answer = replace(answer, infill=Infill(gap.input_suffix, files))

@@ -115,6 +115,25 @@ class SharedModelsContract(OpenModelsContract):
         with pytest.raises((LocalSpecError, KeyError)):
             next(models.resume(number))
 
+    def test_a_prompt_is_read_without_an_answer(self, models: SharedModels) -> None:
+        *progress, end = models.read(asking())
+        assert progress
+        assert all(isinstance(event, PromptProgress) for event in progress)
+        assert isinstance(end, Finished)
+        assert (end.reason, end.summary.tokens) == ("length", 0)
+        assert end.summary.prompt_tokens > 0
+        assert text_of(list(models.generate(asking(max_tokens=2))))
+
+    def test_reading_that_is_cancelled_ends_with_what_was_read(self, models: SharedModels) -> None:
+        long = Request((Message("user", "A long story. " * 150),), GREEDY, EngineSettings(mode="off"))
+        events = []
+        for event in models.read(long):
+            events.append(event)
+            models.cancel()
+        assert isinstance(events[-1], Finished)
+        assert events[-1].reason == "cancelled"
+        assert text_of(list(models.generate(asking(max_tokens=2))))
+
     def test_a_text_is_that_of_its_tokens(self, models: SharedModels) -> None:
         tokens = models.tokenize("A dog, and a cat.")
         assert b"".join(text for _, text in tokens) == b"A dog, and a cat."

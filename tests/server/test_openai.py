@@ -163,7 +163,7 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}
         ({"temperature": "hot"}, "temperature is not a number"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 2}, "top_p"),
-        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens is not a whole number"),
         ({"n": 99}, "n is not a number from 1 to 8"),
         ({"stop": [""]}, "stop has to be a text"),

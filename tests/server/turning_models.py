@@ -35,6 +35,7 @@ class TurningModels(FakeRuntime):
     size: int = 1  # times that letter in a round
     steps: threading.Semaphore | None = None
     written: list[str] = field(default_factory=list)  # the prompt's first letter for each round, in order
+    reads: list[str] = field(default_factory=list)  # prompts, in order
     dropped: list[int] = field(default_factory=list)
     cancels: threading.Event = field(default_factory=threading.Event)
     pauses: threading.Event = field(default_factory=threading.Event)
@@ -51,6 +52,22 @@ class TurningModels(FakeRuntime):
         if len(said.split()) >= self.target.context:
             raise ContextFullError("the prompt is longer than the context", "shorten it")
         yield from self._until_paused(self._rounds(request))
+
+    def read(self, request: Request) -> Iterator[GenerationEvent]:
+        """Read a token at each step."""
+        said = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
+        self.reads.append(said)
+        self.cancels.clear()
+        for done in range(1, len(said) + 1):
+            if self.steps is not None:
+                self.steps.acquire(timeout=20)
+            if self.dies.is_set():
+                raise EngineDied("the model process was ended by the system (SIGKILL)")
+            if self.cancels.is_set():
+                yield Finished("cancelled", Summary(prompt_tokens=done - 1))
+                return
+            yield PromptProgress(done, len(said))
+        yield Finished("length", Summary(prompt_tokens=len(said)))
 
     def resume(self, number: int) -> Iterator[GenerationEvent]:
         yield from self._until_paused(self.still.pop(number))

@@ -206,6 +206,10 @@ class Worker(AbstractContextManager["Worker"]):
         """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
         yield from cast(Generator[GenerationEvent], self._process.events("generate", request))
 
+    def read(self, request: GenerationRequest) -> Generator[GenerationEvent]:
+        """Yield the progress of reading a prompt that is not answered; closing the iterator stops it."""
+        yield from cast(Generator[GenerationEvent], self._process.events("read", request))
+
     def resume(self, number: int) -> Generator[GenerationEvent]:
         """Yield the rest of a paused answer, as `generate` does; raises `UserError` if there is none."""
         yield from cast(Generator[GenerationEvent], self._process.events("resume", number))
