@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import threading
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
@@ -13,7 +14,7 @@ from localspec.inference.interface import OpenModels, ReadsAhead
 from localspec.types.events import ReadAhead
 
 MIN_TYPED = 24  # tokens of an unsent question that are worth reading
-_UNFINISHED_WORD = re.compile(r"\s*\S*\Z")
+_LONGEST_WORD = 40  # characters: what is longer, such as a text in Chinese, is read but for its end
 
 
 class ReadingAhead:
@@ -26,37 +27,51 @@ class ReadingAhead:
         self._session = session
         self._loader = loader
         self._is_working = is_working
-        self._has_files = False
+        self._sending = threading.Lock()  # so that nothing older than `stop` is asked after it
         self._models: ReadsAhead | None = None  # which have something to read
+        self._so_far: ReadAhead | None = None
+        self._files: tuple[Attachment, ...] = ()  # of what is to be read
+        self._read_files: tuple[Attachment, ...] = ()
 
     def ask(self, text: str = "", files: Sequence[Attachment] = (), tokens: int = 0) -> None:
-        """Have the open chat read with an unsent question of so many tokens, up to its last whole word.
+        """Have the open chat read with an unsent question of that many tokens, up to its last whole word.
 
         A short question is left out, and so is a command.
         """
         models = self._able(self._loader.ready)
-        if models is None or self._is_working():
+        if models is None:
             return
         is_short = tokens < MIN_TYPED and not files
-        begun = "" if is_short or text.startswith("/") else _UNFINISHED_WORD.sub("", text)
-        self._has_files, self._models = bool(files), models
-        models.read_ahead(self._session.next_request(models, question_of(begun, files)))
+        begun = "" if is_short or text.startswith("/") else whole_words(text)
+        request = self._session.next_request(models, question_of(begun, files))
+        with self._sending:
+            if not self._is_working():
+                models.read_ahead(request)
+                self._models, self._files = models, tuple(files)
 
     def stop(self) -> None:
         """Have nothing more read: something is asked."""
-        if self._models is not None:
-            self._models.read_ahead(None)
-        self._models = None
+        with self._sending:
+            if self._models is not None:
+                self._models.read_ahead(None)
+            self._models = self._so_far = None
+            self._files = self._read_files = ()
 
     def so_far(self) -> ReadAhead | None:
-        """Return how much is read, None where nothing is to be read."""
-        return None if self._models is None else self._models.read_so_far()
+        """Return the progress of reading: the last that is known, None where nothing is to be read."""
+        models, files = self._models, self._files
+        if models is None:
+            return None
+        if (news := models.read_so_far()) is not None:
+            self._so_far = news
+            if news.tokens == news.total:
+                self._read_files = files
+        return self._so_far
 
-    @property
-    def has_read_files(self) -> bool:
-        """Return whether the attached files are read, with what else precedes the question."""
-        so_far = self.so_far()
-        return self._has_files and so_far is not None and so_far.tokens == so_far.total
+    def files_read(self, files: Sequence[Attachment]) -> int:
+        """Return the number of attached files, from the first, that are read."""
+        pairs = zip(files, self._read_files, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _able(self, models: OpenModels | None) -> ReadsAhead | None:
         """Return the models if they can read ahead and may."""
@@ -64,3 +79,13 @@ class ReadingAhead:
             return models
         self.stop()
         return None
+
+
+def whole_words(text: str) -> str:
+    """Return a text without a last word that may still grow."""
+    if not text or text[-1].isspace():
+        return text.rstrip()
+    *before, last = text.rsplit(maxsplit=1)
+    if len(last) > _LONGEST_WORD:
+        return text[:-_LONGEST_WORD].rstrip()
+    return before[0].rstrip() if before else ""

@@ -99,7 +99,9 @@ class ChatPane(Vertical):
         self.transcript = Transcript(classes="hidden")
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
-        self.reading = ReadingAhead(session, loader, lambda: self.working)
+        self.reading = ReadingAhead(
+            session, loader, lambda: self.working or isinstance(self.app.screen, CompareScreen)
+        )
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
         self._left_text = ""  # of the prompt, when the chat before was left
         self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
@@ -445,6 +447,7 @@ class ChatPane(Vertical):
         answers = await asyncio.to_thread(self.controller.compared, message)
         modes = comparable(modes, has_draft=models.draft is not None)
         await self.controller.stop_background_work()
+        self.reading.stop()
         self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
     async def make_room(self, answer: RunningAnswer | None = None) -> None:

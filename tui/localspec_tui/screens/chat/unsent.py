@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from textual import on, work
@@ -20,7 +21,7 @@ from localspec.chat.messages import Attachment
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession
-from localspec.errors import LocalSpecError, StoreError, UserError
+from localspec.errors import EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.types.request import Message
 from localspec_tui.screens.chat.status import ChatStatus
@@ -30,6 +31,19 @@ from localspec_tui.widgets.status import error_line
 REST_S = 0.35
 READ = ", read"
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
+
+
+@dataclass(frozen=True, slots=True)
+class _Weighed:
+    """A prompt's tokens with its files, None if they are not known; each file with its own; and notes.
+
+    `question` is the prompt without what names its files to the program, None for one that cannot be sent.
+    """
+
+    tokens: int | None
+    files: tuple[tuple[Attachment, int | None], ...] = ()
+    notes: tuple[str, ...] = ()
+    question: str | None = None
 
 
 class ChatComposer(Composer):
@@ -52,7 +66,10 @@ class ChatComposer(Composer):
         self._status = status
         self._reading = reading
         self._is_kept = True  # what was written and not yet sent
-        self._said = self._refused = ""  # of a prompt, and the prompt that could not be sent
+        self._said = ""  # of a prompt
+        self._refused: str | None = None  # the prompt that could not be sent
+        self._looked_at = ""  # the prompt that was weighed last,
+        self._weighed = _Weighed(0)  # and what it weighs
         self._counted = (0, 0)  # characters of the prompt, and the tokens that they take with their files
 
     def on_unmount(self) -> None:
@@ -68,6 +85,7 @@ class ChatComposer(Composer):
         else:
             self.text = text
         self._refused, self._said = text, error_line(error)
+        self._weighed = _Weighed(None)  # or its files would be reported instead
         self._status.say(self._said, is_error=True)
 
     def begin_command(self, name: str) -> None:
@@ -117,24 +135,39 @@ class ChatComposer(Composer):
 
     def show_read(self) -> None:
         """Say next to the attached files that they are read."""
-        if self._said and self._status.said == self._said and self._reading.has_read_files:
-            self._said = f"{self._said}{READ}" if not self._said.endswith(READ) else self._said
-            self._status.say(self._said)
+        line = self._line()
+        if self._weighed.files and self._status.said == self._said != line:
+            self._said = line
+            self._status.say(line)
+
+    def _line(self) -> str:
+        """Return what there is to say of the prompt."""
+        read = self._reading.files_read([file for file, _ in self._weighed.files])
+        lines = [
+            describe(file, tokens) + READ * (place < read)
+            for place, (file, tokens) in enumerate(self._weighed.files)
+        ]
+        return "; ".join((*lines, *self._weighed.notes))
 
     @work(group="draft", exclusive=True, exit_on_error=False)
     async def _look_after_draft(self) -> None:
         await asyncio.sleep(REST_S)
         text = self.text
-        line, tokens = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
-        if tokens is not None and text == self.text:
-            self._counted = (len(text), tokens)
-            self._status.count_in(tokens)
-        if line or (self._status.said == self._said and text != self._refused):
+        self._weighed = weighed = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
+        if weighed.tokens is not None and text == self.text:
+            self._counted = (len(text), weighed.tokens)
+            self._status.count_in(weighed.tokens)
+        if weighed.question is not None:
+            await asyncio.to_thread(
+                self._reading.ask, weighed.question, [file for file, _ in weighed.files], weighed.tokens or 0
+            )
+        line, is_new, self._looked_at = self._line(), text != self._looked_at, text
+        if (line and is_new) or (self._status.said == self._said and text != self._refused):
             self._said = line
             self._status.say(line)
 
-    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> tuple[str, int | None]:
-        """Save the unsent text; return a line about the prompt, and its tokens with its files."""
+    def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> _Weighed:
+        """Save the unsent text and weigh the prompt; open models again that have died."""
         models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
@@ -147,10 +180,10 @@ class ChatComposer(Composer):
                 counts = [count((Message("user", file.text),)) for file in files]
                 check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
-            return error_line(error), tokens
-        self._reading.ask(question, files, tokens or 0)
-        lines = [describe(*pair) for pair in zip(files, counts, strict=True)]
-        return "; ".join((*lines, *unread_lines)), tokens
+            if isinstance(error, EngineDied):
+                self._loader.reopen(models)
+            return _Weighed(tokens, notes=(error_line(error),))
+        return _Weighed(tokens, tuple(zip(files, counts, strict=True)), unread_lines, question)
 
     def attached(self, text: str) -> tuple[str, tuple[Attachment, ...]]:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
