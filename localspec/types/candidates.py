@@ -101,10 +101,7 @@ class FullRow(Candidates):
 
     def best(self) -> int:
         """Return the likeliest token."""
-        token = self._row.argmax()  # of a NaN, if there is any
-        if not self._row.item(token) < inf:
-            raise LogitsError
-        return int(token)
+        return _best(self._row)
 
     def top(self, count: int) -> tuple[list[int], list[float]]:
         """Return the likeliest tokens with their logits, best first."""
@@ -272,10 +269,17 @@ def columns(vocabulary: int) -> int:
 def _best_and_column_maxima(row: Logits) -> tuple[int, Logits]:
     """Return the best token and the maxima of `columns`; raise `LogitsError` where they are not numbers."""
     if len(row) < _LARGE_ROW:
-        return FullRow(row).best(), _folded(row, len(row) // _COLUMNS or 1)
+        return _best(row), _folded(row, len(row) // _COLUMNS or 1)
     folded, width = _folded(row, _FOLDS), len(row) // _FOLDS
-    column = FullRow(folded).best()  # its entries are few among those that had to be read again
+    column = _best(folded)  # its entries are few among those that had to be read again
     return column + width * int(row[column::width].argmax()), _folded(folded, width // _COLUMNS)
+
+
+def _best(row: Logits) -> int:
+    token = row.argmax()  # of a NaN, if there is any
+    if not row.item(token) < inf:
+        raise LogitsError
+    return int(token)
 
 
 def _threshold(row: Logits, count: int) -> float:
