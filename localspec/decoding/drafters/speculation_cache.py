@@ -212,7 +212,11 @@ class SpeculationCache:
         return [*prefix, branch.outcome.bonus, *(proposal.token for proposal in branch.proposals)]
 
     def _chosen_work(self) -> list[Branch | None]:
-        """Return the branches to extend in the next call, the best first; None is the tail."""
+        """Return the branches that are most worth the next call; None is the tail.
+
+        They are in the order of their sequences: llama.cpp then uses its graph of the call before again
+        (llm_graph_params::allow_reuse).
+        """
         limit, model, known = self._settings.draft_length + 1, self.state.model, len(self.state.text)
         if model.rereads:  # it cannot branch inside a call, or without a mark
             self._forks = [fork for fork in self._forks if model.branchable(known + fork.outcome.accepted)]
@@ -231,7 +235,8 @@ class SpeculationCache:
         if self._hinders(values):
             return []
         chosen = work[: len(values)]
-        return [self._open(item) if isinstance(item, Forecast) else item for _, item in chosen]
+        opened = [self._open(item) if isinstance(item, Forecast) else item for _, item in chosen]
+        return sorted(opened, key=lambda branch: 0 if branch is None else branch.sequence)
 
     def _hinders(self, values: Sequence[float]) -> bool:
         """Return whether a call would end so late after the verdict that it costs more than it saves.
