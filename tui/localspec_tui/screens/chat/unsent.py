@@ -141,7 +141,7 @@ class ChatComposer(Composer):
             self._status.say(line)
 
     def _line(self) -> str:
-        """Return what there is to say of the prompt."""
+        """Return the line about the prompt."""
         read = self._reading.files_read([file for file, _ in self._weighed.files])
         lines = [
             describe(file, tokens) + READ * (place < read)
