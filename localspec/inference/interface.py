@@ -99,7 +99,7 @@ class ReadsAhead(OpenModels, Protocol):
         """
 
     def read_so_far(self) -> ReadAhead | None:
-        """Return how much of that is read, None if nothing is known yet; callable from any thread."""
+        """Return the progress of that, None if nothing is known yet; callable from any thread."""
 
 
 class SharedModels(OpenModels, Protocol):

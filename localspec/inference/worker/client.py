@@ -236,7 +236,7 @@ class Worker(AbstractContextManager["Worker"]):
         self._process.read_ahead(request)
 
     def read_so_far(self) -> ReadAhead | None:
-        """Return how much of that is read; None if nothing is known yet."""
+        """Return the progress of that; None if nothing is known yet."""
         return self._process.read_so_far
 
     known_settings = _remote(QuickChooser.known_settings)
