@@ -15,7 +15,7 @@ from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
 from localspec.server.exchange import ApiError, read, read_json
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of, warned
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -136,12 +136,14 @@ class _Reply(ProtocolReply):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
 
     def last_events(self) -> Iterator[Json]:
-        yield {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
+        told = {"delta": self._ending(), "usage": self._usage(), **warned(self.blocks.warnings)}
+        yield {"type": "message_delta", **told}
         yield {"type": "message_stop"}
 
     def complete(self) -> Json:
         content = [_block(block) for block in self.blocks.all]
-        return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
+        told = {"usage": self._usage(), **warned(self.blocks.warnings)}
+        return {**self._head, "content": content, **self._ending(), **told}
 
     def error_event(self, failure: ApiError) -> Json:
         return error(failure)

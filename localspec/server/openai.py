@@ -17,12 +17,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
+from localspec.chat.schema_check import checked_answer, checked_arguments, enforced
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
 from localspec.server.exchange import read, read_json
 from localspec.server.queue import QueuedRequest
+from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.events import Finished, GenerationEvent, TokenScore
@@ -60,8 +62,15 @@ async def _chat(service: ChatService, request: Request) -> Response:
 
 async def _complete(service: ChatService, request: Request) -> Response:
     body = read(Body, await read_json(request))
-    asked = asked_of(body, service, answer_of(body, service, bare_text(body)), service.profile(body.model))
-    return await _answered(service, request, body, asked, bare_blocks)
+    answer = answer_of(body, service, bare_text(body))
+    schemas = await schemas_of(service, answer)
+    asked = asked_of(body, service, answer, service.profile(body.model))
+    return await _answered(service, request, body, asked, partial(bare_blocks, schemas))
+
+
+async def schemas_of(service: ChatService, answer: GenerationRequest) -> ReplySchemas:
+    """Return the check of an answer; raises UserError for a JSON schema that cannot be used."""
+    return ReplySchemas(await asyncio.to_thread(checked_answer, answer.grammar), report=service.report)
 
 
 async def _answered(
@@ -186,11 +195,13 @@ class Chat:
     asked: QueuedRequest
     messages: tuple[Message, ...]
     form: ToolFormat | None
+    schemas: ReplySchemas
 
     def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.overrides.answer.tools)
-        return BlockStream(reader, parallel=self.body.parallel_tool_calls is not False)
+        parallel = self.body.parallel_tool_calls is not False
+        return BlockStream(reader, self.schemas, parallel=parallel)
 
 
 async def asked_in_chat(service: ChatService, body: Body) -> Chat:
@@ -199,15 +210,24 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
     form, grammar = None, answer.grammar
+    schemas = await schemas_of(service, answer)
+    arguments = {_name(tool): checked_arguments(tool) for tool in tools}
     if tools:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     if must_call and form is not None:
         if grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+        halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call])
+        arguments |= {_name(tool): check for tool, check in halves}
         token = partial(_only_token, service.queue.models)
-        grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
+        grammar = await asyncio.to_thread(call_grammar, form, [tool for tool, _ in halves], token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
-    return Chat(body, asked_of(body, service, answer, profile), messages, form)
+    schemas = replace(schemas, arguments=arguments)
+    return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas)
+
+
+def _name(tool: str) -> str:
+    return str(json.loads(tool)["function"]["name"])
 
 
 def _only_token(models: SharedModels, tag: str) -> int | None:
@@ -295,9 +315,9 @@ def text_of(content: object, where: str) -> str:
     return "\n".join(texts)
 
 
-def bare_blocks() -> BlockStream:
+def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
     """Return the parser of an answer that is only text."""
-    return BlockStream(AnswerReader(is_bare=True))
+    return BlockStream(AnswerReader(is_bare=True), schemas)
 
 
 def bare_text(body: Body) -> str:
@@ -405,6 +425,7 @@ class _Reply(ProtocolReply):
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer
         self._ended = list[Finished]()
+        self._warnings = list[str]()
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
@@ -424,7 +445,8 @@ class _Reply(ProtocolReply):
         blocks = self.blocks
         assert blocks.finished is not None
         self._ended.append(blocks.finished)
-        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings()
+        self._warnings += blocks.warnings
+        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings() | warned(blocks.warnings)
         choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
@@ -433,7 +455,8 @@ class _Reply(ProtocolReply):
 
     def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        return {**head, "choices": self._choices, "usage": usage(self._ended), **self._timings()}
+        told = {"usage": usage(self._ended), **self._timings(), **warned(self._warnings)}
+        return {**head, "choices": self._choices, **told}
 
     def _said(self) -> Json:
         blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
@@ -490,6 +513,11 @@ def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
         function = {"name": block.name, "arguments": ""}
         called |= {"id": block.id, "type": "function", "function": function}
     return None if step.kind == "ends" else {"tool_calls": [called]}
+
+
+def warned(warnings: Sequence[str]) -> Json:
+    """Return the field for warnings about an answer, which is missing without any."""
+    return {"warnings": list(warnings)} if warnings else {}
 
 
 def usage(ended: Sequence[Finished]) -> Json:

@@ -16,7 +16,7 @@ from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
 from localspec.server.exchange import ApiError, read, read_json
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of, warned
 from localspec.server.service import ChatService, Protocol
 
 _ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
@@ -139,7 +139,7 @@ class _Reply(ProtocolReply):
         }
         cut: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         ending = cut if self.blocks.reason == "length" else {"status": "completed"}
-        return {**self._head, **ending, "output": output, "usage": usage}
+        return {**self._head, **ending, "output": output, "usage": usage, **warned(self.blocks.warnings)}
 
     def _item(self, block: ContentBlock, status: str) -> Json:
         names = {"call": "fc", "thinking": "rs", "text": "msg"}

@@ -14,7 +14,15 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json, finite, timings
 from localspec.server.blocks import BlockEvent, ProtocolReply
 from localspec.server.exchange import read, read_json
-from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
+from localspec.server.openai import (
+    Body,
+    answer_of,
+    asked_in_chat,
+    asked_of,
+    bare_blocks,
+    schemas_of,
+    warned,
+)
 from localspec.server.service import ChatService, Protocol
 from localspec.types.request import Infill
 
@@ -79,7 +87,9 @@ async def _infill(service: ChatService, request: Request) -> Response:
     answer = answer_of(body, service, gap.input_prefix + gap.prompt)
     answer = replace(answer, infill=Infill(gap.input_suffix, files))
     asked = asked_of(body, service, answer, service.profile(body.model))
-    return await _Filling(bare_blocks()).send(request, service.answer(asked), streams=bool(body.stream))
+    schemas = await schemas_of(service, answer)
+    reply = _Filling(bare_blocks(schemas))
+    return await reply.send(request, service.answer(asked), streams=bool(body.stream))
 
 
 class _Filling(ProtocolReply):
@@ -104,6 +114,7 @@ class _Filling(ProtocolReply):
             "tokens_evaluated": summary.prompt_tokens,
             "tokens_cached": summary.cached_tokens,
             "timings": finite(timings(summary)),
+            **warned(self.blocks.warnings),
         }
 
 

@@ -346,6 +346,16 @@ def test_what_the_answer_looks_like_comes_from_a_file(
     ]
 
 
+def test_run_says_what_of_a_schema_was_not_enforced_and_whether_it_is_met(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    fake.scripts = [says("[1, 2]"), says("[1, 1]")]
+    asked = ("run", "Hi", "--json-schema", '{"uniqueItems": true}')
+    told = "note: the JSON schema of the answer is not enforced at #/uniqueItems; "
+    assert invoke(*asked).err == f"{told}it is met\n"
+    assert invoke(*asked).err.startswith(f"{told}its schema is not met at its top: [1,1]")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
