@@ -23,6 +23,7 @@ from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
 from localspec.server.exchange import read, read_json
+from localspec.server.fields import in_known_words
 from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import ChatService, Protocol
@@ -32,6 +33,7 @@ from localspec.types.request import (
     SAMPLING,
     FrequencyPenalty,
     Grammar,
+    Infill,
     Message,
     MinP,
     PenaltyWindow,
@@ -56,13 +58,18 @@ _MAX_LOGPROBS = 20
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, read(Body, await read_json(request)))
+    chat = await asked_in_chat(service, body_of(await read_json(request)))
     return await _answered(service, request, chat.body, chat.asked, chat.blocks)
 
 
 async def _complete(service: ChatService, request: Request) -> Response:
-    body = read(Body, await read_json(request))
-    answer = answer_of(body, service, bare_text(body))
+    body = body_of(await read_json(request))
+    if body.echo and body.logprobs not in (None, False):
+        raise UserError("echo and logprobs cannot be combined", "a prompt has no log-probabilities here")
+    prompt = await asyncio.to_thread(bare_text, body, service.queue.models)
+    answer = answer_of(body, service, prompt)
+    if body.suffix:
+        answer = replace(answer, infill=Infill(body.suffix))
     schemas = await schemas_of(service, answer)
     asked = asked_of(body, service, answer, service.profile(body.model))
     return await _answered(service, request, body, asked, partial(bare_blocks, schemas))
@@ -185,6 +192,14 @@ class Body:
     tools: tuple[Tool, ...] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    echo: bool | None = None  # of a bare text, as is the next
+    suffix: str | None = None
+
+
+def body_of(value: object) -> Body:
+    """Read the fields of a request; raises UserError for one that is wrong or not offered."""
+    return read(Body, in_known_words(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +221,9 @@ class Chat:
 
 async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     """Read the request of a chat; raises UserError if it is invalid."""
+    for name in ("echo", "prompt", "suffix"):
+        if getattr(body, name):
+            raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
@@ -320,14 +338,25 @@ def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
     return BlockStream(AnswerReader(is_bare=True), schemas)
 
 
-def bare_text(body: Body) -> str:
-    """Return the text that a plain completion continues."""
+def bare_text(body: Body, models: SharedModels) -> str:
+    """Return the text that a plain completion continues; raises UserError for several prompts."""
     prompt = body.prompt
-    if isinstance(prompt, list) and len(prompt) == 1:
+    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
+    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        return _text_of_tokens(prompt, models)
     if not isinstance(prompt, str):
-        raise UserError("prompt is not a text", "send one text; lists and token ids are not supported")
+        raise UserError("prompt is not a text", "send one text, or a list of token ids")
     return prompt
+
+
+def _text_of_tokens(tokens: list[int], models: SharedModels) -> str:
+    """Return the text of tokens; raises UserError if the model would read it as other tokens."""
+    for start in (0, 1):  # the model puts its own first token before a text
+        text = models.detokenize(tokens[start:])
+        if [token for token, _ in models.tokenize(text, add_special=True)] == tokens:
+            return text
+    raise UserError("prompt is a list of tokens, but the model reads their text as others", "send the text")
 
 
 def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | str) -> GenerationRequest:
@@ -340,7 +369,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         max_tokens=usual.max_tokens if limit in (None, -1) else limit,
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
-        template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
+        template_variables=_variables(body) or usual.template_variables,
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias),
         top_logprobs=_logprobs(body),
@@ -400,14 +429,16 @@ def _stops(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _variables(value: object) -> TemplateVariables:
-    if value is None:
-        return ()
+def _variables(body: Body) -> TemplateVariables:
+    """Return the variables of the chat template; those that are named go before the effort."""
+    effort, value = body.reasoning_effort, body.chat_template_kwargs
+    value = {} if value is None else value
     if not isinstance(value, dict) or not all(
         isinstance(item, bool | int | float | str) for item in value.values()
     ):
         raise UserError("chat_template_kwargs has to be an object of plain values")
-    return tuple(value.items())
+    variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    return tuple({**(variables if effort else {}), **value}.items())
 
 
 class _Reply(ProtocolReply):
@@ -426,6 +457,8 @@ class _Reply(ProtocolReply):
         self._scores = list[TokenScore]()  # of the present answer
         self._ended = list[Finished]()
         self._warnings = list[str]()
+        prompt = asked.overrides.answer.prompt
+        self._echoed = prompt if body.echo and isinstance(prompt, str) else ""
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
@@ -436,6 +469,8 @@ class _Reply(ProtocolReply):
     def first_events(self) -> Iterator[Json]:
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
+        elif self._echoed:
+            yield self._chunk({"content": self._echoed})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if (delta := _delta(step, self.blocks)) is not None:
@@ -461,7 +496,7 @@ class _Reply(ProtocolReply):
     def _said(self) -> Json:
         blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
         if not self._is_chat:
-            return {"text": text}
+            return {"text": self._echoed + text}
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
             for call in blocks.calls

@@ -15,11 +15,11 @@ from localspec.app.answer_json import Json, finite, timings
 from localspec.server.blocks import BlockEvent, ProtocolReply
 from localspec.server.exchange import read, read_json
 from localspec.server.openai import (
-    Body,
     answer_of,
     asked_in_chat,
     asked_of,
     bare_blocks,
+    body_of,
     schemas_of,
     warned,
 )
@@ -56,7 +56,6 @@ class InfillBody:
     input_suffix: str
     input_extra: tuple[File, ...] = ()
     prompt: str = ""
-    n_predict: int | None = None
 
 
 async def _tokenize(service: ChatService, request: Request) -> Response:
@@ -73,16 +72,14 @@ async def _detokenize(service: ChatService, request: Request) -> Response:
 
 
 async def _apply_template(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, read(Body, await read_json(request)))
+    chat = await asked_in_chat(service, body_of(await read_json(request)))
     models, wanted = service.queue.models, chat.asked.overrides.answer
     return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 
 async def _infill(service: ChatService, request: Request) -> Response:
     value = await read_json(request)
-    gap, body = read(InfillBody, value), read(Body, value)
-    if gap.n_predict is not None and body.max_tokens is None:
-        body = replace(body, max_tokens=gap.n_predict)
+    gap, body = read(InfillBody, value), body_of(value)
     files = tuple((file.filename, file.text) for file in gap.input_extra)
     answer = answer_of(body, service, gap.input_prefix + gap.prompt)
     answer = replace(answer, infill=Infill(gap.input_suffix, files))
