@@ -48,7 +48,10 @@ class CheckedSchema:
     def _verdict(self, text: str, *, is_cut: bool) -> tuple[str, str]:
         """Return the result of a check, empty for a schema that is met, and its details."""
         try:
-            problem = flaw(self.schema, json.loads(text))
+            value = json.loads(text)
+            if is_cut and type(value) in (int, float):  # of which more digits may have been to come
+                raise ValueError(text)
+            problem = flaw(self.schema, value)
         except SchemaError as error:
             return "its schema cannot be checked", f": {error.reason}"
         except (ValueError, RecursionError):

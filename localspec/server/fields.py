@@ -86,7 +86,8 @@ def in_known_words(value: object) -> object:
     if body.get("top_k") == -1:  # vLLM's word for none
         body["top_k"] = 0
     if (schema := body.pop("json_schema", None)) is not None:
-        if body.get("response_format"):
+        form = body.get("response_format") or {"type": "text"}
+        if form not in ({"type": "text"}, {"type": "json_object"}):
             raise UserError("response_format and json_schema cannot be combined", "send only one of them")
         body["response_format"] = {"type": "json_schema", "schema": schema}
     if (samplers := body.pop("samplers", None)) is not None:

@@ -28,6 +28,9 @@ _NOT_KEPT = "send the conversation as `input`: nothing is stored between request
 async def _answer(service: ChatService, request: Request) -> Response:
     body = an_object(in_known_words(await read_json(request)), "the request")
     refuse(body, _NOT_OFFERED)
+    include = body.get("include")
+    if isinstance(include, list) and "message.output_text.logprobs" in include:
+        raise UserError("include asks for logprobs, which are not offered here", "use /v1/chat/completions")
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)

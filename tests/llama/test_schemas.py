@@ -67,6 +67,13 @@ ALL_OF = {
         ({"$id": "http://a/b", "$ref": "c", "$defs": {"c": {"$id": "c", "const": 1}}}, (), [1], [2]),
         ({"items": [{"const": 1}], "additionalItems": False}, (), [[1], []], [[2], [1, 2]]),
         ({"minimum": 1, "exclusiveMinimum": True, "type": "integer"}, (), [2], [1]),
+        ({"properties": {"a": {"items": [{"const": 1}]}, "b": {"$ref": "#/properties/a/items/0"}}}, (),
+         [{"b": 1}], [{"b": 2}]),
+        ({"items": {"properties": {"s": {"type": "string", "pattern": r"\S"}}}}, (), [[{"s": "a"}]],
+         [[{"s": ""}]]),
+        ({"type": "string", "pattern": r"^hello\!$"}, (), ["hello!"], ["hello"]),
+        ({"type": "object", "properties": {"q": {"type": "string", "maxLength": 100_000}, "n": {}},
+          "required": ["q"]}, (), [{"q": "a"}, {"q": "a", "n": 1}], [{"n": 1}]),
         (True, (), [1, "a", {"b": []}], []),
     ],
 )  # fmt: skip

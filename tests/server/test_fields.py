@@ -69,7 +69,7 @@ def test_what_is_not_offered_is_refused_by_name_where_it_is_switched_on(
     [
         (CHAT, {"echo": True}, "echo"),
         (CHAT, {"suffix": "x"}, "suffix"),
-        (CHAT, {"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema"),
+        (CHAT, {"json_schema": SCHEMA, "response_format": FORM}, "json_schema"),
         (CHAT, {"json_schema": SCHEMA, "grammar": 'root ::= "a"'}, "grammar"),
         (CHAT, {"n_predict": 3, "max_tokens": 4}, "n_predict"),
         (CHAT, {"reasoning_effort": 3}, "reasoning_effort"),
@@ -78,6 +78,7 @@ def test_what_is_not_offered_is_refused_by_name_where_it_is_switched_on(
         (BARE, {"prompt": [65, "b"]}, "prompt"),
         (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),
         (RESPONSES, {"prompt": {"id": "p"}}, "prompt"),
+        (RESPONSES, {"include": ["message.output_text.logprobs"]}, "include"),
         (CLAUDE, {"output_config": {"format": {"type": "xml"}}}, "response_format"),
         (CLAUDE, {"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ],
@@ -125,6 +126,11 @@ def test_names_of_other_programs_mean_the_same_at_every_path(
     assert (request.seed, request.stop) == (3, ("x",))
     assert request.max_tokens == 9
     assert request.grammar == Grammar("json_schema", json.dumps(SCHEMA))
+
+
+def test_json_objects_of_a_schema(served: Served, models: TellingModels) -> None:
+    served.post(CHAT, {**ASKED[CHAT], "json_schema": SCHEMA, "response_format": {"type": "json_object"}})
+    assert models.requests[0].grammar == Grammar("json_schema", json.dumps(SCHEMA))
 
 
 def test_anthropics_format_is_a_schema(served: Served, models: TellingModels) -> None:

@@ -75,10 +75,12 @@ def test_a_schema_that_is_enforced_and_met_needs_no_warning(served: Served, mode
     assert warnings(served, "/v1/chat/completions", {"messages": [USER], "response_format": form}) == []
 
 
-def test_an_answer_that_was_cut_says_so(served: Served, models: TellingModels) -> None:
-    models.texts, models.reason = ['{"a": [1'], "length"
+@pytest.mark.parametrize("text", ['{"a": [1', "12"])
+def test_an_answer_that_was_cut_says_so(served: Served, models: TellingModels, text: str) -> None:
+    models.texts, models.reason = [text], "length"
     try:
-        body = {"messages": [USER], "response_format": {"type": "json_object"}}
+        form = {"type": "json_schema", "json_schema": {"schema": {}}}
+        body = {"messages": [USER], "response_format": form}
         reply = served.chat(**body).json()
     finally:
         models.reason = "stop"
