@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from localspec.llama.schemas.keywords import (
@@ -92,6 +93,12 @@ def _is_beyond(schema: JsonObject) -> bool:
     """Return whether a schema is more than llguidance can express."""
     error = _error(schema)
     return bool(error) and not _is_unsatisfiable(error)
+
+
+@lru_cache(256)
+def _is_beyond_alone(kind: str, keyword: str, value: object) -> bool:
+    """Return whether a keyword is more than llguidance can express for values of a kind."""
+    return _is_beyond({"type": kind, keyword: value})
 
 
 class _Splitter:
@@ -218,7 +225,7 @@ class _Splitter:
         elif keyword in (*NUMBERS, *STRINGS):
             self._add_bound(part, keyword, value, where)
         elif keyword == "format":  # an annotation, unless it is known
-            if isinstance(value, str) and not _error({"type": "string", "format": value}):
+            if isinstance(value, str) and not _is_beyond_alone("string", keyword, value):
                 part[keyword] = value
         elif keyword in MAPS:
             part[keyword] = self._parts_of_map(value, where)
@@ -258,10 +265,10 @@ class _Splitter:
     def _add_bound(self, part: JsonObject, keyword: str, value: object, where: Place) -> None:
         """Add a bound of numbers or texts, if llguidance can express it."""
         value = whole(value)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        is_meant = isinstance(value, str) if keyword == "pattern" else is_number
         kinds = ("string",) if keyword in STRINGS else ("integer", "number")
-        if is_meant and any(_is_beyond({"type": kind, keyword: value}) for kind in kinds):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        is_right = isinstance(value, str) if keyword == "pattern" else is_number
+        if is_right and any(_is_beyond_alone(kind, keyword, value) for kind in kinds):
             self._leave(where)
         else:
             part[keyword] = value
