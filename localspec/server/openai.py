@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeGuard
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -53,25 +53,27 @@ _OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_las
 _MAX_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MAX_ANSWERS = 8
+_MAX_PROMPTS = 64
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
     chat = await asked_in_chat(service, body_of(await read_json(request)))
-    return await _answered(service, request, chat.body, chat.asked, chat.blocks)
+    return await _answered(service, request, chat.body, [chat.asked], chat.blocks)
 
 
 async def _complete(service: ChatService, request: Request) -> Response:
     body = body_of(await read_json(request))
     if body.echo and body.logprobs not in (None, False):
         raise UserError("echo and logprobs cannot be combined", "a prompt has no log-probabilities here")
-    prompt = await asyncio.to_thread(bare_text, body, service.queue.models)
-    answer = answer_of(body, service, prompt)
+    prompts = await asyncio.to_thread(bare_texts, body, service.queue.models)
+    answer = answer_of(body, service, prompts[0])
     if body.suffix:
         answer = replace(answer, infill=Infill(body.suffix))
     schemas = await schemas_of(service, answer)
-    asked = asked_of(body, service, answer, service.profile(body.model))
+    profile = service.profile(body.model)
+    asked = [asked_of(body, service, replace(answer, prompt=prompt), profile) for prompt in prompts]
     return await _answered(service, request, body, asked, partial(bare_blocks, schemas))
 
 
@@ -84,25 +86,29 @@ async def _answered(
     service: ChatService,
     request: Request,
     body: Body,
-    asked: QueuedRequest,
+    asked: Sequence[QueuedRequest],
     blocks: Callable[[], BlockStream],
 ) -> Response:
+    """Return a reply with `n` answers to each request."""
     number = 1 if body.n is None else body.n
     if not 1 <= number <= _MAX_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
-    reply = _Reply(asked, blocks, body, number)
-    return await reply.send(request, _answers(service, asked, number), streams=bool(body.stream))
+    every = [_reseeded(one, index) for one in asked for index in range(number)]
+    reply = _Reply(every, blocks, body, number)
+    return await reply.send(request, _answers(service, every), streams=bool(body.stream))
 
 
-async def _answers(
-    service: ChatService, asked: QueuedRequest, number: int
-) -> AsyncGenerator[GenerationEvent]:
-    """Yield the events of several answers, one after the other; each finds the prompt in the KV cache."""
+def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
+    """Return the request of another answer to the same prompt."""
     answer = asked.overrides.answer
-    for index in range(number):
-        another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
-        overrides = replace(asked.overrides, answer=another)
-        async with aclosing(service.answer(replace(asked, overrides=overrides))) as events:
+    another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
+    return replace(asked, overrides=replace(asked.overrides, answer=another))
+
+
+async def _answers(service: ChatService, asked: Sequence[QueuedRequest]) -> AsyncGenerator[GenerationEvent]:
+    """Yield the events of answers, one after the other; several to one prompt find it in the KV cache."""
+    for one in asked:
+        async with aclosing(service.answer(one)) as events:
             async for event in events:
                 yield event
 
@@ -338,15 +344,23 @@ def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
     return BlockStream(AnswerReader(is_bare=True), schemas)
 
 
-def bare_text(body: Body, models: SharedModels) -> str:
-    """Return the text that a plain completion continues; raises UserError for several prompts."""
+def bare_texts(body: Body, models: SharedModels) -> list[str]:
+    """Return the texts that plain completions continue: of a text, of token ids, or of a list of such."""
     prompt = body.prompt
-    if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
-        prompt = prompt[0]
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return _text_of_tokens(prompt, models)
+    several = isinstance(prompt, list) and not _is_tokens(prompt)
+    prompts = prompt if isinstance(prompt, list) and several else [prompt]
+    if not 1 <= len(prompts) <= _MAX_PROMPTS:
+        raise UserError(f"prompt is a list of none, or of more than {_MAX_PROMPTS}")
+    return [_text_of_tokens(one, models) if _is_tokens(one) else _prompt(one) for one in prompts]
+
+
+def _is_tokens(prompt: object) -> TypeGuard[list[int]]:
+    return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
+
+
+def _prompt(prompt: object) -> str:
     if not isinstance(prompt, str):
-        raise UserError("prompt is not a text", "send one text, or a list of token ids")
+        raise UserError("prompt is not a text", "send texts, or lists of token ids")
     return prompt
 
 
@@ -447,30 +461,30 @@ class _Reply(ProtocolReply):
     last_frame = "data: [DONE]\n\n"
 
     def __init__(
-        self, asked: QueuedRequest, blocks: Callable[[], BlockStream], body: Body, number: int
+        self, asked: Sequence[QueuedRequest], blocks: Callable[[], BlockStream], body: Body, number: int
     ) -> None:
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
-        self._is_chat = not isinstance(asked.overrides.answer.prompt, str)
+        self._prompts = [one.overrides.answer.prompt for one in asked]
+        self._echoes = bool(body.echo)
+        self._is_chat = not isinstance(self._prompts[0], str)
         self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer
         self._ended = list[Finished]()
         self._warnings = list[str]()
-        prompt = asked.overrides.answer.prompt
-        self._echoed = prompt if body.echo and isinstance(prompt, str) else ""
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
             "created": int(time.time()),
-            "model": asked.profile.name,
+            "model": asked[0].profile.name,
         }
 
     def first_events(self) -> Iterator[Json]:
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
-        elif self._echoed:
-            yield self._chunk({"content": self._echoed})
+        elif self._echoes:
+            yield self._chunk({"content": self._prompts[len(self._choices)]})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if (delta := _delta(step, self.blocks)) is not None:
@@ -485,18 +499,18 @@ class _Reply(ProtocolReply):
         choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
-        if self._wants_usage and len(self._ended) == self._number:
-            yield {**self._head, "choices": [], "usage": usage(self._ended)}
+        if self._wants_usage and len(self._ended) == len(self._prompts):
+            yield {**self._head, "choices": [], "usage": usage(self._ended, self._number)}
 
     def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        told = {"usage": usage(self._ended), **self._timings(), **warned(self._warnings)}
+        told = {"usage": usage(self._ended, self._number), **self._timings(), **warned(self._warnings)}
         return {**head, "choices": self._choices, **told}
 
     def _said(self) -> Json:
         blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
         if not self._is_chat:
-            return {"text": self._echoed + text}
+            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._echoes else text}
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
             for call in blocks.calls
@@ -555,15 +569,17 @@ def warned(warnings: Sequence[str]) -> Json:
     return {"warnings": list(warnings)} if warnings else {}
 
 
-def usage(ended: Sequence[Finished]) -> Json:
-    """Return the tokens of a reply under OpenAI's names; the prompt counts once."""
-    first, tokens = ended[0].summary, sum(each.summary.tokens for each in ended)
+def usage(ended: Sequence[Finished], number: int) -> Json:
+    """Return the tokens of a reply under OpenAI's names; a prompt counts once for its `number` of answers."""
+    tokens = sum(each.summary.tokens for each in ended)
+    prompt = sum(each.summary.prompt_tokens for each in ended[::number])
+    cached = sum(each.summary.cached_tokens for each in ended[::number])
     thinking = sum(each.summary.thinking_tokens for each in ended)
     return {
-        "prompt_tokens": first.prompt_tokens,
+        "prompt_tokens": prompt,
         "completion_tokens": tokens,
-        "total_tokens": first.prompt_tokens + tokens,
-        "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
+        "total_tokens": prompt + tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": thinking},
     }
 

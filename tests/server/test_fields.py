@@ -74,8 +74,9 @@ def test_what_is_not_offered_is_refused_by_name_where_it_is_switched_on(
         (CHAT, {"n_predict": 3, "max_tokens": 4}, "n_predict"),
         (CHAT, {"reasoning_effort": 3}, "reasoning_effort"),
         (BARE, {"echo": True, "logprobs": 1}, "echo"),
-        (BARE, {"prompt": ["a", "b"]}, "prompt"),
+        (BARE, {"prompt": []}, "prompt"),
         (BARE, {"prompt": [65, "b"]}, "prompt"),
+        (BARE, {"prompt": ["a"] * 65}, "prompt"),
         (RESPONSES, {"top_logprobs": 3}, "top_logprobs"),
         (RESPONSES, {"prompt": {"id": "p"}}, "prompt"),
         (RESPONSES, {"include": ["message.output_text.logprobs"]}, "include"),
@@ -154,13 +155,16 @@ def test_a_bare_text_is_echoed_filled_and_given_as_tokens(
     served: Served, models: TellingModels, streams: bool
 ) -> None:
     models.texts = ["!"]
-    body = {"prompt": [72, 105], "echo": True, "suffix": "end", "stream": streams, "n": 2}
-    reply = served.post(BARE, body)
+    body = {"prompt": [[72, 105], "You"], "echo": True, "suffix": "end", "stream": streams, "n": 2}
+    reply = served.post(BARE, {**body, "stream_options": {"include_usage": True}})
     if streams:
         frames = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
         choices = [choice for frame in frames for choice in frame["choices"]]
-        texts = ["".join(each["text"] for each in choices if each["index"] == index) for index in range(2)]
+        texts = ["".join(each["text"] for each in choices if each["index"] == index) for index in range(4)]
+        usage = frames[-1]["usage"]
     else:
-        texts = [choice["text"] for choice in reply.json()["choices"]]
-    assert texts == ["Hi!", "Hi!"]
-    assert [(request.prompt, request.infill) for request in models.requests] == 2 * [("Hi", Infill("end"))]
+        texts, usage = [choice["text"] for choice in reply.json()["choices"]], reply.json()["usage"]
+    assert texts == ["Hi!", "Hi!", "You!", "You!"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (2 * 10, 4)
+    assert [request.prompt for request in models.requests] == ["Hi", "Hi", "You", "You"]
+    assert {request.infill for request in models.requests} == {Infill("end")}
