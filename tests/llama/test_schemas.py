@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import socket
 
 import pytest
 from llguidance import LLMatcher
@@ -142,6 +143,23 @@ def written_at_random(matcher: LLMatcher, draw: random.Random) -> bytes | None:
         text.append(draw.choice(ends if ends and draw.random() < 0.4 else may))
         assert matcher.consume_token(text[-1])
     return None
+
+
+def test_references_are_never_fetched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        schema = {"not": {"$ref": f"http://127.0.0.1:{listener.getsockname()[1]}/schema.json"}}
+        assert split(schema).unenforced == ("#/not",)
+        for use in (lambda: split(schema["not"]), lambda: flaw(schema, 1)):
+            with pytest.raises(SchemaError):
+                use()
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "^(?=(a+)+$)b", r"^(\p{L}+)+$"])
+def test_a_check_ends_whatever_the_pattern(pattern: str) -> None:
+    assert flaw({"not": {"pattern": pattern}}, "a" * 5000 + "!") == ""
 
 
 def test_no_emitted_schema_is_refused() -> None:
