@@ -54,7 +54,7 @@ def _as_chat(body: Json) -> Json:
     return {
         **given,
         "messages": messages,
-        "max_tokens": body.get("max_output_tokens") or given.get("max_tokens"),
+        "max_tokens": body.get("max_output_tokens", given.get("max_tokens")),
         "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
         "tool_choice": _nested(body.get("tool_choice")),
         "reasoning_effort": effort or given.get("reasoning_effort"),
