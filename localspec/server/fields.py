@@ -10,15 +10,22 @@ from collections.abc import Mapping
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 
-_ALIASES = {"n_predict": "max_tokens", "repetition_penalty": "repeat_penalty"}  # llama-server's, vLLM's
+_ALIASES = {
+    "max_new_tokens": "max_tokens",  # TGI's
+    "n_predict": "max_tokens",  # llama-server's
+    "repetition_penalty": "repeat_penalty",  # vLLM's
+}
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
     "add_generation_prompt": (True,),
     "allowed_token_ids": ([],),
     "audio": (),
     "bad_words": ([],),
     "best_of": (1,),
+    "do_sample": (True,),
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
     "function_call": ("auto", "none"),
     "functions": ([],),
     "guided_choice": (),
@@ -37,7 +44,12 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "n_indent": (0,),
     "n_probs": (0,),
+    "negative_prompt": ("",),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
     "prompt_logprobs": (0, False),
+    "smoothing_factor": (0,),
     "stop_token_ids": ([],),
     "structured_outputs": (),
     "t_max_predict_ms": (0, -1),
@@ -65,7 +77,15 @@ _SWITCHED_OFF = {
     "temperature": {"temperature": 1},
 }
 """By step of sampling, the fields that leave it out."""
-_NEVER_ON = {"dry", "top_n_sigma", "typ_p", "typical_p", "xtc"}  # steps whose fields are not offered
+_NEVER_ON = {
+    "adaptive_p",
+    "dry",
+    "tfs_z",
+    "top_n_sigma",
+    "typ_p",
+    "typical_p",
+    "xtc",
+}  # steps whose fields are not offered
 
 
 def in_known_words(value: object) -> object:

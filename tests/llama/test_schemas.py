@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from llguidance import LLMatcher
@@ -49,6 +52,9 @@ ALL_OF = {
         ({"if": {"const": 1}, "then": {"minimum": 2}}, ("#/if",), [5], []),
         ({"propertyNames": {"enum": ["a"]}, "additionalProperties": {"const": 1}}, (), [{"a": 1}],
          [{"b": 1}, {"a": 2}]),
+        ({"propertyNames": {"pattern": "^a"}, "additionalProperties": {"const": 1}, "type": "object"}, (),
+         [{"ab": 1}, {}], [{"b": 1}, {"ab": 2}]),
+        ({"propertyNames": {"pattern": "^(?=a)"}, "type": "object"}, ("#/propertyNames",), [{"a": 1}], [1]),
         ({"propertyNames": {"maxLength": 1}, "type": "object"}, ("#/propertyNames",), [{"a": 1}], [1]),
         ({"type": "string", "pattern": "^(?=a)"}, ("#/pattern",), ["a"], [1]),
         ({"type": "string", "pattern": "^a+$"}, (), ["aa"], ["b"]),
@@ -81,6 +87,8 @@ ALL_OF = {
         ({"type": "string", "pattern": r"^hello\!$"}, (), ["hello!"], ["hello"]),
         ({"type": "object", "properties": {"q": {"type": "string", "maxLength": 100_000}, "n": {}},
           "required": ["q"]}, (), [{"q": "a"}, {"q": "a", "n": 1}], [{"n": 1}]),
+        ({"type": "string", "items": {"$ref": "#/$defs/x"},
+          "$defs": {"x": {"type": "object", "required": [{}]}}}, (), ["a"], [[]]),
         (True, (), [1, "a", {"b": []}], []),
     ],
 )  # fmt: skip
@@ -129,6 +137,31 @@ def test_between_tokens_are_no_blank_lines_nor_long_blanks() -> None:
     assert not matcher.admits_text("[\n\n1]")
     assert not matcher.admits_text("[  1]")
     assert not matcher.admits_text(f"[\n{' ' * 41}1]")
+
+
+JUNK: tuple[Any, ...] = (None, True, 0, -1, 1.5, 10**400, "", "x", "#", "http://[", [], [1], {}, [[]], "^(")
+
+
+def places(value: object) -> Iterator[tuple[Any, Any]]:
+    """Yield the members of a JSON value: what holds each, and its name or number."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, child in list(pairs):
+        yield value, step
+        yield from places(child)
+
+
+@pytest.mark.slow
+def test_malformed_schemas_are_refused_or_taken_and_nothing_else() -> None:
+    draw, refused = random.Random(1), 0
+    for _ in range(300):
+        schema = copy.deepcopy(draw.choice(EMITTED))
+        for holder, step in draw.sample(found := list(places(schema)), k=min(1, len(found))):
+            holder[step] = copy.deepcopy(draw.choice(JUNK))
+        try:
+            split(schema)
+        except SchemaError:
+            refused += 1
+    assert 100 < refused < 250
 
 
 def written_at_random(matcher: LLMatcher, draw: random.Random) -> bytes | None:

@@ -26,6 +26,7 @@ from localspec.llama.schemas.keywords import (
     STRINGS,
     is_idle,
     is_one_application,
+    list_of,
     modern,
     whole,
 )
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 SPACING: JsonCompileOptions = {"whitespace_pattern": r"( |\n[ \t]{0,40})?"}
 
 _FOLLOWED = 2  # references, to see whether options are disjoint
-_LISTING = frozenset({"enum", "type", "title", "description"})
+_NAMING = frozenset({"enum", "pattern", "type", "title", "description"})
 # llguidance can intersect some of each, but not all.
 _HARD_TO_MERGE = frozenset({"minProperties", "maxProperties", "patternProperties", "pattern", "multipleOf"})
 
@@ -203,17 +204,27 @@ class _Splitter:
         return part
 
     def _with_names(self, schema: JsonObject, place: Place) -> JsonObject:
-        """Return a schema that lists properties instead of allowed names, where that says the same."""
+        """Return a schema that says by `properties`, or a pattern of them, which names are allowed.
+
+        Others than lists and patterns of names stay as they are.
+        """
         names = schema.get("propertyNames")
         if is_object(names) and "$ref" in names:
             names, place = self._references.follow(names["$ref"], place)
-        listed = names.get("enum") if is_object(names) and names.keys() <= _LISTING else None
-        if not isinstance(listed, list) or schema.keys() & {*APPLIED, *MAPS}:
+        if not is_object(names) or names.keys() - _NAMING or schema.keys() & {*APPLIED, *MAPS}:
             return schema
         allowed = schema.get("additionalProperties", True)
-        properties = {name: allowed for name in listed if isinstance(name, str)}
+        listed, pattern = names.get("enum"), names.get("pattern")
+        if isinstance(listed, list) and pattern is None:
+            found: JsonObject = {"properties": {name: allowed for name in listed if isinstance(name, str)}}
+        elif (
+            isinstance(pattern, str) and listed is None and not _is_beyond_alone("string", "pattern", pattern)
+        ):
+            found = {"patternProperties": {pattern: allowed}}
+        else:
+            return schema
         rest = {name: value for name, value in schema.items() if name != "propertyNames"}
-        return {**rest, "properties": properties, "additionalProperties": False}
+        return {**rest, **found, "additionalProperties": False}
 
     def _add(self, part: JsonObject, keyword: str, value: object, place: Place, *, closes: bool) -> None:
         """Add what a keyword means to a part, or note that it is not enforced."""
@@ -335,9 +346,11 @@ def _ends(part: Schema, is_ending: Callable[[str], bool]) -> bool:
         return True  # llguidance knows better what is unsatisfiable
     needed = list[Schema](part.get("allOf", ()))
     if part.get("type") == "object":
-        needed += [part.get("properties", {}).get(name, True) for name in part.get("required", ())]
+        names = [name for name in list_of(part.get("required")) if isinstance(name, str)]
+        needed += [part.get("properties", {}).get(name, True) for name in names]
     elif part.get("type") == "array":
-        first, count = part.get("prefixItems", []), part.get("minItems", 0)
+        first, least = part.get("prefixItems", []), part.get("minItems")
+        count = least if isinstance(least, int) else 0
         needed += first[:count] + ([part.get("items", True)] if count > len(first) else [])
     options = part.get("anyOf")
     return (
