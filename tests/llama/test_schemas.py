@@ -136,7 +136,7 @@ def test_between_tokens_are_no_blank_lines_nor_long_blanks() -> None:
     assert matcher.admits_text('[\n  {\n    "a": 1\n  }\n]')
     assert not matcher.admits_text("[\n\n1]")
     assert not matcher.admits_text("[  1]")
-    assert not matcher.admits_text(f"[\n{' ' * 41}1]")
+    assert not matcher.admits_text(f"[\n{' ' * 21}1]")
 
 
 JUNK: tuple[Any, ...] = (None, True, 0, -1, 1.5, 10**400, "", "x", "#", "http://[", [], [1], {}, [[]], "^(")

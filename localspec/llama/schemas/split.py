@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions
 
 # Between JSON's tokens, as llama.cpp has it, but no blank lines: some models would write them for ever.
-SPACING: JsonCompileOptions = {"whitespace_pattern": r"( |\n[ \t]{0,40})?"}
+SPACING: JsonCompileOptions = {"whitespace_pattern": r"( |\n[ \t]{0,20})?"}
 
 _FOLLOWED = 2  # references, to see whether options are disjoint
 _NAMING = frozenset({"enum", "pattern", "type", "title", "description"})
