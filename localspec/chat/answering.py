@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -84,8 +85,14 @@ AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling
 class AnswerRecorder:
     """An answer that goes from the models into the tree; it can be used once."""
 
-    def __init__(self, branches: Branches, place: StoredMessage, record: AnswerRecord) -> None:
-        """Prepare an answer to `place` if that is a question, else the continuation of that answer."""
+    def __init__(
+        self, branches: Branches, place: StoredMessage, record: AnswerRecord, asked_s: float | None = None
+    ) -> None:
+        """Prepare an answer to `place` if that is a question, else the continuation of that answer.
+
+        The time to its first token counts from `asked_s` of the monotonic clock, if that is given.
+        """
+        self._asked_s, self._before_s = asked_s, 0.0
         self._branches = branches
         self._record = record
         self._trouble: LocalSpecError | None = None
@@ -117,12 +124,13 @@ class AnswerRecorder:
         self._saver.start()
         try:
             yield Started(self._branches.message(self._id))
+            self._before_s = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
             generated = models.generate(request)
             for event in generated:
                 if isinstance(event, ThinkingOpened):
                     self._opening = "" if self._pieces else event.opening
                     continue
-                completed = self._with_opening(event)
+                completed = self._since_asked(self._with_opening(event))
                 self._take(completed)
                 yield completed
             state: State = _STATES[self._finished.reason] if self._finished else "failed"
@@ -151,6 +159,13 @@ class AnswerRecorder:
             return event
         opening, self._opening = TextPiece(self._opening, Provenance.TARGET), ""
         return TextDelta((opening, *event.pieces))
+
+    def _since_asked(self, event: GenerationEvent) -> GenerationEvent:
+        """Return an event; the end tells when the first token came after the question was asked."""
+        if not isinstance(event, Finished):
+            return event
+        summary = event.summary
+        return replace(event, summary=replace(summary, first_token_s=summary.first_token_s + self._before_s))
 
     def _take(self, event: GenerationEvent) -> None:
         match event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -148,14 +149,14 @@ class ChatController:
 
         `read` gives the question and its files; the chat cannot be left before it is asked.
         """
-        chat = self.session.chat
+        chat, asked_s = self.session.chat, None if self.loader.ready is None else time.monotonic()
         async with self._changing:
             text, files = await read()
             await asyncio.to_thread(self._check_fits, text, files)
             await self.stop_background_work()
             question = await asyncio.to_thread(chat.ask, text, files)
             await self._view.show_question(question)
-            self._launch(self.session.answer)
+            self._launch(lambda models: self.session.answer(models, asked_s=asked_s))
 
     def _check_fits(self, text: str, files: Sequence[Attachment]) -> None:
         """Raise `ContextFullError` for a question that is too long for the whole context."""

@@ -134,7 +134,12 @@ class OpenChat(Branches):
         return AnswerSaved(self.write(message_id, message.content, message.state, record), record)
 
     def answer(
-        self, models: OpenModels, options: AnswerOptions, *, continues: int | None = None
+        self,
+        models: OpenModels,
+        options: AnswerOptions,
+        *,
+        continues: int | None = None,
+        asked_s: float | None = None,
     ) -> Generator[AnswerEvent]:
         """Answer the question that the shown branch ends in, or continue with the answer `continues`.
 
@@ -163,7 +168,7 @@ class OpenChat(Branches):
             draft=name_of(models.draft) if models.draft else None,
             summary=Summary(),  # nothing has come yet
         )
-        yield from AnswerRecorder(self, place, record).events(models, request)
+        yield from AnswerRecorder(self, place, record, asked_s).events(models, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)

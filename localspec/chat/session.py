@@ -163,14 +163,16 @@ class ChatSession:
         seed: int | None = None,
         continues: int | None = None,
         plain: PlainRate | None = None,
+        asked_s: float | None = None,
     ) -> Iterator[AnswerEvent]:
         """Answer the last question of the open chat; a second `AnswerSaved` has what is measured afterwards.
 
-        That is the speed of plain decoding, unless `plain` has it for the same question.
+        That is the speed of plain decoding, unless `plain` has it for the same question. The time to the
+        first token counts from `asked_s` of the monotonic clock, if that is given.
         """
         chat, options = self.chat, self.options(models, mode=mode, seed=seed)
         self._answers += 1
-        for event in chat.answer(models, options, continues=continues):
+        for event in chat.answer(models, options, continues=continues, asked_s=asked_s):
             yield event
             if isinstance(event, AnswerSaved):
                 if (rated := self._rated(models, chat, event, plain)) is not None:

@@ -14,6 +14,7 @@ from localspec.app.opening import with_config
 from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions, SettingsSelector, followed
 from localspec.chat.prompting import question_of
+from localspec.chat.schema_check import CheckedSchema, checked_answer
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
 from localspec.cli.shared.answer_request import grammar, profiles_named, session_request
@@ -90,6 +91,7 @@ def main(argv: Sequence[str]) -> int:
         system = "" if args.no_chat else profiles[0].system_prompt
     _check_combinations(args, system)
     form = grammar(args)
+    checked = checked_answer(form)
     if asked.speculation.mode in ("off", "ngram"):
         files = replace(files, draft=None)  # not needed
     given = GivenPrompt(args)
@@ -114,9 +116,18 @@ def main(argv: Sequence[str]) -> int:
         answer = write_answer(models, events(), AnswerOutput.asked(args), is_bare=args.no_chat)
         (options,) = chosen
         code = _conclude(args, models, options, answer)
+        if code == SUCCESS and answer.finished is not None and answer.finished.reason == "stop":
+            _remark(checked, answer.text)
         if code == SUCCESS and options.reason == units.UNMEASURED:
             _measure(models, answer)
         return code
+
+
+def _remark(checked: CheckedSchema | None, text: str) -> None:
+    """Say which parts of a JSON schema were not enforced, and whether the answer meets all of it."""
+    if checked is not None:
+        for remark in checked.remarks(text, is_cut=False):
+            say(f"note: {remark.text}")
 
 
 def _measure(models: OpenModels, answer: StreamedAnswer) -> None:

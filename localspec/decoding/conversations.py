@@ -105,7 +105,7 @@ class Conversations:
                 cache.set_cached(text)
 
     def _make_room(self, taken: int, size: int, *, evicts: bool = True) -> bool:
-        """Evict the least recently used until `size` bytes are free beside `taken`; return whether they are."""
+        """Evict the least recently used until `size` bytes are free; return whether they are."""
         if taken + size + (0 if evicts else sum(each.size for each in self._saved)) > self.limit:
             return False
         while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:

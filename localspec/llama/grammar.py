@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, partial
@@ -13,6 +14,7 @@ import numpy as np
 
 from localspec.errors import UserError
 from localspec.llama.library import native
+from localspec.llama.schemas.split import SPACING, split
 from localspec.llama.vocabulary import Vocabulary
 from localspec.thinking_tags import ThinkingTags
 from localspec.types.drafts import TokenMask
@@ -20,14 +22,11 @@ from localspec.types.request import Grammar
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
-    from llguidance._lib import JsonCompileOptions
 
 MAX_BYTES = 2**20  # of a grammar: a hundred times the largest in use
 _GRAMMARS_KEPT = 8
 _POSITIONS_KEPT = 64  # more than a draft has
 _MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
-# Between JSON's tokens, as llama.cpp has it: without an end of it some models write blanks for ever.
-_JSON: JsonCompileOptions = {"whitespace_pattern": r"( |\n{1,2}[ \t]{0,20})?"}
 _NAMES = {"json_schema": "JSON schema", "gbnf": "grammar", "lark": "Lark grammar", "regex": "expression"}
 
 
@@ -240,7 +239,8 @@ def _source(grammar: Grammar) -> str:
         raise _refused(grammar.kind, f"it has more than {MAX_BYTES:,} bytes")
     try:
         if grammar.kind == "json_schema":
-            return LLMatcher.grammar_from_json_schema(grammar.text, defaults=_JSON)
+            schema = split(json.loads(grammar.text)).grammar
+            return LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=SPACING)
         return grammar_from(grammar.kind, grammar.text)
     except (ValueError, RecursionError) as error:
         raise _refused(grammar.kind, str(error)) from None

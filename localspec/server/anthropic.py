@@ -14,13 +14,14 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read, read_json
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
+from localspec.server.exchange import ApiError, read_json
+from localspec.server.fields import in_known_words, shared
+from localspec.server.openai import Chat, an_object, asked_in_chat, body_of, objects, text_of, warned
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
+_VARIABLES = "chat_template_kwargs"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
-_ALIKE = ("model", "max_tokens", "temperature", "top_k", "top_p", "stream")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
 
@@ -33,8 +34,8 @@ def error(failure: ApiError) -> Json:
 
 
 async def _asked(service: ChatService, request: Request) -> Chat:
-    body = an_object(await read_json(request), "the request")
-    return await asked_in_chat(service, read(Body, _in_openai_words(body)))
+    body = an_object(in_known_words(await read_json(request)), "the request")
+    return await asked_in_chat(service, body_of(_in_openai_words(body)))
 
 
 async def _answer(service: ChatService, request: Request) -> Response:
@@ -63,14 +64,20 @@ def _in_openai_words(body: Json) -> Json:
     choice = an_object(body.get("tool_choice") or {}, "tool_choice")
     thinking = an_object(body.get("thinking") or {}, "thinking").get("type")
     kind = _CHOICES.get(str(choice.get("type", "auto")))
+    output = an_object(body.get("output_config") or {}, "output_config")
+    given = shared(body)
+    form = output.get("format") or body.get("output_format") or given.get("response_format")
+    variables = {"enable_thinking": thinking != "disabled"} if thinking else {}
     return {
-        **{name: body.get(name) for name in _ALIKE},
+        **given,
         "messages": messages,
-        "stop": body.get("stop_sequences"),
+        "stop": body.get("stop_sequences") or given.get("stop"),
         "tools": [_tool(tool) for tool in objects(body.get("tools"), "tools")],
         "tool_choice": kind or {"function": {"name": choice.get("name")}},
         "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
-        "chat_template_kwargs": thinking and {"enable_thinking": thinking != "disabled"},
+        "response_format": form,
+        "reasoning_effort": output.get("effort") or given.get("reasoning_effort"),
+        "chat_template_kwargs": variables | an_object(given.get("chat_template_kwargs") or {}, _VARIABLES),
     }
 
 
@@ -136,12 +143,14 @@ class _Reply(ProtocolReply):
             yield {"type": "content_block_delta", "index": index, "delta": delta}
 
     def last_events(self) -> Iterator[Json]:
-        yield {"type": "message_delta", "delta": self._ending(), "usage": self._usage()}
+        told = {"delta": self._ending(), "usage": self._usage(), **warned(self.blocks.warnings)}
+        yield {"type": "message_delta", **told}
         yield {"type": "message_stop"}
 
     def complete(self) -> Json:
         content = [_block(block) for block in self.blocks.all]
-        return {**self._head, "content": content, **self._ending(), "usage": self._usage()}
+        told = {"usage": self._usage(), **warned(self.blocks.warnings)}
+        return {**self._head, "content": content, **self._ending(), **told}
 
     def error_event(self, failure: ApiError) -> Json:
         return error(failure)

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
 from localspec.server.exchange import WAITING, ApiError, error, streamed, unless_gone
+from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
     Finished,
     GenerationEvent,
@@ -47,12 +48,15 @@ class BlockEvent:
 class BlockStream:
     """The blocks of one answer, as its events come."""
 
-    def __init__(self, reader: AnswerReader, *, parallel: bool = True) -> None:
+    def __init__(
+        self, reader: AnswerReader, schemas: ReplySchemas = NO_SCHEMAS, *, parallel: bool = True
+    ) -> None:
         """Begin with nothing; without `parallel` all calls but the first are left out."""
-        self._reader, self._parallel = reader, parallel
+        self._reader, self._schemas, self._parallel = reader, schemas, parallel
         self.all: list[ContentBlock] = []
         self.scores: list[TokenScore] = []  # not sent yet
         self.finished: Finished | None = None
+        self.warnings: list[str] = []  # about its JSON, when it is finished
 
     def take(self, event: GenerationEvent) -> Iterator[BlockEvent]:
         """Yield the steps of an event of the answer."""
@@ -68,8 +72,12 @@ class BlockStream:
             pieces = self._reader.feed("", more=False)
         for piece in pieces:
             yield from self._take(piece)
-        if self.finished is not None and self.all:
-            yield BlockEvent("ends", self.all[-1])
+        if self.finished is not None:
+            if self.all:
+                yield BlockEvent("ends", self.all[-1])
+            calls = [(call.name, call.text) for call in self.calls]
+            is_cut = self.finished.reason != "stop"
+            self.warnings = self._schemas.warnings(self.text("text"), calls, is_cut=is_cut)
 
     @property
     def reason(self) -> Literal["stop", "length", "tool_calls"]:

@@ -10,19 +10,22 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeGuard
 from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
+from localspec.chat.schema_check import checked_answer, checked_arguments, enforced
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
 from localspec.server.exchange import read, read_json
+from localspec.server.fields import in_known_words
 from localspec.server.queue import QueuedRequest
+from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.events import Finished, GenerationEvent, TokenScore
@@ -30,6 +33,7 @@ from localspec.types.request import (
     SAMPLING,
     FrequencyPenalty,
     Grammar,
+    Infill,
     Message,
     MinP,
     PenaltyWindow,
@@ -49,44 +53,62 @@ _OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_las
 _MAX_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MAX_ANSWERS = 8
+_MAX_PROMPTS = 64
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, read(Body, await read_json(request)))
-    return await _answered(service, request, chat.body, chat.asked, chat.blocks)
+    chat = await asked_in_chat(service, body_of(await read_json(request)))
+    return await _answered(service, request, chat.body, [chat.asked], chat.blocks)
 
 
 async def _complete(service: ChatService, request: Request) -> Response:
-    body = read(Body, await read_json(request))
-    asked = asked_of(body, service, answer_of(body, service, bare_text(body)), service.profile(body.model))
-    return await _answered(service, request, body, asked, bare_blocks)
+    body = body_of(await read_json(request))
+    if body.echo and body.logprobs not in (None, False):
+        raise UserError("echo and logprobs cannot be combined", "a prompt has no log-probabilities here")
+    prompts = await asyncio.to_thread(bare_texts, body, service.queue.models)
+    answer = answer_of(body, service, prompts[0])
+    if body.suffix:
+        answer = replace(answer, infill=Infill(body.suffix))
+    schemas = await schemas_of(service, answer)
+    profile = service.profile(body.model)
+    asked = [asked_of(body, service, replace(answer, prompt=prompt), profile) for prompt in prompts]
+    return await _answered(service, request, body, asked, partial(bare_blocks, schemas))
+
+
+async def schemas_of(service: ChatService, answer: GenerationRequest) -> ReplySchemas:
+    """Return the check of an answer; raises UserError for a JSON schema that cannot be used."""
+    return ReplySchemas(await asyncio.to_thread(checked_answer, answer.grammar), report=service.report)
 
 
 async def _answered(
     service: ChatService,
     request: Request,
     body: Body,
-    asked: QueuedRequest,
+    asked: Sequence[QueuedRequest],
     blocks: Callable[[], BlockStream],
 ) -> Response:
-    number = 1 if body.n is None or asked.reads else body.n
+    """Return a reply with `n` answers to each request."""
+    number = 1 if body.n is None or any(one.reads for one in asked) else body.n
     if not 1 <= number <= _MAX_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
-    reply = _Reply(asked, blocks, body, number)
-    return await reply.send(request, _answers(service, asked, number), streams=bool(body.stream))
+    every = [_reseeded(one, index) for one in asked for index in range(number)]
+    reply = _Reply(every, blocks, body, number)
+    return await reply.send(request, _answers(service, every), streams=bool(body.stream))
 
 
-async def _answers(
-    service: ChatService, asked: QueuedRequest, number: int
-) -> AsyncGenerator[GenerationEvent]:
-    """Yield the events of several answers, one after the other; each finds the prompt in the KV cache."""
+def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
+    """Return the request of another answer to the same prompt."""
     answer = asked.overrides.answer
-    for index in range(number):
-        another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
-        overrides = replace(asked.overrides, answer=another)
-        async with aclosing(service.answer(replace(asked, overrides=overrides))) as events:
+    another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
+    return replace(asked, overrides=replace(asked.overrides, answer=another))
+
+
+async def _answers(service: ChatService, asked: Sequence[QueuedRequest]) -> AsyncGenerator[GenerationEvent]:
+    """Yield the events of answers, one after the other; several to one prompt find it in the KV cache."""
+    for one in asked:
+        async with aclosing(service.answer(one)) as events:
             async for event in events:
                 yield event
 
@@ -177,6 +199,9 @@ class Body:
     tools: tuple[Tool, ...] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    echo: bool | None = None  # of a bare text, as is the next
+    suffix: str | None = None
 
     @property
     def limit(self) -> int | None:
@@ -184,6 +209,11 @@ class Body:
         limits = (self.n_predict, self.max_tokens, self.max_completion_tokens)
         limit = next((limit for limit in limits if limit is not None), None)
         return None if limit == -1 else limit
+
+
+def body_of(value: object) -> Body:
+    """Read the fields of a request; raises UserError for one that is wrong or not offered."""
+    return read(Body, in_known_words(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,28 +224,42 @@ class Chat:
     asked: QueuedRequest
     messages: tuple[Message, ...]
     form: ToolFormat | None
+    schemas: ReplySchemas
 
     def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.overrides.answer.tools)
-        return BlockStream(reader, parallel=self.body.parallel_tool_calls is not False)
+        parallel = self.body.parallel_tool_calls is not False
+        return BlockStream(reader, self.schemas, parallel=parallel)
 
 
 async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     """Read the request of a chat; raises UserError if it is invalid."""
+    for name in ("echo", "prompt", "suffix"):
+        if getattr(body, name):
+            raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
     form, grammar = None, answer.grammar
+    schemas = await schemas_of(service, answer)
+    arguments = {_name(tool): checked_arguments(tool) for tool in tools}
     if tools:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     if must_call and form is not None:
         if grammar is not None:
             raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+        halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call])
+        arguments |= {_name(tool): check for tool, check in halves}
         token = partial(_only_token, service.queue.models)
-        grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
+        grammar = await asyncio.to_thread(call_grammar, form, [tool for tool, _ in halves], token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
-    return Chat(body, asked_of(body, service, answer, profile), messages, form)
+    schemas = replace(schemas, arguments=arguments)
+    return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas)
+
+
+def _name(tool: str) -> str:
+    return str(json.loads(tool)["function"]["name"])
 
 
 def _only_token(models: SharedModels, tag: str) -> int | None:
@@ -303,19 +347,38 @@ def text_of(content: object, where: str) -> str:
     return "\n".join(texts)
 
 
-def bare_blocks() -> BlockStream:
+def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
     """Return the parser of an answer that is only text."""
-    return BlockStream(AnswerReader(is_bare=True))
+    return BlockStream(AnswerReader(is_bare=True), schemas)
 
 
-def bare_text(body: Body) -> str:
-    """Return the text that a plain completion continues."""
+def bare_texts(body: Body, models: SharedModels) -> list[str]:
+    """Return the texts that plain completions continue: of a text, of token ids, or of a list of such."""
     prompt = body.prompt
-    if isinstance(prompt, list) and len(prompt) == 1:
-        prompt = prompt[0]
+    several = isinstance(prompt, list) and not _is_tokens(prompt)
+    prompts = prompt if isinstance(prompt, list) and several else [prompt]
+    if not 1 <= len(prompts) <= _MAX_PROMPTS:
+        raise UserError(f"prompt is a list of none, or of more than {_MAX_PROMPTS}")
+    return [_text_of_tokens(one, models) if _is_tokens(one) else _prompt(one) for one in prompts]
+
+
+def _is_tokens(prompt: object) -> TypeGuard[list[int]]:
+    return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
+
+
+def _prompt(prompt: object) -> str:
     if not isinstance(prompt, str):
-        raise UserError("prompt is not a text", "send one text; lists and token ids are not supported")
+        raise UserError("prompt is not a text", "send texts, or lists of token ids")
     return prompt
+
+
+def _text_of_tokens(tokens: list[int], models: SharedModels) -> str:
+    """Return the text of tokens; raises UserError if the model would read it as other tokens."""
+    for start in (0, 1):  # the model puts its own first token before a text
+        text = models.detokenize(tokens[start:])
+        if [token for token, _ in models.tokenize(text, add_special=True)] == tokens:
+            return text
+    raise UserError("prompt is a list of tokens, but the model reads their text as others", "send the text")
 
 
 def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | str) -> GenerationRequest:
@@ -327,7 +390,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         max_tokens=body.limit or usual.max_tokens,
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
-        template_variables=_variables(body.chat_template_kwargs) or usual.template_variables,
+        template_variables=_variables(body) or usual.template_variables,
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias),
         top_logprobs=_logprobs(body),
@@ -388,14 +451,16 @@ def _stops(value: object) -> tuple[str, ...]:
     return tuple(stops)
 
 
-def _variables(value: object) -> TemplateVariables:
-    if value is None:
-        return ()
+def _variables(body: Body) -> TemplateVariables:
+    """Return the variables of the chat template; those that are named go before the effort."""
+    effort, value = body.reasoning_effort, body.chat_template_kwargs
+    value = {} if value is None else value
     if not isinstance(value, dict) or not all(
         isinstance(item, bool | int | float | str) for item in value.values()
     ):
         raise UserError("chat_template_kwargs has to be an object of plain values")
-    return tuple(value.items())
+    variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
+    return tuple({**(variables if effort else {}), **value}.items())
 
 
 class _Reply(ProtocolReply):
@@ -404,25 +469,30 @@ class _Reply(ProtocolReply):
     last_frame = "data: [DONE]\n\n"
 
     def __init__(
-        self, asked: QueuedRequest, blocks: Callable[[], BlockStream], body: Body, number: int
+        self, asked: Sequence[QueuedRequest], blocks: Callable[[], BlockStream], body: Body, number: int
     ) -> None:
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
-        self._is_chat = not isinstance(asked.overrides.answer.prompt, str)
+        self._prompts = [one.overrides.answer.prompt for one in asked]
+        self._echoes = bool(body.echo)
+        self._is_chat = not isinstance(self._prompts[0], str)
         self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer
         self._ended = list[Finished]()
+        self._warnings = list[str]()
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
             "created": int(time.time()),
-            "model": asked.profile.name,
+            "model": asked[0].profile.name,
         }
 
     def first_events(self) -> Iterator[Json]:
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
+        elif self._echoes:
+            yield self._chunk({"content": self._prompts[len(self._choices)]})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if (delta := _delta(step, self.blocks)) is not None:
@@ -432,21 +502,23 @@ class _Reply(ProtocolReply):
         blocks = self.blocks
         assert blocks.finished is not None
         self._ended.append(blocks.finished)
-        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings()
+        self._warnings += blocks.warnings
+        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings() | warned(blocks.warnings)
         choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
-        if self._wants_usage and len(self._ended) == self._number:
-            yield {**self._head, "choices": [], "usage": usage(self._ended)}
+        if self._wants_usage and len(self._ended) == len(self._prompts):
+            yield {**self._head, "choices": [], "usage": usage(self._ended, self._number)}
 
     def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        return {**head, "choices": self._choices, "usage": usage(self._ended), **self._timings()}
+        told = {"usage": usage(self._ended, self._number), **self._timings(), **warned(self._warnings)}
+        return {**head, "choices": self._choices, **told}
 
     def _said(self) -> Json:
         blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
         if not self._is_chat:
-            return {"text": text}
+            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._echoes else text}
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
             for call in blocks.calls
@@ -500,15 +572,22 @@ def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
     return None if step.kind == "ends" else {"tool_calls": [called]}
 
 
-def usage(ended: Sequence[Finished]) -> Json:
-    """Return the tokens of a reply under OpenAI's names; the prompt counts once."""
-    first, tokens = ended[0].summary, sum(each.summary.tokens for each in ended)
+def warned(warnings: Sequence[str]) -> Json:
+    """Return the field for warnings about an answer, which is missing without any."""
+    return {"warnings": list(warnings)} if warnings else {}
+
+
+def usage(ended: Sequence[Finished], number: int) -> Json:
+    """Return the tokens of a reply under OpenAI's names; a prompt counts once for its `number` of answers."""
+    tokens = sum(each.summary.tokens for each in ended)
+    prompt = sum(each.summary.prompt_tokens for each in ended[::number])
+    cached = sum(each.summary.cached_tokens for each in ended[::number])
     thinking = sum(each.summary.thinking_tokens for each in ended)
     return {
-        "prompt_tokens": first.prompt_tokens,
+        "prompt_tokens": prompt,
         "completion_tokens": tokens,
-        "total_tokens": first.prompt_tokens + tokens,
-        "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
+        "total_tokens": prompt + tokens,
+        "prompt_tokens_details": {"cached_tokens": cached},
         "completion_tokens_details": {"reasoning_tokens": thinking},
     }
 

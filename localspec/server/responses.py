@@ -6,7 +6,7 @@ Nothing is stored between two requests: each contains the whole conversation.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -15,21 +15,26 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read, read_json
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
+from localspec.server.exchange import ApiError, read_json
+from localspec.server.fields import in_known_words, refuse, shared
+from localspec.server.openai import Chat, an_object, asked_in_chat, body_of, objects, text_of, warned
 from localspec.server.service import ChatService, Protocol
 
-_ALIKE = ("model", "temperature", "top_p", "parallel_tool_calls", "stream")
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
+_NOT_OFFERED: Mapping[str, tuple[object, ...]] = {"top_logprobs": (0,), "prompt": ()}
 _NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
 async def _answer(service: ChatService, request: Request) -> Response:
-    body = an_object(await read_json(request), "the request")
+    body = an_object(in_known_words(await read_json(request)), "the request")
+    refuse(body, _NOT_OFFERED)
+    include = body.get("include")
+    if isinstance(include, list) and "message.output_text.logprobs" in include:
+        raise UserError("include asks for logprobs, which are not offered here", "use /v1/chat/completions")
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)
-    chat = await asked_in_chat(service, read(Body, _as_chat(body)))
+    chat = await asked_in_chat(service, body_of(_as_chat(body)))
     streams = bool(chat.body.stream)
     return await _Reply(body, chat).send(request, service.answer(chat.asked), streams=streams)
 
@@ -44,13 +49,16 @@ def _as_chat(body: Json) -> Json:
         _add(messages, an_object(item, f"input[{at}]"), f"input[{at}]")
     wanted = an_object(body.get("text") or {}, "text").get("format")
     form = an_object(wanted, "text.format") if wanted else {}
+    given = shared(body)
+    effort = an_object(body.get("reasoning") or {}, "reasoning").get("effort")
     return {
-        **{name: body.get(name) for name in _ALIKE},
+        **given,
         "messages": messages,
-        "max_tokens": body.get("max_output_tokens"),
+        "max_tokens": body.get("max_output_tokens", given.get("max_tokens")),
         "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
         "tool_choice": _nested(body.get("tool_choice")),
-        "response_format": {**form, "json_schema": form} if form else None,
+        "reasoning_effort": effort or given.get("reasoning_effort"),
+        "response_format": {**form, "json_schema": form} if form else given.get("response_format"),
     }
 
 
@@ -139,7 +147,7 @@ class _Reply(ProtocolReply):
         }
         cut: Json = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         ending = cut if self.blocks.reason == "length" else {"status": "completed"}
-        return {**self._head, **ending, "output": output, "usage": usage}
+        return {**self._head, **ending, "output": output, "usage": usage, **warned(self.blocks.warnings)}
 
     def _item(self, block: ContentBlock, status: str) -> Json:
         names = {"call": "fc", "thinking": "rs", "text": "msg"}

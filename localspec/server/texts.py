@@ -14,7 +14,15 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json, finite, timings
 from localspec.server.blocks import BlockEvent, ProtocolReply
 from localspec.server.exchange import read, read_json
-from localspec.server.openai import Body, answer_of, asked_in_chat, asked_of, bare_blocks
+from localspec.server.openai import (
+    answer_of,
+    asked_in_chat,
+    asked_of,
+    bare_blocks,
+    body_of,
+    schemas_of,
+    warned,
+)
 from localspec.server.service import ChatService, Protocol
 from localspec.types.request import Infill
 
@@ -64,19 +72,21 @@ async def _detokenize(service: ChatService, request: Request) -> Response:
 
 
 async def _apply_template(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, read(Body, await read_json(request)))
+    chat = await asked_in_chat(service, body_of(await read_json(request)))
     models, wanted = service.queue.models, chat.asked.overrides.answer
     return JSONResponse({"prompt": await asyncio.to_thread(models.render, wanted)})
 
 
 async def _infill(service: ChatService, request: Request) -> Response:
     value = await read_json(request)
-    gap, body = read(InfillBody, value), read(Body, value)
+    gap, body = read(InfillBody, value), body_of(value)
     files = tuple((file.filename, file.text) for file in gap.input_extra)
     answer = answer_of(body, service, gap.input_prefix + gap.prompt)
     answer = replace(answer, infill=Infill(gap.input_suffix, files))
     asked = asked_of(body, service, answer, service.profile(body.model))
-    return await _Filling(bare_blocks()).send(request, service.answer(asked), streams=bool(body.stream))
+    schemas = await schemas_of(service, answer)
+    reply = _Filling(bare_blocks(schemas))
+    return await reply.send(request, service.answer(asked), streams=bool(body.stream))
 
 
 class _Filling(ProtocolReply):
@@ -101,6 +111,7 @@ class _Filling(ProtocolReply):
             "tokens_evaluated": summary.prompt_tokens,
             "tokens_cached": summary.cached_tokens,
             "timings": finite(timings(summary)),
+            **warned(self.blocks.warnings),
         }
 
 

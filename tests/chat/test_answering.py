@@ -83,6 +83,17 @@ OPENED = ThinkingOpened("<think>\n")
         ((PromptProgress(1, 1), "hm ", EngineDied("gone")), "<think>\nhm "),
     ],
 )
+def test_the_first_token_counts_from_the_question(chat: OpenChat, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("localspec.chat.answering.time.monotonic", lambda: 107.5)
+    found = []
+    for asked_s in (None, 100.0):
+        *_, saved = chat.answer(ScriptedModels(says("a b")), options(), asked_s=asked_s)
+        assert isinstance(saved, AnswerSaved)
+        assert saved.record is not None
+        found.append(saved.record.summary)
+    assert found[1] == replace(found[0], first_token_s=found[0].first_token_s + 7.5)
+
+
 def test_thinking_that_the_prompt_opened_is_kept_with_its_tag(
     chat: OpenChat, store: Store, steps: tuple[Step, ...], content: str
 ) -> None:

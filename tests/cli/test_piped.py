@@ -14,7 +14,7 @@ import pytest
 
 from localspec.types.request import Grammar, Message
 from tests.cli.conftest import Invoke
-from tests.cli.fake_runtime import FakeRuntime
+from tests.cli.fake_runtime import FakeRuntime, says
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = (
@@ -224,6 +224,7 @@ def test_a_form_is_a_text_or_a_file(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "schema.json").write_text(SCHEMA, encoding="utf-8-sig")
     (tmp_path / "yes.gbnf").write_text(GBNF, encoding="utf-16")
+    fake.scripts = [says("{}")]
     outcome = invoke("run", "Hi", flag, value)
     assert (outcome.code, outcome.err) == (0, "")
     assert fake.requests[0].grammar == form

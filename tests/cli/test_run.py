@@ -346,12 +346,22 @@ def test_what_the_answer_looks_like_comes_from_a_file(
     ]
 
 
+def test_run_says_what_of_a_schema_was_not_enforced_and_whether_it_is_met(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    fake.scripts = [says("[1, 2]"), says("[1, 1]")]
+    asked = ("run", "Hi", "--json-schema", '{"uniqueItems": true}')
+    told = "note: the JSON schema of the answer is not enforced at #/uniqueItems; "
+    assert invoke(*asked).err == f"{told}it is met\n"
+    assert invoke(*asked).err.startswith(f"{told}its schema is not met at its top: [1,1]")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (None, "cannot read JSON schema file"),
-        (b"{", "the JSON schema cannot be used: EOF while parsing"),
-        (b'{"not": {}}', 'Unimplemented keys: ["not"]'),
+        (b"{", "the JSON schema cannot be used: Expecting property name"),
+        (b'{"not": {}}', "the JSON schema cannot be used: at #: unsatisfiable"),
         (b"\xff", "is not UTF-8 text: byte 0xff at offset 0"),
     ],
 )

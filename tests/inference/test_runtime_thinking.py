@@ -37,6 +37,7 @@ SCHEMA = Grammar(
         "properties": {"name": {"type": "string", "maxLength": 12}, "n": {"enum": [1, 2]}},
         "required": ["name", "n"],
         "additionalProperties": False,
+        "x-guidance": {"whitespace_pattern": " ?"},  # in runs of blanks, tokens are almost equally likely
     }),
 )  # fmt: skip
 

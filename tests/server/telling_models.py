@@ -10,6 +10,7 @@ from localspec.llama.tool_words import without_tool_roles
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
     Finished,
+    FinishReason,
     GenerationEvent,
     PromptProgress,
     Summary,
@@ -27,6 +28,7 @@ class TellingModels(TurningModels):
 
     texts: list[str] = field(default_factory=lambda: ["Hello."])
     stop_string: str | None = None
+    reason: FinishReason = "stop"
     fails: bool = False  # in the middle
     opens: str = ""  # what the template begins of an answer, where it is to think
 
@@ -50,4 +52,4 @@ class TellingModels(TurningModels):
                 raise EngineError("it is broken")
         thought = text.find("</think>") + 1
         summary = Summary(prompt_tokens=10, cached_tokens=4, tokens=len(text), thinking_tokens=thought)
-        yield Finished("stop", summary, self.stop_string)
+        yield Finished(self.reason, summary, self.stop_string)

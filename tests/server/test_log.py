@@ -59,7 +59,7 @@ def said(lines: list[str]) -> list[str]:
         (CHAT, {"messages": [{"role": "user", "content": [{"type": SECRET}]}]}, "400 invalid_request_error"),
         ("/v1/messages", {"messages": [SAYS | {"role": SECRET}]}, "400 invalid_request_error"),
         ("/v1/responses", {"input": [{"type": SECRET}]}, "400 invalid_request_error"),
-        ("/v1/completions", {"prompt": [SECRET, SECRET]}, "400 invalid_request_error"),
+        ("/v1/completions", {"prompt": [SECRET, 3]}, "400 invalid_request_error"),
         ("/engine/generate", {"prompt": SECRET, "sampling": 3}, "400 invalid_request_error"),
         ("/engine/cancel", SECRET, "404 not_found_error: no answer of this name is in progress"),
         ("/engine/recall", SECRET, "400 invalid_request_error"),

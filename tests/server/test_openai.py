@@ -75,6 +75,19 @@ def test_a_bare_text_is_continued(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in again) == reply.choices[0].text != ""
 
 
+def test_tokens_are_continued_as_their_text_or_refused(served: Served) -> None:
+    body = {"temperature": 0, "max_tokens": 8}
+    text = "def add(a, b):\n"
+    asked = {"content": text, "add_special": True}
+    tokens = served.post("/tokenize", asked).json()["tokens"]
+    replies = [served.post("/v1/completions", {**body, "prompt": each}).json() for each in (text, tokens)]
+    assert replies[0]["choices"][0]["text"] == replies[1]["choices"][0]["text"] != ""
+    assert replies[0]["usage"]["prompt_tokens"] == replies[1]["usage"]["prompt_tokens"] == len(tokens)
+    letters = [served.post("/tokenize", {"content": letter}).json()["tokens"][-1] for letter in "def"]
+    assert served.post("/v1/completions", {**body, "prompt": letters}).status_code == 400
+    assert served.post("/v1/completions", {**body, "prompt": [10**9]}).status_code == 400
+
+
 def test_timings_tell_of_speculation(served: Served) -> None:
     body: dict[str, object] = {"messages": [{"role": "user", "content": SAID}], **GREEDY}
     body["speculative"] = {"mode": "sd", "min_confidence": 0.2}

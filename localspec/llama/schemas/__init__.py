@@ -1,0 +1,1 @@
+"""JSON schemas: what a grammar can enforce of one, and whether a finished value meets all of it."""

@@ -1,0 +1,138 @@
+"""Fields of requests under other programs' names, and fields that LocalSpec does not offer.
+
+What would change an answer is obeyed or refused by its name; nothing of the kind is dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from localspec.app.answer_json import Json
+from localspec.errors import UserError
+
+_ALIASES = {
+    "max_new_tokens": "max_tokens",  # TGI's
+    "n_predict": "max_tokens",  # llama-server's
+    "repetition_penalty": "repeat_penalty",  # vLLM's
+}
+_NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
+    "add_generation_prompt": (True,),
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "do_sample": (True,),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "function_call": ("auto", "none"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "lora": ([],),
+    "mcp_servers": ([],),
+    "min_keep": (0, 1),
+    "min_tokens": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "modalities": (["text"],),
+    "n_indent": (0,),
+    "n_probs": (0,),
+    "negative_prompt": ("",),
+    "no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
+    "prompt_logprobs": (0, False),
+    "smoothing_factor": (0,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "t_max_predict_ms": (0, -1),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "top_n_sigma": (0, -1),
+    "typ_p": (1,),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+    "xtc_probability": (0,),
+}
+"""By name, the values other than null that change nothing."""
+
+_SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
+           "presence_penalty", "frequency_penalty", "repeat_last_n", "seed", "stop", "logit_bias", "grammar",
+           "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls",
+           "reasoning_effort")  # fmt: skip
+_ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
+_SWITCHED_OFF = {
+    "penalties": {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
+    "top_k": {"top_k": 0},
+    "top_p": {"top_p": 1},
+    "min_p": {"min_p": 0},
+    "temperature": {"temperature": 1},
+}
+"""By step of sampling, the fields that leave it out."""
+_NEVER_ON = {
+    "adaptive_p",
+    "dry",
+    "tfs_z",
+    "top_n_sigma",
+    "typ_p",
+    "typical_p",
+    "xtc",
+}  # steps whose fields are not offered
+
+
+def in_known_words(value: object) -> object:
+    """Return a request with the names of fields that are read here.
+
+    Raises UserError for a field that would change the answer and is not offered.
+    """
+    if not isinstance(value, dict):
+        return value
+    body: Json = dict(value)
+    refuse(body, _NOT_OFFERED)
+    for alias, name in _ALIASES.items():
+        given = body.pop(alias, None)
+        if given is not None and body.get(name) not in (None, given):
+            raise UserError(f"{alias} and {name} differ", "send only one of them")
+        if given is not None:
+            body[name] = given
+    if body.get("top_k") == -1:  # vLLM's word for none
+        body["top_k"] = 0
+    if (schema := body.pop("json_schema", None)) is not None:
+        form = body.get("response_format") or {"type": "text"}
+        if form not in ({"type": "text"}, {"type": "json_object"}):
+            raise UserError("response_format and json_schema cannot be combined", "send only one of them")
+        body["response_format"] = {"type": "json_schema", "schema": schema}
+    if (samplers := body.pop("samplers", None)) is not None:
+        body |= _without_steps(samplers)
+    return body
+
+
+def shared(body: Json) -> Json:
+    """Return the fields that mean the same in every protocol, as far as a request has them."""
+    return {name: body[name] for name in _SHARED if body.get(name) is not None}
+
+
+def refuse(body: Json, fields: Mapping[str, tuple[object, ...]]) -> None:
+    """Raise UserError for a field that is switched on: it has a value other than null and those listed."""
+    for name in fields.keys() & body.keys():
+        if body[name] is not None and body[name] not in fields[name]:
+            raise UserError(f"{name} is not offered by this server", "leave it out")
+
+
+def _without_steps(samplers: object) -> Json:
+    """Return the fields that leave out the steps of sampling that llama-server's `samplers` does not list."""
+    if not isinstance(samplers, list) or not all(isinstance(step, str) for step in samplers):
+        raise UserError("samplers is not a list of names")
+    steps = [step for step in samplers if step not in _NEVER_ON]
+    if steps != [step for step in _ORDER if step in steps]:
+        raise UserError("samplers has steps that are not offered, or not in this order", ", ".join(_ORDER))
+    left_out = [fields for step, fields in _SWITCHED_OFF.items() if step not in steps]
+    return {name: value for fields in left_out for name, value in fields.items()}
