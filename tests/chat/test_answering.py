@@ -75,14 +75,6 @@ def test_the_record_reports_how_the_answer_came_about(chat: OpenChat, store: Sto
 OPENED = ThinkingOpened("<think>\n")
 
 
-@pytest.mark.parametrize(
-    ("steps", "content"),
-    [
-        (("hm ", "</think> ", "Four."), "<think>\nhm </think> Four."),
-        (("hm and",), "<think>\nhm and"),  # cut, it is still thinking
-        ((PromptProgress(1, 1), "hm ", EngineDied("gone")), "<think>\nhm "),
-    ],
-)
 def test_the_first_token_counts_from_the_question(chat: OpenChat, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("localspec.chat.answering.time.monotonic", lambda: 107.5)
     found = []
@@ -94,6 +86,14 @@ def test_the_first_token_counts_from_the_question(chat: OpenChat, monkeypatch: p
     assert found[1] == replace(found[0], first_token_s=found[0].first_token_s + 7.5)
 
 
+@pytest.mark.parametrize(
+    ("steps", "content"),
+    [
+        (("hm ", "</think> ", "Four."), "<think>\nhm </think> Four."),
+        (("hm and",), "<think>\nhm and"),  # cut, it is still thinking
+        ((PromptProgress(1, 1), "hm ", EngineDied("gone")), "<think>\nhm "),
+    ],
+)
 def test_thinking_that_the_prompt_opened_is_kept_with_its_tag(
     chat: OpenChat, store: Store, steps: tuple[Step, ...], content: str
 ) -> None:
