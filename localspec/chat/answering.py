@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from time import monotonic
 from typing import TypeVar
 
 from localspec.chat.messages import AnswerRecord, Span, State, StoredMessage
@@ -124,7 +124,7 @@ class AnswerRecorder:
         self._saver.start()
         try:
             yield Started(self._branches.message(self._id))
-            self._before_s = 0.0 if self._asked_s is None else time.monotonic() - self._asked_s
+            self._before_s = 0.0 if self._asked_s is None else monotonic() - self._asked_s
             generated = models.generate(request)
             for event in generated:
                 if isinstance(event, ThinkingOpened):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from time import monotonic
 from typing import Protocol
 
 from localspec.chat.answering import AnswerEvent, AnswerSaved, Started
@@ -149,7 +149,7 @@ class ChatController:
 
         `read` gives the question and its files; the chat cannot be left before it is asked.
         """
-        chat, asked_s = self.session.chat, None if self.loader.ready is None else time.monotonic()
+        chat, asked_s = self.session.chat, None if self.loader.ready is None else monotonic()
         async with self._changing:
             text, files = await read()
             await asyncio.to_thread(self._check_fits, text, files)

@@ -76,7 +76,7 @@ OPENED = ThinkingOpened("<think>\n")
 
 
 def test_the_first_token_counts_from_the_question(chat: OpenChat, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("localspec.chat.answering.time.monotonic", lambda: 107.5)
+    monkeypatch.setattr("localspec.chat.answering.monotonic", lambda: 107.5)
     found = []
     for asked_s in (None, 100.0):
         *_, saved = chat.answer(ScriptedModels(says("a b")), options(), asked_s=asked_s)

@@ -44,8 +44,10 @@ class Look(Protocol):
 
 
 @pytest.fixture
-def look(tmp_path: Path, snap_compare: Compare) -> Iterator[Look]:
+def look(tmp_path: Path, snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
     """Play a scene and compare the screen with its picture."""
+    monkeypatch.setattr("localspec.chat.answering.monotonic", lambda: 0.0)  # answers begin at once
+    monkeypatch.setattr("localspec.chat.controller.monotonic", lambda: 0.0)
     with ExitStack() as stack:
 
         def compare(scene: Scene, size: tuple[int, int], theme: str) -> bool:
