@@ -35,7 +35,7 @@ TYPING_PAUSE_S = 0.35  # after which a chat looks at what is typed
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A conversation that ends in a question, and what precedes Enter: what is read, then waits in seconds."""
+    """A conversation that ends in a question, and what is read before Enter, with waits in seconds."""
 
     name: str
     conversation: tuple[Message, ...]
