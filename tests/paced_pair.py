@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from localspec.decoding.model import LanguageModel, SavedState
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
+from localspec.llama.library import Native
 from localspec.llama.model import Model
-from localspec.types.candidates import Rows
+from localspec.types.candidates import FullRows, Rows
 from localspec.types.models import ModelOptions
 from tests.fake_model import Hold, Pacing
 
@@ -24,14 +29,16 @@ def open_paced(
     step: Pacing | None,
     *,
     max_fan_out: int = 24,
+    vocabulary: int | None = None,
 ) -> Runtime:
     """Open two models in this process, whose calls take as long as their pacing says, or longer.
 
-    Each computes on one core: with two, neither disturbs the other. Figures from them are "paced".
+    Each computes on one core: with two, neither disturbs the other. Figures from them are "paced". With a
+    larger `vocabulary` their rows are as wide as if they had one, with tokens that are never likely.
     """
 
     def contexts(of: Model, beside: Model | None, plan: OpenPlan) -> Contexts:
-        return _PacedContexts(of, beside, plan, (verify, step))
+        return _PacedContexts(of, beside, plan, (verify, step), vocabulary)
 
     one, other = replace(target, threads=1), replace(draft, threads=1)
     return Runtime.open(OpenPlan(one, other, max_fan_out=max_fan_out), contexts=contexts)
@@ -40,23 +47,55 @@ def open_paced(
 class _PacedContext(Context):
     """A context whose calls are held."""
 
-    def __init__(self, model: Model, options: ModelOptions, pacing: Pacing, sequences: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        options: ModelOptions,
+        pacing: Pacing,
+        sequences: int,
+        vocabulary: int | None,
+    ) -> None:
         self._hold = Hold(pacing)
         super().__init__(model, options, sequences=sequences)
+        self._own_vocabulary, self._wide = self.vocabulary_size, None
+        if vocabulary is not None:
+            self.vocabulary_size = vocabulary
+            random = np.random.default_rng(0)
+            self._wide = random.normal(-60.0, 1.0, (self.max_rows, vocabulary)).astype(np.float32)
 
     def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to the trunk and return the logits after the last `logits` of them."""
         before = self.busy_s
-        rows = super().evaluate(tokens, logits)
+        rows = self._widened(super().evaluate(self._known(tokens), logits))
         self._rest(len(tokens), before)
         return rows
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append `tokens[i]` to `sequences[i]` in one pass and return one row of logits for each."""
         before = self.busy_s
-        rows = super().step(tokens, sequences)
+        rows = self._widened(super().step(self._known(tokens), sequences))
         self._rest(len(tokens), before)
         return rows
+
+    def _known(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Replace tokens that only the larger vocabulary has: costs are measured on any."""
+        return tokens if self._wide is None else [token % self._own_vocabulary for token in tokens]
+
+    def _widened(self, rows: Rows) -> Rows:
+        """Return whole rows with as many entries more as the vocabulary should have."""
+        if self._wide is None or not isinstance(rows, FullRows):
+            return rows
+        started = time.perf_counter()
+        self._wide[: len(rows), : self._own_vocabulary] = rows.logits
+        self.busy_s += time.perf_counter() - started
+        return FullRows(self._wide[: len(rows)])
+
+    def _view(self, address: int | None, kind: type[Native]) -> NDArray[Any]:
+        wide, self.vocabulary_size = self.vocabulary_size, self._own_vocabulary
+        try:
+            return super()._view(address, kind)
+        finally:
+            self.vocabulary_size = wide
 
     def _rest(self, tokens: int, before: float) -> None:
         """Hold a call, and count that as time that it took."""
@@ -74,19 +113,17 @@ class _PacedContexts(Contexts):
         draft: Model | None,
         plan: OpenPlan,
         pacings: tuple[Pacing | None, Pacing | None],
+        vocabulary: int | None,
     ) -> None:
         self._verify, self._step = pacings
+        self._vocabulary = vocabulary
         super().__init__(target, draft, plan)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
         pacing = self._verify if sequences == 1 else self._step  # the draft model's branches are sequences
-        return _opened(model, options, pacing, sequences)
-
-
-def _opened(model: Model, options: ModelOptions, pacing: Pacing | None, sequences: int) -> Context:
-    if pacing is None:
-        return Context(model, options, sequences=sequences)
-    return _PacedContext(model, options, pacing, sequences)
+        if pacing is None:
+            return Context(model, options, sequences=sequences)
+        return _PacedContext(model, options, pacing, sequences, self._vocabulary)
 
 
 class PacedModel:

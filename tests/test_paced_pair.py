@@ -95,6 +95,23 @@ def test_everything_works_as_with_other_models(
 
 
 @pytest.mark.slow
+def test_a_larger_vocabulary_changes_no_answer(demo_target_q8: Path, demo_draft: Path) -> None:
+    target = ModelOptions(demo_target_q8, context=512, micro_batch=32)
+    request = greedy(max_tokens=12)
+    texts = set()
+    for vocabulary in (None, 20_000):
+        with open_paced(
+            target, replace(target, path=demo_draft), Pacing(0.001, 0.0), None, vocabulary=vocabulary
+        ) as opened:
+            assert opened._contexts.target.vocabulary_size == (vocabulary or opened.target.vocabulary)
+            texts |= {
+                answer(opened, replace(request, settings=EngineSettings(mode=mode)))[0]
+                for mode in ("off", "sd", "ssd")
+            }
+    assert len(texts) == 1
+
+
+@pytest.mark.slow
 def test_a_model_without_pacing_is_as_it_is(demo_target: Path, demo_draft: Path) -> None:
     target = ModelOptions(demo_target, context=128)
     with open_paced(target, replace(target, path=demo_draft), Pacing(0.1, 0.0), None) as opened:

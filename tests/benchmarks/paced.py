@@ -20,6 +20,7 @@ from localspec.benchmark.prompts import read_prompts, spread
 from localspec.benchmark.statistics import Interval
 from localspec.demo import prompts
 from localspec.types.request import EngineSettings, Request, Sampling
+from tests.benchmarks.python_share import rows_from
 from tests.benchmarks.simulation import opened, pair_parser
 
 OFF = EngineSettings(mode="off")
@@ -35,7 +36,8 @@ LEAST_OF_BOUND = {4.0: 0.93, 7.0: 0.96, 25.0: 0.99}
 """The wanted share of a round in which the models work, by a pass's milliseconds: a mixture with 3B active,
 an 8B and a 30B on a consumer card."""
 STEPS = (0.1, 0.2)
-VOCABULARIES = (8192, 152_000)
+ROWS = (("8,192", "full", None), ("152,000", "full", 152_000), ("chosen by it", "device", None))
+"""Whole rows of two vocabularies, or the likeliest tokens alone, as a GPU chooses them."""
 
 
 def main() -> None:
@@ -73,10 +75,11 @@ def compare_ways(args: argparse.Namespace) -> None:
 def compare_cards(args: argparse.Namespace) -> None:
     """Print for every pace which share of a round is the models' own, and what ssd gains on sd."""
     args.ways = args.ways or {"sd": SD, "ssd": SSD}
-    print("vocabulary  pass  step   way       of bound        python ms   ssd against sd")
-    for vocabulary, pass_ms, step in product(VOCABULARIES, LEAST_OF_BOUND, STEPS):
+    print("rows            pass  step   way       of bound        python ms   ssd against sd")
+    for (name, source, vocabulary), pass_ms, step in product(ROWS, LEAST_OF_BOUND, STEPS):
         args.vocabulary, args.pass_ms, args.paced = vocabulary, pass_ms, step
-        runs, anchors = measured(args)
+        with rows_from(source):
+            runs, anchors = measured(args)
         found = table(runs, anchors, dict.fromkeys(["off", *args.ways]))
         last = found.rows[-1].task
         for row in (row for row in found.rows if row.task == last):
@@ -84,7 +87,7 @@ def compare_cards(args: argparse.Namespace) -> None:
             least = LEAST_OF_BOUND[pass_ms]
             verdict = "" if row.of_bound is None or row.of_bound >= least else f" below {least}"
             print(
-                f"{vocabulary:10,}  {pass_ms:4g}  {step:4g}   {row.contender:8}  "
+                f"{name:14}  {pass_ms:4g}  {step:4g}   {row.contender:8}  "
                 f"{shown(row.of_bound, '.3f')}{verdict:10}  {shown(row.python_s, '9.3f', 1e3)}   "
                 f"{against_sd(runs, anchors, last, row.contender) if is_ssd else ''}",
                 flush=True,

@@ -105,7 +105,7 @@ def main() -> None:
     args = parser.parse_args()
     with _folder(args.folder) as folder:
         for size, source in product(map(int, args.vocabularies.split(",")), args.rows.split(",")):
-            with _rows_from(source):
+            with rows_from(source):
                 _measure_vocabulary(args, folder, size, source)
 
 
@@ -120,7 +120,7 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 
 @contextmanager
-def _rows_from(source: str) -> Iterator[None]:
+def rows_from(source: str) -> Iterator[None]:
     """Let contexts choose as on a GPU, or return all logits."""
     with patch.object(choosing, "output_on_card", lambda _model: source == "device"):
         yield

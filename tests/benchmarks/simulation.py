@@ -70,6 +70,7 @@ def pair_parser(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=0, help="of each model; 0: all cores, shared in ssd")
     parser.add_argument("--paced", type=float, metavar="RATIO", help="a draft step in target passes")
     parser.add_argument("--pass-ms", type=float, default=25.0, help="paced: a target pass")
+    parser.add_argument("--vocabulary", type=int, help="paced: a larger one, of which most is never likely")
     parser.add_argument("--further", type=float, default=0.02, help="paced: a further token in a pass")
     return parser
 
@@ -80,7 +81,8 @@ def opened(args: argparse.Namespace) -> Runtime:
     if args.paced is not None:
         pass_s = args.pass_ms / 1000
         step = Pacing(pass_s * args.paced, args.further / 2)
-        return open_paced(target, draft, Pacing(pass_s, args.further), step, max_fan_out=MAX_FAN_OUT)
+        verify = Pacing(pass_s, args.further)
+        return open_paced(target, draft, verify, step, max_fan_out=MAX_FAN_OUT, vocabulary=args.vocabulary)
     return Runtime.open(
         OpenPlan(
             replace(target, threads=args.threads),
