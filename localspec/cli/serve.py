@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 
-from localspec.app.opening import plan_to_open, with_config
+from localspec.app.opening import plan_to_open, with_config, with_longest_context
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import session_request
@@ -36,6 +36,7 @@ from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
+from localspec.types.models import ModelInfo
 from localspec.units import memory
 
 
@@ -101,6 +102,8 @@ def main(argv: Sequence[str]) -> int:
         opening.check_explained(request, explain=args.explain)
         report = say if args.explain else None
         planned = plan_to_open(request, files, via=first.values_of, report=report, explain=args.explain)
+        if not request.context and not args.tunnel:
+            planned = with_longest_context(planned, files, via=first.values_of)
         plan = replace(planned.plan, remembers_costs=True)
         saved = running.saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]
@@ -133,8 +136,17 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
+    say(_context_line(models.target))
     say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /slots")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
+
+
+def _context_line(target: ModelInfo) -> str:
+    """Return how long conversations can be, and why not longer."""
+    context, trained = target.context, target.training_context
+    if context >= trained:
+        return f"context: {context:,} tokens, as many as the model was trained for"
+    return f"context: {context:,} of the {trained:,} tokens that the model was trained for; see -c"
 
 
 def _check_safe(args: argparse.Namespace) -> bool:

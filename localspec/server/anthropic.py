@@ -29,7 +29,10 @@ def error(failure: ApiError) -> Json:
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
     known = failure.kind if failure.status in (401, 403, 404) else usual
     kind = _KINDS.get(failure.status, known)
-    return {"type": "error", "error": {"type": kind, "message": failure.message}}
+    message, overflow = failure.message, failure.overflow
+    if overflow is not None and overflow.tokens:
+        message = f"prompt is too long: {overflow.tokens} tokens > {overflow.context - 1} maximum"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 async def _asked(service: ChatService, request: Request) -> Chat:
@@ -50,8 +53,8 @@ async def _count(service: ChatService, request: Request) -> Response:
 
 async def _counted(service: ChatService, chat: Chat) -> int:
     """Return the number of prompt tokens, which a stream sends first."""
-    count = service.queue.models.count_tokens
-    return await asyncio.to_thread(count, chat.messages, chat.asked.overrides.answer.tools)
+    answer, count = chat.asked.overrides.answer, service.queue.models.count_tokens
+    return await asyncio.to_thread(count, chat.messages, answer.tools, answer.template_variables)
 
 
 def _in_openai_words(body: Json) -> Json:

@@ -36,6 +36,7 @@ STALLED_S = 60.0  # for a client that reads nothing of its stream
 SILENCE_S = 5.0  # after which a stream says that it waits
 WAITING = ": waiting\n"
 """A comment, which readers of server-sent events skip; some take a blank line after it for an event."""
+OVERFLOW = "context_length_exceeded"  # OpenAI's code
 GONE = 499  # nginx's status for a client that has disconnected
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -53,16 +54,20 @@ class ApiError:
     status: int
     kind: str
     message: str
+    overflow: ContextFullError | None = None
 
 
 def error(failure: ApiError) -> Json:
-    """Return an error as OpenAI words it."""
+    """Return an error as OpenAI words it, one of a full context also as llama-server does."""
     payload = {
         "message": failure.message,
         "type": failure.kind,
         "param": None,
         "code": failure.status,
     }
+    if failure.overflow is not None:
+        sizes = {"n_prompt_tokens": failure.overflow.tokens, "n_ctx": failure.overflow.context}
+        payload |= {"code": OVERFLOW, **sizes}
     return {"error": payload}
 
 
@@ -71,7 +76,7 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, _kind(error.status_code), error.detail)
     if isinstance(error, ContextFullError):
-        return ApiError(400, "exceed_context_size_error", str(error))
+        return ApiError(400, "exceed_context_size_error", _overflow(error), error)
     if isinstance(error, UserError):
         return ApiError(400, "invalid_request_error", str(error))
     if isinstance(error, QueueFullError | EngineDied | Cancelled):
@@ -81,6 +86,13 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(500, "server_error", str(error))
     mistake = f"unexpected {type(error).__name__}: this is a mistake in LocalSpec; please report it"
     return ApiError(500, "server_error", mistake)
+
+
+def _overflow(error: ContextFullError) -> str:
+    """Return the sentence for a full context that agents recognise, and shorten the conversation then."""
+    sizes = (f" ({error.tokens} tokens)", f" ({error.context} tokens)") if error.tokens else ("", "")
+    why = error.hint if error.tokens else str(error)
+    return f"the request{sizes[0]} exceeds the available context size{sizes[1]}; {why}"
 
 
 def without_content(error: Exception) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read, read_json
+from localspec.server.exchange import OVERFLOW, ApiError, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
 from localspec.server.service import ChatService, Protocol
 
@@ -122,7 +122,8 @@ class _Reply(ProtocolReply):
         yield self._event(f"response.{response['status']}", response=response)
 
     def error_event(self, failure: ApiError) -> Json:
-        payload = {"status": "failed", "error": {"code": "server_error", "message": failure.message}}
+        code = "server_error" if failure.overflow is None else OVERFLOW
+        payload = {"status": "failed", "error": {"code": code, "message": failure.message}}
         return self._event("response.failed", response=self.complete() | payload)
 
     def complete(self) -> Json:

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
+from localspec.inference.interface import check_room
 from localspec.server.exchange import ApiError, error
 from localspec.server.queue import EngineQueue, Job, QueuedRequest
 from localspec.storage.profiles import Profile
@@ -63,6 +64,7 @@ class ChatService:
         began, finished = time.monotonic(), None
         self.totals["requests"] += 1
         try:
+            await self._check_room(asked)
             async with aclosing(self.queue.answer(asked)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
@@ -73,6 +75,16 @@ class ChatService:
                     yield event
         finally:
             self.totals["failed"] += finished is None
+
+    async def _check_room(self, asked: QueuedRequest) -> None:
+        """Raise ContextFullError for a conversation that would only be refused when its turn comes."""
+        answer, models = asked.overrides.answer, self.queue.models
+        if self.queue.jobs()[0] is None or asked.work is not None or isinstance(answer.prompt, str):
+            return
+        size = sum(len(message.content.encode()) for message in answer.prompt)
+        if size + sum(map(len, answer.tools)) >= models.target.context:  # a token has a byte or more
+            count = (answer.prompt, answer.tools, answer.template_variables)
+            check_room(await to_thread(models.count_tokens, *count), models.target)
 
     def _count(self, asked: QueuedRequest, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}

@@ -143,7 +143,8 @@ def test_a_failure_on_the_way_leaves_one_line(error: Exception, stream: bool) ->
         until(lambda: bool(served.lines))
         [told] = said(served.lines)
     is_ours = isinstance(error, EngineError)
-    words = "500 server_error: broken" if is_ours else "400 exceed_context_size_error: the prompt is 9 tokens"
+    full = "the request exceeds the available context size; the prompt is 9 tokens"
+    words = "500 server_error: broken" if is_ours else f"400 exceed_context_size_error: {full}"
     assert told == f"POST {CHAT}  {words}"
 
 

@@ -85,6 +85,7 @@ def events(reply: httpx2.Response) -> Iterator[str]:
 def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         assert "models for clients: auto, general, coding" in " ".join(program.told)
+        assert "context: 1,024 tokens, as many as the model was trained for" in program.told
         engine = program.engine()
         with program.client.stream("POST", "/v1/completions", json=ENDLESS) as reply:
             stream = events(reply)
