@@ -53,8 +53,10 @@ def parser() -> Parser:
     add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
     about = f"API key that clients must send; prefer {KEY_VARIABLE}, which other users cannot see"
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
-    about = "web origin that may send requests, such as https://example.org; repeatable"
+    about = "web origin that may send requests: https://example.org, chrome-extension://*; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    about = "name of this machine in requests that a proxy passes on; repeatable"
+    add("--allow-host", action="append", default=[], metavar="NAME", help=about)
     about = "number of answers to interleave; the one with the fewest tokens so far is next (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
@@ -95,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
     from localspec.server.queue import EngineQueue
     from localspec.server.service import ChatService
 
+    doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
     with (
         running.listen(args.host, args.port) as listener,
         opening.start_worker(verbose=args.verbose) as first,
@@ -121,7 +124,6 @@ def main(argv: Sequence[str]) -> int:
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
-            doors = running.access(args.host, args.api_key, args.allow_origin, is_local=is_local)
             service = ChatService(queue, by_name, usual, asked, say)
             with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
                 running.run(service, doors, listener)
@@ -142,11 +144,8 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
 
 
 def _context_line(target: ModelInfo) -> str:
-    """Return how long conversations can be, and why not longer."""
-    context, trained = target.context, target.training_context
-    if context >= trained:
-        return f"context: {context:,} tokens, as many as the model was trained for"
-    return f"context: {context:,} of the {trained:,} tokens that the model was trained for; see -c"
+    """Return how long conversations can be, and how long they could be."""
+    return f"context: {target.context:,} tokens (-c); the model was trained for {target.training_context:,}"
 
 
 def _check_safe(args: argparse.Namespace) -> bool:

@@ -28,17 +28,19 @@ from localspec.errors import (
     LocalSpecError,
     UserError,
 )
-from localspec.server.queue import QueueFullError
+from localspec.server.queue import QueueFullError, ServerEndsError
 
 MAX_BODY = 32 * 2**20  # bytes: more than any context
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
+BEGIN_S = 0.25  # for what is wrong with a request to set the status, before its stream begins
 SILENCE_S = 5.0  # after which a stream says that it waits
 WAITING = ": waiting\n"
 """A comment, which readers of server-sent events skip; some take a blank line after it for an event."""
 OVERFLOW = "context_length_exceeded"  # OpenAI's code
 GONE = 499  # nginx's status for a client that has disconnected
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}  # for some readers of lines
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
 
@@ -79,7 +81,7 @@ def to_api_error(error: Exception) -> ApiError:
         return ApiError(400, "exceed_context_size_error", _overflow(error), error)
     if isinstance(error, UserError):
         return ApiError(400, "invalid_request_error", str(error))
-    if isinstance(error, QueueFullError | EngineDied | Cancelled):
+    if isinstance(error, QueueFullError | ServerEndsError | EngineDied | Cancelled):
         message = "the answer was stopped" if isinstance(error, Cancelled) else str(error)
         return ApiError(503, "unavailable_error", message)
     if isinstance(error, LocalSpecError):
@@ -100,7 +102,8 @@ def without_content(error: Exception) -> str:
     refused = to_api_error(error)
     if isinstance(error, UserError) and not isinstance(error, ContextFullError | BodyError):
         return refused.kind
-    if isinstance(error, EngineError) and not isinstance(error, EngineDied | QueueFullError | Cancelled):
+    known = EngineDied | QueueFullError | ServerEndsError | Cancelled
+    if isinstance(error, EngineError) and not isinstance(error, known):
         return f"{refused.kind}: {refused.message.partition(': ')[0]}"
     return f"{refused.kind}: {refused.message}"
 
@@ -160,13 +163,13 @@ async def streamed(
 ) -> Response:
     """Return a reply of server-sent events, beginning with the first; `last` follows them all.
 
-    An error before the first event sets the status; a later one becomes an event by `failed`. If there is no
-    event for `SILENCE_S`, the reply begins anyway and `waiting` is sent repeatedly: clients and proxies drop
-    a silent connection.
+    An error within `BEGIN_S` sets the status; a later one becomes an event by `failed`. Then the reply begins
+    with `waiting`, which is sent again after every `SILENCE_S` without an event: clients and proxies drop a
+    silent connection.
     """
     first = asyncio.ensure_future(anext(events))
     try:
-        await unless_gone(request, _looked_for(first))
+        await unless_gone(request, _looked_for(first, BEGIN_S))
         if first.done():
             first.result()  # raises what is wrong
     except BaseException:
@@ -177,9 +180,9 @@ async def streamed(
     return _EventStream(frames, media_type="text/event-stream", headers=_UNCACHED)
 
 
-async def _looked_for(event: asyncio.Future[Json]) -> None:
-    """Wait for an event as long as a stream may be silent; it may still be pending then."""
-    await asyncio.wait((event,), timeout=SILENCE_S)
+async def _looked_for(event: asyncio.Future[Json], seconds: float) -> None:
+    """Wait for an event for some time; it may still be pending then."""
+    await asyncio.wait((event,), timeout=seconds)
 
 
 async def _given_up(event: asyncio.Future[Json]) -> None:
@@ -199,12 +202,13 @@ async def _frames(
     """Yield the frames of a stream whose first event is pending."""
     try:
         while True:
-            await _looked_for(event)
             if not event.done():
                 yield waiting
+                await _looked_for(event, SILENCE_S)
                 continue
             yield _frame(event.result())
             event = asyncio.ensure_future(anext(events))
+            await _looked_for(event, SILENCE_S)
     except StopAsyncIteration:
         yield last
     except LocalSpecError as error:
@@ -218,7 +222,8 @@ async def _frames(
 def _frame(event: Json) -> str:
     """Return a server-sent event, which goes by its type if it has one."""
     name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return f"{name}data: {data}\n\n"
 
 
 class _EventStream(StreamingResponse):

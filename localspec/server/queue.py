@@ -29,6 +29,10 @@ class QueueFullError(EngineError):
     """The queue is full."""
 
 
+class ServerEndsError(EngineError):
+    """The server ends before this answer does."""
+
+
 EngineTask = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 
@@ -133,6 +137,13 @@ class EngineQueue:
             if job is not None and job is self._current:
                 self.models.cancel()
         return job is not None
+
+    def cut(self) -> None:
+        """End every answer with `ServerEndsError`, those in progress and those that wait."""
+        with self._changed:
+            for job in [*self._jobs, self._current]:
+                if job is not None:
+                    job.send(ServerEndsError("the server is being stopped"))
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""

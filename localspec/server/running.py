@@ -12,6 +12,7 @@ from localspec.errors import UserError
 from localspec.hardware.devices import processor
 from localspec.llama.cores import allowed_cores
 from localspec.server.application import AccessPolicy, application, http_server
+from localspec.server.origins import read_origin
 from localspec.server.service import ChatService
 
 _SAVED_SHARE = 4  # of free memory
@@ -46,10 +47,16 @@ def saved_bytes() -> int:
     return min(_MAX_SAVED, processor(allowed_cores()).devices[0].memory_free // _SAVED_SHARE)
 
 
-def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> AccessPolicy:
-    """Return the access policy of a server at an address; names are only checked on this machine."""
-    hosts = frozenset((*_LOOPBACK, host)) if is_local else frozenset[str]()
-    return AccessPolicy(key, hosts, frozenset(origins))
+def access(
+    host: str, key: str | None, origins: Collection[str], others: Collection[str], *, is_local: bool
+) -> AccessPolicy:
+    """Return the access policy of a server at an address; names are only checked on this machine.
+
+    `others` are names by which a proxy passes requests on. Raises UserError for an invalid origin.
+    """
+    names = (*_LOOPBACK, host, *map(str.lower, others))
+    hosts = frozenset(names) if is_local else frozenset[str]()
+    return AccessPolicy(key, hosts, frozenset(map(read_origin, origins)))
 
 
 def run(service: ChatService, policy: AccessPolicy, listener: socket.socket) -> None:

@@ -54,9 +54,14 @@ class InfillBody:
 async def _tokenize(service: ChatService, request: Request) -> Response:
     body, models = read(TextBody, await read_json(request)), service.queue.models
     tokenize = partial(models.tokenize, special=body.parse_special, add_special=body.add_special)
-    found = await asyncio.to_thread(tokenize, body.content)
-    tokens = [{"id": token, "piece": _piece(data)} if body.with_pieces else token for token, data in found]
-    return JSONResponse({"tokens": tokens})
+
+    def reply() -> Response:  # of megabytes, for which the other clients do not wait
+        found = tokenize(body.content)
+        return JSONResponse(
+            {"tokens": [_with_piece(token, data) if body.with_pieces else token for token, data in found]}
+        )
+
+    return await asyncio.to_thread(reply)
 
 
 async def _detokenize(service: ChatService, request: Request) -> Response:
@@ -107,11 +112,11 @@ class _Filling(ProtocolReply):
         }
 
 
-def _piece(data: bytes) -> object:
-    """Return a token's text, or its bytes where they are none."""
+def _with_piece(token: int, data: bytes) -> Json:
+    """Return a token with its text, or its bytes where they are none."""
     with suppress(UnicodeDecodeError):
-        return data.decode("utf-8")
-    return list(data)
+        return {"id": token, "piece": data.decode("utf-8")}
+    return {"id": token, "piece": list(data)}
 
 
 PROTOCOL = Protocol(

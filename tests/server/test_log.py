@@ -176,7 +176,9 @@ def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_rejected(
     monkeypatch.setattr(queue, "MAX_WAITING", 0)
     with serving(TurningModels) as served:
         for _ in range(10):
-            assert served.chat(messages=[SAYS]).status_code == 503
+            reply = served.chat(messages=[SAYS])
+            assert reply.status_code == 503
+            assert int(reply.headers["Retry-After"]) > 0
         until(lambda: len(served.lines) == 10)
         assert {*said(served.lines)} == {
             f"POST {CHAT}  503 unavailable_error: 0 requests are waiting already"
