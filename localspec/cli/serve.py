@@ -139,12 +139,12 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
     say(_context_line(models.target))
-    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /slots")
+    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /props")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
 
 
 def _context_line(target: ModelInfo) -> str:
-    """Return how long conversations can be, and how long they could be."""
+    """Return a line about the context, and the one that the model was trained for."""
     return f"context: {target.context:,} tokens (-c); the model was trained for {target.training_context:,}"
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -14,8 +13,8 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read, read_json
-from localspec.server.openai import Body, Chat, an_object, asked_in_chat, objects, text_of
+from localspec.server.exchange import SERVER_SENT, ApiError, read, read_json
+from localspec.server.openai import Body, Chat, an_object, asked_in_chat, call_arguments, objects, text_of
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -109,7 +108,7 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
 class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, if known before."""
 
-    waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
+    form = replace(SERVER_SENT, waiting='event: ping\ndata: {"type": "ping"}\n\n')
 
     def __init__(self, chat: Chat, tokens: int) -> None:
         super().__init__(chat.blocks())
@@ -168,19 +167,10 @@ class _Reply(ProtocolReply):
 
 def _block(block: ContentBlock) -> Json:
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _object(block.text)}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": call_arguments(block.text)}
     if block.kind == "thinking":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     return {"type": "text", "text": block.text}
-
-
-def _object(arguments: str) -> object:
-    """Return the arguments of a call; if they were cut or are not JSON, as text."""
-    with suppress(ValueError):
-        value = json.loads(arguments or "{}")
-        if isinstance(value, dict):
-            return value
-    return {"arguments": arguments}
 
 
 PROTOCOL = Protocol({"/v1/messages": _answer, "/v1/messages/count_tokens": _count}, error)

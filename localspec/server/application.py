@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
-from localspec.server import anthropic, engine, openai, responses, service, texts
+from localspec.server import about, anthropic, completion, engine, ollama, openai, responses, texts
 from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.origins import ANY, pattern
 from localspec.server.queue import QueueFullError
@@ -40,9 +41,11 @@ KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a con
 DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
-_PROTOCOLS = tuple(each.PROTOCOL for each in (service, openai, responses, anthropic, texts, engine))
+_PROTOCOLS = tuple(
+    each.PROTOCOL for each in (about, openai, responses, anthropic, completion, texts, ollama, engine)
+)
 _LONGEST_PATH = 200  # in the log
-_OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
+_OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ class AccessPolicy:
         if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
         origin = headers.get("origin")
-        if origin is not None and not pattern(self.origins).fullmatch(origin):
+        is_own = origin is not None and urlsplit(origin).netloc == headers.get("host")
+        if origin is not None and not is_own and not pattern(self.origins).fullmatch(origin):
             raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
@@ -80,6 +84,7 @@ class LoggedApplication:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         status, failure = 0, None
+        scope = {**scope, "path": _cleaned(scope["path"])}
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -123,12 +128,14 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
         later = {"Retry-After": str(RETRY_S)} if isinstance(failed, QueueFullError) else None
         return JSONResponse(words(refused), refused.status, later)
 
-    errors = {path: protocol.error for protocol in _PROTOCOLS for path in protocol.handlers}
-    routes = [
-        Route(path, partial(answer, handler), methods=[protocol.method])
-        for protocol in _PROTOCOLS
-        for path, handler in protocol.handlers.items()
-    ]
+    known = {path for protocol in _PROTOCOLS for path in (*protocol.handlers, *protocol.told)}
+    errors, routes = {}, list[Route]()
+    for protocol in _PROTOCOLS:
+        for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):
+            for path, handler in handlers.items():
+                for name in {path, *({_twin(path)} - known)}:
+                    errors[name] = protocol.error
+                    routes.append(Route(name, partial(answer, handler), methods=[method]))
     cors = Middleware(
         CORSMiddleware,
         allow_origins=[ANY] if ANY in policy.origins else [],
@@ -144,6 +151,16 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
     return LoggedApplication(found, served.report, served.queue.cut)
+
+
+def _twin(path: str) -> str:
+    """Return the path with `/v1` in front, or without: base URLs are given both ways."""
+    return path.removeprefix("/v1") if path.startswith("/v1/") else f"/v1{path}"
+
+
+def _cleaned(path: str) -> str:
+    """Return a path without what base URLs double or leave at its end."""
+    return re.sub(r"^(/v1)+(?=/v1/)", "", re.sub(r"/+", "/", path)).rstrip("/") or "/"
 
 
 def _host(header: str) -> str:

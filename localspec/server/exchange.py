@@ -154,18 +154,42 @@ def read(kind: type[T], value: object) -> T:
         raise BodyError(str(error).replace("request.", "", 1)) from None
 
 
+def _frame(event: Json) -> str:
+    """Return a server-sent event, which goes by its type if it has one."""
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return f"{name}data: {data}\n\n"
+
+
+def json_line(event: Json) -> str:
+    """Return an event as a line of JSON."""
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """How the events of a stream are written."""
+
+    frame: Callable[[Json], str]
+    media_type: str
+    waiting: str  # sent while there is no event
+    last: str = ""  # of a stream that went well
+
+
+SERVER_SENT = StreamForm(_frame, "text/event-stream", WAITING)
+
+
 async def streamed(
     request: Request,
     events: AsyncGenerator[Json],
     failed: Callable[[ApiError], Json],
-    last: str = "",
-    waiting: str = WAITING,
+    form: StreamForm = SERVER_SENT,
 ) -> Response:
-    """Return a reply of server-sent events, beginning with the first; `last` follows them all.
+    """Return a reply of events, beginning with the first.
 
     An error within `BEGIN_S` sets the status; a later one becomes an event by `failed`. Then the reply begins
-    with `waiting`, which is sent again after every `SILENCE_S` without an event: clients and proxies drop a
-    silent connection.
+    with `form.waiting`, which is sent again after every `SILENCE_S` without an event: clients and proxies
+    drop a silent connection.
     """
     first = asyncio.ensure_future(anext(events))
     try:
@@ -176,8 +200,8 @@ async def streamed(
         await _given_up(first)
         await events.aclose()
         raise
-    frames = _frames(request, first, events, failed, last, waiting)
-    return _EventStream(frames, media_type="text/event-stream", headers=_UNCACHED)
+    frames = _frames(request, first, events, failed, form)
+    return _EventStream(frames, media_type=form.media_type, headers=_UNCACHED)
 
 
 async def _looked_for(event: asyncio.Future[Json], seconds: float) -> None:
@@ -196,34 +220,26 @@ async def _frames(
     event: asyncio.Future[Json],
     events: AsyncGenerator[Json],
     failed: Callable[[ApiError], Json],
-    last: str,
-    waiting: str,
+    form: StreamForm,
 ) -> AsyncGenerator[str]:
     """Yield the frames of a stream whose first event is pending."""
     try:
         while True:
             if not event.done():
-                yield waiting
+                yield form.waiting
                 await _looked_for(event, SILENCE_S)
                 continue
-            yield _frame(event.result())
+            yield form.frame(event.result())
             event = asyncio.ensure_future(anext(events))
             await _looked_for(event, SILENCE_S)
     except StopAsyncIteration:
-        yield last
+        yield form.last
     except LocalSpecError as error:
         request.state.failure = error
-        yield _frame(failed(to_api_error(error)))
+        yield form.frame(failed(to_api_error(error)))
     finally:
         await _given_up(event)
         await events.aclose()
-
-
-def _frame(event: Json) -> str:
-    """Return a server-sent event, which goes by its type if it has one."""
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
-    return f"{name}data: {data}\n\n"
 
 
 class _EventStream(StreamingResponse):

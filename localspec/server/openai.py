@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -21,9 +21,9 @@ from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
-from localspec.server.exchange import read, read_json
+from localspec.server.exchange import SERVER_SENT, read, read_json
 from localspec.server.queue import QueuedRequest
-from localspec.server.service import ChatService, Protocol
+from localspec.server.service import FINGERPRINT, LLAMA_NAMES, ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.events import Finished, GenerationEvent, TokenScore
 from localspec.types.request import (
@@ -45,7 +45,6 @@ from localspec.types.request import (
 )
 from localspec.types.request import Request as GenerationRequest
 
-_OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
 _MAX_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MAX_ANSWERS = 8
@@ -268,6 +267,15 @@ def _json_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
 
 
+def call_arguments(arguments: str) -> object:
+    """Return the arguments of a call; if they were cut or are not JSON, as text."""
+    with suppress(ValueError):
+        value = json.loads(arguments or "{}")
+        if isinstance(value, dict):
+            return value
+    return {"arguments": arguments}
+
+
 def an_object(value: object, where: str) -> Json:
     """Read a JSON object; raises UserError."""
     if not isinstance(value, dict):
@@ -330,7 +338,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
 def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profile: Profile) -> QueuedRequest:
     """Return an answer with how a request wants it decoded and sampled."""
     usual = service.asked
-    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING}
+    given = {name: getattr(body, LLAMA_NAMES.get(name, name)) for name in SAMPLING}
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
     return QueuedRequest(profile, replace(usual, speculation=speculation, sampling=sampling, answer=answer))
@@ -393,7 +401,7 @@ def _variables(value: object) -> TemplateVariables:
 class _Reply(ProtocolReply):
     """Some answers to a chat, or continuations of a bare text."""
 
-    last_frame = "data: [DONE]\n\n"
+    form = replace(SERVER_SENT, last="data: [DONE]\n\n")
 
     def __init__(
         self, asked: QueuedRequest, blocks: Callable[[], BlockStream], body: Body, number: int
@@ -410,6 +418,7 @@ class _Reply(ProtocolReply):
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
             "created": int(time.time()),
             "model": asked.profile.name,
+            "system_fingerprint": FINGERPRINT,
         }
 
     def first_events(self) -> Iterator[Json]:
@@ -429,7 +438,7 @@ class _Reply(ProtocolReply):
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
         if self._wants_usage and len(self._ended) == self._number:
-            yield {**self._head, "choices": [], "usage": usage(self._ended)}
+            yield {**self._head, "choices": [], "usage": usage(self._ended), **self._timings()}
 
     def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}

@@ -38,6 +38,6 @@ def read_origin(text: str) -> str:
 
 
 def pattern(origins: Collection[str]) -> re.Pattern[str]:
-    """Return what the origins of allowed pages match as a whole."""
+    """Return the pattern of allowed pages' origins."""
     each = (re.escape(origin).replace(re.escape(ANY), ".*") for origin in origins)
     return re.compile("|".join(each) or _NEVER)

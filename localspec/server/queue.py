@@ -68,6 +68,11 @@ class Job:
         with suppress(RuntimeError):  # the loop has ended, and its clients with it
             self.loop.call_soon_threadsafe(self.events.put_nowait, event)
 
+    @property
+    def is_begun(self) -> bool:
+        """Return whether a part of it is written."""
+        return self.paused is not None
+
     def count(self, event: GenerationEvent) -> None:
         """Count the tokens of an event."""
         if isinstance(event, RoundDone):
@@ -93,7 +98,7 @@ class EngineQueue:
         report: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `report` is called at every death."""
-        self._open, self.tuned_for, self._parallel, self._report = open_models, tuned_for, parallel, report
+        self._open, self.tuned_for, self.parallel, self._report = open_models, tuned_for, parallel, report
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -226,7 +231,7 @@ class EngineQueue:
     def _candidates(self) -> list[Job]:
         begun = [job for job in self._jobs if job.paused is not None]
         new = [job for job in self._jobs if job.paused is None]
-        return begun + new[: max(0, self._parallel - len(begun) - (self._current is not None))]
+        return begun + new[: max(0, self.parallel - len(begun) - (self._current is not None))]
 
     def _take_turn(self, job: Job) -> bool:
         """Write a part of an answer; return whether it is over."""

@@ -1,4 +1,4 @@
-"""The service of a server: profiles as models, answers for the protocols, and its metrics."""
+"""The service of a server: profiles as models, and answers for the protocols."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.inference.interface import check_room
 from localspec.server.exchange import ApiError, error
-from localspec.server.queue import EngineQueue, Job, QueuedRequest
+from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
-from localspec.types.models import ModelInfo
 from localspec.types.request import Message
 from localspec.version import __version__
 
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
             "prompt_s", "decode_s")  # fmt: skip
+
+
+FINGERPRINT = f"localspec-{__version__}"
+LLAMA_NAMES = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}
+"""The names of sampling's fields that llama-server calls otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,23 @@ class ChatService:
         if system and messages[0].role != "system":
             messages = (Message("system", system), *messages)
         return followed(profile, self.profiles, questions), messages
+
+    @property
+    def usual_request(self) -> QueuedRequest:
+        """Return a request that leaves everything open."""
+        return QueuedRequest(self.profile(None), self.asked)
+
+    def settings(self, asked: QueuedRequest) -> Json:
+        """Return the sampling and the limits of an answer, by llama-server's names."""
+        answer = asked.overrides.answer
+        sampling = asdict(asked.overrides.sampling_under(asked.profile, self.queue.models))
+        return {
+            **{LLAMA_NAMES.get(name, name): value for name, value in sampling.items()},
+            "seed": -1 if answer.seed is None else answer.seed,
+            "n_predict": -1 if answer.max_tokens is None else answer.max_tokens,
+            "stop": list(answer.stop),
+            "n_probs": answer.top_logprobs or 0,
+        }
 
     async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of an answer, which end with `Finished`; closing the generator gives it up.
@@ -100,89 +121,8 @@ Handler = Callable[[ChatService, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Paths, their handlers, and the wording of errors there."""
+    """Paths with the handlers of what is sent there or only `told`, and the wording of errors."""
 
-    handlers: Mapping[str, Handler]
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
     error: Callable[[ApiError], Json] = error
-    method: str = "POST"
-
-
-async def _health(service: ChatService, _request: Request) -> Response:
-    if trouble := service.queue.trouble:
-        payload = {"code": 503, "message": trouble, "type": "unavailable_error"}
-        return JSONResponse({"error": payload}, 503)
-    return JSONResponse({"status": "ok"})
-
-
-async def _models(service: ChatService, _request: Request) -> Response:
-    models = service.queue.models
-    meta = _model(models.target) | {"draft": models.draft and _model(models.draft)}
-    usual = {"object": "model", "created": 0, "owned_by": "localspec", "meta": meta}
-    data = [{"id": name, "description": each.description, **usual} for name, each in service.profiles.items()]
-    return JSONResponse({"object": "list", "data": data})
-
-
-def _model(model: ModelInfo) -> Json:
-    return {
-        "name": model.name,
-        "n_ctx": model.context,
-        "n_ctx_train": model.training_context,
-        "n_params": model.parameters,
-        "n_vocab": model.vocabulary,
-        "size": model.file_bytes,
-    }
-
-
-async def _props(service: ChatService, _request: Request) -> Response:
-    models = service.queue.models
-    return JSONResponse(
-        {
-            "build_info": f"localspec {__version__}",
-            "model_path": str(models.target.path),
-            "model_alias": service.usual,
-            "draft_model_path": models.draft and str(models.draft.path),
-            "devices": list(models.target.devices),
-            "total_slots": 1,
-            "default_generation_settings": {
-                "n_ctx": models.target.context,
-                "params": asdict(service.asked.sampling_under(service.profile(None), models)),
-            },
-            "notes": list(models.notes),
-        }
-    )
-
-
-async def _slots(service: ChatService, _request: Request) -> Response:
-    current, waiting = service.queue.jobs()
-    states = [(job, "waiting" if job.paused is None else "paused") for job in waiting]
-    shown = [_slot(service, job, state) for job, state in [(current, "answering"), *states] if job]
-    saved = await to_thread(service.queue.models.saved)
-    return JSONResponse({"slots": shown, "saved": asdict(saved)})
-
-
-def _slot(service: ChatService, job: Job, state: str) -> Json:
-    return {
-        "id": job.number,
-        "state": state,
-        "is_processing": state == "answering",
-        "model": job.asked.profile.name,
-        "n_ctx": service.queue.models.target.context,
-        "n_decoded": job.tokens,
-        "seconds": round(time.monotonic() - job.since, 3),
-    }
-
-
-async def _metrics(service: ChatService, _request: Request) -> Response:
-    """Return the counters since the start, by the names of `Summary`, in Prometheus' format."""
-    current, waiting = service.queue.jobs()
-    counted = {**service.totals, "restarts": service.queue.restarts}
-    figures = [(f"{name}_total", "counter", value) for name, value in counted.items()]
-    figures += [("answering", "gauge", int(current is not None)), ("waiting", "gauge", len(waiting))]
-    lines = [
-        f"# TYPE localspec_{name} {kind}\nlocalspec_{name} {value:.10g}\n" for name, kind, value in figures
-    ]
-    return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
-
-
-_TOLD = {"health": _health, "models": _models, "props": _props, "slots": _slots, "metrics": _metrics}
-PROTOCOL = Protocol({f"{start}/{name}": _TOLD[name] for name in _TOLD for start in ("", "/v1")}, method="GET")
+    told: Mapping[str, Handler] = field(default_factory=dict)
