@@ -67,8 +67,8 @@ class AccessPolicy:
             raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
-            given = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+            given = (bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
+            if not any(hmac.compare_digest(key.encode(), self.api_key.encode()) for key in given):
                 raise HTTPException(401, "the API key is missing or wrong")
 
 

@@ -28,6 +28,7 @@ from localspec.errors import (
     LocalSpecError,
     UserError,
 )
+from localspec.server.encodings import unpacked
 from localspec.server.queue import QueueFullError, ServerEndsError
 
 MAX_BODY = 32 * 2**20  # bytes: more than any context
@@ -124,14 +125,14 @@ async def read_body(request: Request) -> bytes:
                     raise HTTPException(413, f"a request may have {MAX_BODY // 2**20} MiB")
     except TimeoutError:
         raise HTTPException(408, f"the request did not arrive within {BODY_S:.0f} s") from None
-    return bytes(data)
+    return unpacked(bytes(data), request.headers.get("content-encoding", ""), MAX_BODY)
 
 
 async def read_json(request: Request) -> object:
     """Return the JSON that a client sends; raises UserError, and what `read_body` raises."""
     data = await read_body(request)
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         value: object = json.loads(text, parse_constant=_no_number)
         if _SURROGATE.search(text):  # half of a pair is not text
             json.dumps(value, ensure_ascii=False).encode("utf-8")

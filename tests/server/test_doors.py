@@ -173,6 +173,9 @@ def test_a_proxy_may_use_its_own_name() -> None:
         ({"Authorization": "Bearer s3cret"}, 200),
         ({"Authorization": "bearer s3cret"}, 200),
         ({"x-api-key": "s3cret"}, 200),
+        ({"Authorization": "Bearer none", "x-api-key": "s3cret"}, 200),
+        ({"Authorization": "Bearer s3cret", "x-api-key": "none"}, 200),
+        ({"Authorization": "Bearer none", "x-api-key": "none"}, 401),
     ],
 )
 def test_the_key_is_asked_for(guarded: Served, headers: dict[str, str], status: int) -> None:
