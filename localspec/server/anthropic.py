@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
-from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
 from localspec.server.exchange import SERVER_SENT, ApiError, read, read_json
 from localspec.server.openai import Body, Chat, an_object, asked_in_chat, call_arguments, objects, text_of
@@ -77,8 +76,8 @@ def _in_openai_words(body: Json) -> Json:
 
 
 def _tool(tool: Json) -> Json:
-    if tool.get("type") not in (None, "custom"):
-        raise UserError(f"the tool {tool.get('name')} is one of Anthropic's own", "offer tools that you run")
+    if (kind := tool.get("type")) not in (None, "custom"):
+        return {"type": kind}  # one of Anthropic's own, which is left out
     function = {"name": tool.get("name"), "description": tool.get("description")}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 

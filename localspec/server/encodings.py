@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
+from importlib import import_module
 
 from starlette.exceptions import HTTPException
 
@@ -54,10 +54,10 @@ def _inflated(data: bytes, header: int, most: int) -> bytes:
 
 
 def _decompressed(data: bytes, most: int) -> bytes:
-    if sys.version_info < (3, 14):
-        raise HTTPException(415, f"Content-Encoding zstd needs Python 3.14 here; {_HINT}")
-    from compression import zstd
-
+    try:
+        zstd = import_module("compression.zstd")  # Python 3.14
+    except ImportError:
+        raise HTTPException(415, f"Content-Encoding zstd needs Python 3.14 here; {_HINT}") from None
     found = bytearray()
     try:
         while data and len(found) < most:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -137,10 +137,10 @@ class GivenCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool as clients send it; only functions are known."""
+    """A tool as clients send it; those that are no functions are left out."""
 
-    type: Literal["function"]
-    function: Function
+    type: str
+    function: Function | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +197,19 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
+    if others := sorted({tool.type[:40] for tool in body.tools or ()} - {"function"}):
+        service.warn(f"tools of the types {', '.join(others)} are left out: the models cannot call them")
     form, grammar = None, answer.grammar
     if tools:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
-    if must_call and form is not None:
-        if grammar is not None:
-            raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+    is_schema = grammar is not None and grammar.kind == "json_schema"
+    if must_call and grammar is not None and not is_schema:
+        raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+    if form is not None and (must_call or is_schema):  # a schema is for the answer that calls nothing
         token = partial(_only_token, service.queue.models)
-        grammar = await asyncio.to_thread(call_grammar, form, must_call, token)
+        several = body.parallel_tool_calls is not False and (not must_call or body.tool_choice == "required")
+        calls = partial(call_grammar, several=several, otherwise=None if must_call else grammar)
+        grammar = await asyncio.to_thread(calls, form, must_call or tools, token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
     return Chat(body, asked_of(body, service, answer, profile), messages, form)
 
@@ -218,7 +223,10 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tools that a model may call, and those of which it must call one."""
     tools: dict[str, str] = {}
     for at, tool in enumerate(body.tools or ()):
-        function = tool.function
+        if tool.type != "function":
+            continue
+        if (function := tool.function) is None:
+            raise UserError(f"tools[{at}].function is missing")
         if not _TOOL_NAME.fullmatch(function.name):
             raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
         if not isinstance(function.parameters, dict | None):
@@ -231,6 +239,8 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         known = {name: value for name, value in fields.items() if value is not None}
         tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
     choice, every = body.tool_choice, tuple(tools.values())
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, every = _allowed(choice, tools)
     if choice in (None, "auto", "none"):
         return (() if choice == "none" else every), ()
     if not tools:
@@ -242,6 +252,25 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not isinstance(name, str) or name not in tools:
         raise UserError("tool_choice is not auto, none, required, or the function of one of the tools")
     return every, (tools[name],)
+
+
+def _allowed(choice: Json, tools: Mapping[str, str]) -> tuple[object, tuple[str, ...]]:
+    """Return the mode of a choice among some of the tools, and those; raises UserError."""
+    wanted = an_object(choice.get("allowed_tools") or choice, "tool_choice.allowed_tools")
+    chosen = map(_chosen, objects(wanted.get("tools"), "tool_choice.allowed_tools.tools"))
+    names = dict.fromkeys(name for name in chosen if name is not None)
+    if unknown := [name for name in names if name not in tools]:
+        raise UserError(f"tool_choice allows {unknown[0]}, which is none of the tools")
+    if (mode := wanted.get("mode") or "auto") not in ("auto", "required"):
+        raise UserError("tool_choice.allowed_tools.mode is not auto or required")
+    return mode, tuple(tools[name] for name in names)
+
+
+def _chosen(tool: Json) -> str | None:
+    """Return the function that an entry of a choice names; None for a tool of another type."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) and tool.get("type", "function") == "function" else None
 
 
 def conversation(body: Body) -> tuple[Message, ...]:

@@ -49,20 +49,23 @@ def _as_chat(body: Json) -> Json:
         "messages": messages,
         "max_tokens": body.get("max_output_tokens"),
         "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
-        "tool_choice": _nested(body.get("tool_choice")),
+        "tool_choice": _choice(body.get("tool_choice")),
         "response_format": {**form, "json_schema": form} if form else None,
     }
 
 
-def _nested(tool: object) -> object:
-    """Convert a function, or the choice of one, to the nested form of a chat."""
-    if not isinstance(tool, dict):
-        return tool
+def _nested(tool: Json) -> Json:
+    """Convert a function, or the choice of one, to the nested form of a chat; other tools are left out."""
     if tool.get("type") != "function":
-        raise UserError(
-            f"{tool.get('type')} is not a function", "offer functions alone, which you run yourself"
-        )
+        return {"type": tool.get("type")}
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
+
+
+def _choice(choice: object) -> object:
+    """Convert the choice of a function to the form of a chat."""
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return _nested(choice)
+    return choice
 
 
 def _add(messages: list[Json], item: Json, where: str) -> None:

@@ -16,6 +16,7 @@ from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.inference.interface import check_room
+from localspec.safe_text import safe_line
 from localspec.server.exchange import ApiError, error
 from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
@@ -42,6 +43,7 @@ class ChatService:
     asked: SessionRequest  # settings by flags, for what requests leave open
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
+    warned: set[str] = field(default_factory=set)
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.
@@ -59,6 +61,12 @@ class ChatService:
         if system and messages[0].role != "system":
             messages = (Message("system", system), *messages)
         return followed(profile, self.profiles, questions), messages
+
+    def warn(self, line: str) -> None:
+        """Log a line the first time, about what clients send with every request."""
+        if line not in self.warned:
+            self.warned.add(line)
+            self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
 
     @property
     def usual_request(self) -> QueuedRequest:
