@@ -24,6 +24,7 @@ _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _THOUGHT = re.compile(r"<think>\s*</think>|</think>")
 # As chat templates write JSON.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_MOST_CALLS = 8  # in one answer that has to call: weak models do not stop by themselves
 _LONGEST_HEAD = 400  # characters in which a call has to name its tool
 
 
@@ -122,7 +123,7 @@ def call_grammar(
 
     between = form.between.replace(PROBE[1].tool_calls[0].id, _new_id())  # which some forms repeat
     begins_anew = form.kind == "named" or (form.kind == "json" and form.after.endswith(">"))
-    more = r' ("\n"? call)*' if several and begins_anew else ""
+    more = rf' ("\n"? call){{0,{_MOST_CALLS - 1}}}' if several and begins_anew else ""
     json_schema = f" | %json {otherwise.text}" if otherwise is not None else ""
     rules = [f"start: call{more}{json_schema}"]
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
