@@ -67,7 +67,11 @@ class PairingError(UserError):
 
 
 class ContextFullError(UserError):
-    """The text does not fit the context of a model."""
+    """The text does not fit the context of a model; `tokens` and `context` are their sizes, 0 if unknown."""
+
+    def __init__(self, message: str, hint: str = "", *, tokens: int = 0, context: int = 0) -> None:
+        super().__init__(message, hint)
+        self.tokens, self.context = tokens, context
 
 
 class EngineError(LocalSpecError):

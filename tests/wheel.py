@@ -60,6 +60,7 @@ def test_wheel_holds_nothing_but_the_packages(contents: dict[str, int]) -> None:
         ".py",
         ".typed",
         ".gguf",
+        ".html",
         ".jsonl",
         ".md",
         ".txt",

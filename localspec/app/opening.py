@@ -214,6 +214,19 @@ def plan_to_open(
     return PlannedPair(request, as_tuned(plan, identity, request), identity, trouble)
 
 
+def with_longest_context(planned: PlannedPair, files: PairFiles, *, via: ValuesOf | None) -> PlannedPair:
+    """Return a plan with the largest context, up to the trained one, that its memory leaves room for.
+
+    What was tuned for the usual context stays valid.
+    """
+    from localspec.hardware.machine import known_machine
+    from localspec.hardware.placement import plan
+
+    machine = known_machine(may_measure=False, via=via)
+    wider = plan.with_longest_context(planned.plan, files, planned.request, machine, via)
+    return replace(planned, plan=wider)
+
+
 def placed_with_draft(
     files: PairFiles,
     request: PairRequest,

@@ -73,6 +73,11 @@ def checked_answer(grammar: Grammar | None) -> CheckedSchema | None:
     return CheckedSchema("the answer", schema, split(schema).unenforced)
 
 
+def enforced_answer(grammar: Grammar) -> Grammar:
+    """Return a JSON schema without what a grammar cannot enforce; raises SchemaError."""
+    return Grammar("json_schema", json.dumps(split(json.loads(grammar.text)).grammar, ensure_ascii=False))
+
+
 def checked_arguments(tool: str) -> CheckedSchema:
     """Return the check of the arguments of a tool, which no grammar enforces."""
     return _checked(json.loads(tool)["function"])

@@ -24,6 +24,7 @@ _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _THOUGHT = re.compile(r"<think>\s*</think>|</think>")
 # As chat templates write JSON.
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_MOST_CALLS = 8  # in one answer that has to call: weak models do not stop by themselves
 _LONGEST_HEAD = 400  # characters in which a call has to name its tool
 
 
@@ -98,10 +99,18 @@ def _written_format(written: str) -> ToolFormat:
     return ToolFormat(kind, tag, closing, before)
 
 
-def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], int | None]) -> Grammar:
-    """Return the grammar of one call of the tools; `token` returns the single token of a tag, if it is one.
+def call_grammar(
+    form: ToolFormat,
+    tools: Sequence[str],
+    token: Callable[[str], int | None],
+    *,
+    several: bool = False,
+    otherwise: Grammar | None = None,
+) -> Grammar:
+    """Return the grammar of one call of the tools, or `several`, or `otherwise` of a JSON schema.
 
-    If arguments are not JSON, the grammar only forces a call and its name.
+    `token` returns the single token of a tag, if it is one. If arguments are not JSON, the grammar only
+    forces a call and its name. Calls that are written as one list come alone.
     """
 
     def spelled(text: str) -> str:
@@ -113,7 +122,11 @@ def call_grammar(form: ToolFormat, tools: Sequence[str], token: Callable[[str], 
         )
 
     between = form.between.replace(PROBE[1].tool_calls[0].id, _new_id())  # which some forms repeat
-    rules = [f"start: {' | '.join(f'call{number}' for number in range(len(tools)))}"]
+    begins_anew = form.kind == "named" or (form.kind == "json" and form.after.endswith(">"))
+    more = rf' ("\n"? call){{0,{_MOST_CALLS - 1}}}' if several and begins_anew else ""
+    json_schema = f" | %json {otherwise.text}" if otherwise is not None else ""
+    rules = [f"start: call{more}{json_schema}"]
+    rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
     for number, tool in enumerate(tools):
         function = json.loads(tool)["function"]
         schema = {**(function.get("parameters") or {"type": "object"}), "x-guidance": _SPACING}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 
-from localspec.app.opening import plan_to_open, saved_bytes, with_config
+from localspec.app.opening import plan_to_open, saved_bytes, with_config, with_longest_context
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import session_request
@@ -36,6 +36,7 @@ from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
+from localspec.types.models import ModelInfo
 from localspec.units import memory
 
 
@@ -52,8 +53,10 @@ def parser() -> Parser:
     add("--port", type=whole(0, 65535), default=SERVER_PORT, metavar="N", help=about)
     about = f"API key that clients must send; prefer {KEY_VARIABLE}, which other users cannot see"
     add("--api-key", metavar="KEY", default=os.environ.get(KEY_VARIABLE), help=about)
-    about = "web origin that may send requests, such as https://example.org; repeatable"
+    about = "web origin that may send requests: https://example.org, chrome-extension://*; repeatable"
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
+    about = "name of this machine in requests that a proxy passes on; repeatable"
+    add("--allow-host", action="append", default=[], metavar="NAME", help=about)
     about = "number of answers to interleave; the one with the fewest tokens so far is next (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
@@ -94,6 +97,7 @@ def main(argv: Sequence[str]) -> int:
     from localspec.server.queue import EngineQueue
     from localspec.server.service import ChatService
 
+    doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
     with (
         running.listen(args.host, args.port) as listener,
         opening.start_worker(verbose=args.verbose) as first,
@@ -101,6 +105,8 @@ def main(argv: Sequence[str]) -> int:
         opening.check_explained(request, explain=args.explain)
         report = say if args.explain else None
         planned = plan_to_open(request, files, via=first.values_of, report=report, explain=args.explain)
+        if not request.context and not args.tunnel:
+            planned = with_longest_context(planned, files, via=first.values_of)
         plan = replace(planned.plan, remembers_costs=True)
         saved = saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
         workers = [first]
@@ -118,7 +124,6 @@ def main(argv: Sequence[str]) -> int:
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
-            doors = running.access(args.host, args.api_key, args.allow_origin, is_local=is_local)
             service = ChatService(queue, by_name, usual, asked, say)
             with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
                 running.run(service, doors, listener)
@@ -133,8 +138,14 @@ def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence
     host, port = listener.getsockname()[:2]
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
-    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /slots")
+    say(_context_line(models.target))
+    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /props")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
+
+
+def _context_line(target: ModelInfo) -> str:
+    """Return a line about the context, and the one that the model was trained for."""
+    return f"context: {target.context:,} tokens (-c); the model was trained for {target.training_context:,}"
 
 
 def _check_safe(args: argparse.Namespace) -> bool:

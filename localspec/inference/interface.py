@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
+from localspec.errors import ContextFullError
 from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent, ReadAhead
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate, SavedConversations
-from localspec.types.request import EngineSettings, Message, Request
+from localspec.types.request import EngineSettings, Message, Request, TemplateVariables
 
 _Value = TypeVar("_Value")
 
@@ -102,6 +103,19 @@ class ReadsAhead(OpenModels, Protocol):
         """Return the progress of that, None if nothing is known yet; callable from any thread."""
 
 
+def check_room(tokens: int, target: ModelInfo) -> None:
+    """Raise ContextFullError for a prompt that leaves no token of the context to an answer."""
+    room, trained = target.context, target.training_context
+    if tokens >= room:
+        larger = f", or open the model with a larger -c (it was trained on {trained:,})"
+        raise ContextFullError(
+            f"the prompt is {tokens:,} tokens, but the context has {room:,} with the answer",
+            f"shorten it by {tokens - room + 1:,} tokens or more{larger * (trained > tokens)}",
+            tokens=tokens,
+            context=room,
+        )
+
+
 class SharedModels(OpenModels, Protocol):
     """Open models that interleave conversations: an answer can be paused while others are written.
 
@@ -137,7 +151,9 @@ class SharedModels(OpenModels, Protocol):
     def saved(self) -> SavedConversations:
         """Return the saved caches of conversations; callable from any thread."""
 
-    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
+    def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
+    ) -> int:
         """Return the tokens of a conversation, including the start of the next answer."""
 
     def render(self, request: Request) -> str:

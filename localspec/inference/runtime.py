@@ -26,9 +26,10 @@ from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.errors import Cancelled, ContextFullError, DraftError, ModelFileError, UserError
+from localspec.errors import Cancelled, DraftError, ModelFileError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
+from localspec.inference.interface import check_room
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
 from localspec.llama.model import Model
@@ -53,7 +54,7 @@ from localspec.types.events import (
     ThinkingOpened,
 )
 from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
-from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling
+from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling, TemplateVariables
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
@@ -267,9 +268,11 @@ class Runtime(AbstractContextManager["Runtime"]):
         ]
         return begun[0][: common_prefix(*begun)]
 
-    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
+    def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
+    ) -> int:
         """Return the tokens of a conversation, including the start of the next answer."""
-        return len(self.encode(tuple(messages), tools=tools))
+        return len(self.encode(tuple(messages), variables, tools=tools))
 
     def render(self, request: Request) -> str:
         """Return the text of a request's prompt as the target reads it."""
@@ -478,13 +481,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             prompt = self.encode(request.prompt, request.template_variables, room, request.tools)
         if not prompt:
             raise UserError("the prompt is empty", "write something for the model to answer")
-        if len(prompt) >= room:
-            trained = self.target.training_context
-            larger = f", or open the model with a larger -c (it was trained on {trained:,})"
-            raise ContextFullError(
-                f"the prompt is {len(prompt):,} tokens, but the context has {room:,} with the answer",
-                f"shorten it by {len(prompt) - room + 1:,} tokens or more{larger * (trained > len(prompt))}",
-            )
+        check_room(len(prompt), self.target)
         return prompt
 
     def _begin(self, request: Request) -> _Answer:

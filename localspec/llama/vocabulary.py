@@ -163,6 +163,8 @@ class Vocabulary:
             raise ContextFullError(
                 f"the prompt is at least {size // longest:,} tokens, but the context has {room:,}",
                 "shorten it; a larger -c helps up to the trained length",
+                tokens=size // longest,
+                context=room,
             )
 
     def piece(self, token: int, *, special: bool = False) -> bytes:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
-from contextlib import suppress
+from dataclasses import replace
 from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
-from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read_json
+from localspec.server.exchange import SERVER_SENT, ApiError, read_json
 from localspec.server.fields import in_known_words, shared
-from localspec.server.openai import Chat, an_object, asked_in_chat, body_of, objects, text_of, warned
+from localspec.server.openai import (
+    Chat,
+    an_object,
+    asked_in_chat,
+    body_of,
+    call_arguments,
+    objects,
+    text_of,
+    warned,
+)
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -30,7 +37,10 @@ def error(failure: ApiError) -> Json:
     usual = "api_error" if failure.status >= 500 else "invalid_request_error"
     known = failure.kind if failure.status in (401, 403, 404) else usual
     kind = _KINDS.get(failure.status, known)
-    return {"type": "error", "error": {"type": kind, "message": failure.message}}
+    message, overflow = failure.message, failure.overflow
+    if overflow is not None and overflow.tokens:
+        message = f"prompt is too long: {overflow.tokens} tokens > {overflow.context - 1} maximum"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 async def _asked(service: ChatService, request: Request) -> Chat:
@@ -51,8 +61,8 @@ async def _count(service: ChatService, request: Request) -> Response:
 
 async def _counted(service: ChatService, chat: Chat) -> int:
     """Return the number of prompt tokens, which a stream sends first."""
-    count = service.queue.models.count_tokens
-    return await asyncio.to_thread(count, chat.messages, chat.asked.overrides.answer.tools)
+    answer, count = chat.asked.overrides.answer, service.queue.models.count_tokens
+    return await asyncio.to_thread(count, chat.messages, answer.tools, answer.template_variables)
 
 
 def _in_openai_words(body: Json) -> Json:
@@ -82,8 +92,8 @@ def _in_openai_words(body: Json) -> Json:
 
 
 def _tool(tool: Json) -> Json:
-    if tool.get("type") not in (None, "custom"):
-        raise UserError(f"the tool {tool.get('name')} is one of Anthropic's own", "offer tools that you run")
+    if (kind := tool.get("type")) not in (None, "custom"):
+        return {"type": kind}  # one of Anthropic's own, which is left out
     function = {"name": tool.get("name"), "description": tool.get("description")}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
@@ -113,7 +123,7 @@ def _turn(turn: Json, where: str) -> Iterator[Json]:
 class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, if known before."""
 
-    waiting = 'event: ping\ndata: {"type": "ping"}\n\n'
+    form = replace(SERVER_SENT, waiting='event: ping\ndata: {"type": "ping"}\n\n')
 
     def __init__(self, chat: Chat, tokens: int) -> None:
         super().__init__(chat.blocks())
@@ -174,19 +184,10 @@ class _Reply(ProtocolReply):
 
 def _block(block: ContentBlock) -> Json:
     if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": _object(block.text)}
+        return {"type": "tool_use", "id": block.id, "name": block.name, "input": call_arguments(block.text)}
     if block.kind == "thinking":
         return {"type": "thinking", "thinking": block.text, "signature": ""}
     return {"type": "text", "text": block.text}
-
-
-def _object(arguments: str) -> object:
-    """Return the arguments of a call; if they were cut or are not JSON, as text."""
-    with suppress(ValueError):
-        value = json.loads(arguments or "{}")
-        if isinstance(value, dict):
-            return value
-    return {"arguments": arguments}
 
 
 PROTOCOL = Protocol({"/v1/messages": _answer, "/v1/messages/count_tokens": _count}, error)

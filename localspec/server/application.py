@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from socket import socket
 from urllib.parse import urlsplit
 
 import h11
@@ -26,8 +28,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
-from localspec.server import anthropic, engine, openai, responses, service, texts
+from localspec.server import about, anthropic, completion, engine, ollama, openai, responses, texts
 from localspec.server.exchange import GONE, error, to_api_error, without_content
+from localspec.server.origins import ANY, pattern
+from localspec.server.queue import QueueFullError
 from localspec.server.service import ChatService, Handler
 
 MAX_HEADER = 64 * 2**10  # bytes
@@ -35,9 +39,13 @@ MAX_CONNECTIONS = 512  # below the 1,024 descriptors that a process has by defau
 HEADER_S = 10.0  # for the head of a request to arrive
 KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a connection was closed
 DRAIN_S = 30  # for answers in progress when the server is to end
-_PROTOCOLS = tuple(each.PROTOCOL for each in (service, openai, responses, anthropic, texts, engine))
+CUT_S = 5  # for clients to hear that their answers do not go on then
+RETRY_S = 10  # after which a client may ask again that found the queue full
+_PROTOCOLS = tuple(
+    each.PROTOCOL for each in (about, openai, responses, anthropic, completion, texts, ollama, engine)
+)
 _LONGEST_PATH = 200  # in the log
-_OPEN = ("/health", "/v1/health")  # which also who has no key may ask for
+_OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +54,7 @@ class AccessPolicy:
 
     api_key: str | None = None
     hosts: frozenset[str] = frozenset({"127.0.0.1", "localhost", "::1"})  # empty where a key protects
-    origins: frozenset[str] = frozenset()  # pages that may ask; `*` is any
+    origins: frozenset[str] = frozenset()  # pages that may ask, as `read_origin` returns them
 
     def check(self, request: Request) -> None:
         """Raise HTTPException (401 or 403) for a client without access."""
@@ -54,25 +62,29 @@ class AccessPolicy:
         if self.hosts and (host := _host(headers.get("host", ""))) not in self.hosts:
             raise HTTPException(403, f"this server is not {host or 'what the request calls it'}")
         origin = headers.get("origin")
-        if origin is not None and self.origins.isdisjoint((origin, "*")):
+        is_own = origin is not None and urlsplit(origin).netloc == headers.get("host")
+        if origin is not None and not is_own and not pattern(self.origins).fullmatch(origin):
             raise HTTPException(403, f"pages of {origin} may not use this server; see --allow-origin")
         if self.api_key is not None and request.url.path not in _OPEN:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
-            given = bearer if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-            if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+            given = (bearer if scheme.lower() == "bearer" else "", headers.get("x-api-key", ""))
+            if not any(hmac.compare_digest(key.encode(), self.api_key.encode()) for key in given):
                 raise HTTPException(401, "the API key is missing or wrong")
 
 
 class LoggedApplication:
     """Logs a line for every request that is rejected or fails, without the client's data."""
 
-    def __init__(self, application: ASGIApp, report: Callable[[str], object]) -> None:
-        """Remember what answers, and who hears."""
-        self._application, self._report = application, report
+    def __init__(
+        self, application: ASGIApp, report: Callable[[str], object], cut: Callable[[], object]
+    ) -> None:
+        """Remember what answers, who hears, and what ends the answers in progress."""
+        self._application, self._report, self._cut = application, report, cut
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         status, failure = 0, None
+        scope = {**scope, "path": _cleaned(scope["path"])}
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -94,6 +106,10 @@ class LoggedApplication:
             elif failure is None and status >= 400:
                 self.report(f"{asked}  {status}")
 
+    def cut(self) -> None:
+        """End the answers in progress, each with an error that its client sees."""
+        self._cut()
+
     def report(self, line: str) -> None:
         """Log a line, after the time."""
         self._report(f"{time.strftime('%H:%M:%S')}  {line}")
@@ -109,16 +125,24 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
     async def fail(request: Request, failed: Exception) -> Response:
         request.state.failure = failed
         refused, words = to_api_error(failed), errors.get(request.url.path, error)
-        return JSONResponse(words(refused), refused.status)
+        later = {"Retry-After": str(RETRY_S)} if isinstance(failed, QueueFullError) else None
+        return JSONResponse(words(refused), refused.status, later)
 
-    errors = {path: protocol.error for protocol in _PROTOCOLS for path in protocol.handlers}
-    routes = [
-        Route(path, partial(answer, handler), methods=[protocol.method])
-        for protocol in _PROTOCOLS
-        for path, handler in protocol.handlers.items()
-    ]
+    known = {path for protocol in _PROTOCOLS for path in (*protocol.handlers, *protocol.told)}
+    errors, routes = {}, list[Route]()
+    for protocol in _PROTOCOLS:
+        for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):
+            for path, handler in handlers.items():
+                for name in {path, *({_twin(path)} - known)}:
+                    errors[name] = protocol.error
+                    routes.append(Route(name, partial(answer, handler), methods=[method]))
     cors = Middleware(
-        CORSMiddleware, allow_origins=list(policy.origins), allow_methods=["*"], allow_headers=["*"]
+        CORSMiddleware,
+        allow_origins=[ANY] if ANY in policy.origins else [],
+        allow_origin_regex=pattern(policy.origins).pattern,
+        allow_methods=["*"],
+        allow_headers=["*"],
+        allow_private_network=True,
     )
     found = Starlette(
         routes=routes,
@@ -126,7 +150,17 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
-    return LoggedApplication(found, served.report)
+    return LoggedApplication(found, served.report, served.queue.cut)
+
+
+def _twin(path: str) -> str:
+    """Return the path with `/v1` in front, or without: base URLs are given both ways."""
+    return path.removeprefix("/v1") if path.startswith("/v1/") else f"/v1{path}"
+
+
+def _cleaned(path: str) -> str:
+    """Return a path without what base URLs double or leave at its end."""
+    return re.sub(r"^(/v1)+(?=/v1/)", "", re.sub(r"/+", "/", path)).rstrip("/") or "/"
 
 
 def _host(header: str) -> str:
@@ -149,10 +183,20 @@ def http_server(application: LoggedApplication) -> Server:
         access_log=False,
         server_header=False,
         h11_max_incomplete_event_size=MAX_HEADER,
-        timeout_graceful_shutdown=DRAIN_S,
+        timeout_graceful_shutdown=DRAIN_S + CUT_S,
         timeout_keep_alive=KEEP_ALIVE_S,
     )
-    return Server(config)
+    return _DrainingServer(config)
+
+
+class _DrainingServer(Server):
+    """Ends answers that take too long with an error when it is stopped; uvicorn would only drop them."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        assert isinstance(self.config.app, LoggedApplication)
+        cut = asyncio.get_running_loop().call_later(DRAIN_S, self.config.app.cut)
+        await super().shutdown(sockets)
+        cut.cancel()
 
 
 class _HeaderTimeoutProtocol(H11Protocol):

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.chat.tool_calls import AnswerReader, Kind, Piece
-from localspec.server.exchange import WAITING, ApiError, error, streamed, unless_gone
+from localspec.server.exchange import SERVER_SENT, ApiError, error, streamed, unless_gone
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
     Finished,
@@ -114,8 +114,7 @@ class BlockStream:
 class ProtocolReply(ABC):
     """What a client gets to see of an answer, in the words of a protocol."""
 
-    last_frame = ""  # of a stream that went well
-    waiting = WAITING  # sent by a stream without events yet
+    form = SERVER_SENT
 
     def __init__(self, blocks: BlockStream) -> None:
         """Begin with nothing."""
@@ -126,9 +125,7 @@ class ProtocolReply(ABC):
     ) -> Response:
         """Return the response: a stream of events, or all in one when the answer is complete."""
         if streams:
-            return await streamed(
-                request, self._stream(events), self.error_event, self.last_frame, self.waiting
-            )
+            return await streamed(request, self._stream(events), self.error_event, self.form)
         return JSONResponse(await unless_gone(request, self._whole(events)))
 
     async def _stream(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:

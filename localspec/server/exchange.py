@@ -28,16 +28,20 @@ from localspec.errors import (
     LocalSpecError,
     UserError,
 )
-from localspec.server.queue import QueueFullError
+from localspec.server.encodings import unpacked
+from localspec.server.queue import QueueFullError, ServerEndsError
 
 MAX_BODY = 32 * 2**20  # bytes: more than any context
 BODY_S = 30.0  # for a request to arrive
 STALLED_S = 60.0  # for a client that reads nothing of its stream
+BEGIN_S = 0.25  # for what is wrong with a request to set the status, before its stream begins
 SILENCE_S = 5.0  # after which a stream says that it waits
 WAITING = ": waiting\n"
 """A comment, which readers of server-sent events skip; some take a blank line after it for an event."""
+OVERFLOW = "context_length_exceeded"  # OpenAI's code
 GONE = 499  # nginx's status for a client that has disconnected
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}  # for some readers of lines
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
 
@@ -53,16 +57,20 @@ class ApiError:
     status: int
     kind: str
     message: str
+    overflow: ContextFullError | None = None
 
 
 def error(failure: ApiError) -> Json:
-    """Return an error as OpenAI words it."""
+    """Return an error as OpenAI words it, one of a full context also as llama-server does."""
     payload = {
         "message": failure.message,
         "type": failure.kind,
         "param": None,
         "code": failure.status,
     }
+    if failure.overflow is not None:
+        sizes = {"n_prompt_tokens": failure.overflow.tokens, "n_ctx": failure.overflow.context}
+        payload |= {"code": OVERFLOW, **sizes}
     return {"error": payload}
 
 
@@ -71,10 +79,10 @@ def to_api_error(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):
         return ApiError(error.status_code, _kind(error.status_code), error.detail)
     if isinstance(error, ContextFullError):
-        return ApiError(400, "exceed_context_size_error", str(error))
+        return ApiError(400, "exceed_context_size_error", _overflow(error), error)
     if isinstance(error, UserError):
         return ApiError(400, "invalid_request_error", str(error))
-    if isinstance(error, QueueFullError | EngineDied | Cancelled):
+    if isinstance(error, QueueFullError | ServerEndsError | EngineDied | Cancelled):
         message = "the answer was stopped" if isinstance(error, Cancelled) else str(error)
         return ApiError(503, "unavailable_error", message)
     if isinstance(error, LocalSpecError):
@@ -83,12 +91,20 @@ def to_api_error(error: Exception) -> ApiError:
     return ApiError(500, "server_error", mistake)
 
 
+def _overflow(error: ContextFullError) -> str:
+    """Return the sentence for a full context that agents recognise, and shorten the conversation then."""
+    sizes = (f" ({error.tokens} tokens)", f" ({error.context} tokens)") if error.tokens else ("", "")
+    why = error.hint if error.tokens else str(error)
+    return f"the request{sizes[0]} exceeds the available context size{sizes[1]}; {why}"
+
+
 def without_content(error: Exception) -> str:
     """Return a log line for an error: its kind, and its message if that has no client data."""
     refused = to_api_error(error)
     if isinstance(error, UserError) and not isinstance(error, ContextFullError | BodyError):
         return refused.kind
-    if isinstance(error, EngineError) and not isinstance(error, EngineDied | QueueFullError | Cancelled):
+    known = EngineDied | QueueFullError | ServerEndsError | Cancelled
+    if isinstance(error, EngineError) and not isinstance(error, known):
         return f"{refused.kind}: {refused.message.partition(': ')[0]}"
     return f"{refused.kind}: {refused.message}"
 
@@ -109,14 +125,14 @@ async def read_body(request: Request) -> bytes:
                     raise HTTPException(413, f"a request may have {MAX_BODY // 2**20} MiB")
     except TimeoutError:
         raise HTTPException(408, f"the request did not arrive within {BODY_S:.0f} s") from None
-    return bytes(data)
+    return unpacked(bytes(data), request.headers.get("content-encoding", ""), MAX_BODY)
 
 
 async def read_json(request: Request) -> object:
     """Return the JSON that a client sends; raises UserError, and what `read_body` raises."""
     data = await read_body(request)
     try:
-        text = data.decode("utf-8")
+        text = data.decode("utf-8-sig")
         value: object = json.loads(text, parse_constant=_no_number)
         if _SURROGATE.search(text):  # half of a pair is not text
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -139,35 +155,59 @@ def read(kind: type[T], value: object) -> T:
         raise BodyError(str(error).replace("request.", "", 1)) from None
 
 
+def _frame(event: Json) -> str:
+    """Return a server-sent event, which goes by its type if it has one."""
+    name = f"event: {event['type']}\n" if "type" in event else ""
+    data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
+    return f"{name}data: {data}\n\n"
+
+
+def json_line(event: Json) -> str:
+    """Return an event as a line of JSON."""
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamForm:
+    """How the events of a stream are written."""
+
+    frame: Callable[[Json], str]
+    media_type: str
+    waiting: str  # sent while there is no event
+    last: str = ""  # of a stream that went well
+
+
+SERVER_SENT = StreamForm(_frame, "text/event-stream", WAITING)
+
+
 async def streamed(
     request: Request,
     events: AsyncGenerator[Json],
     failed: Callable[[ApiError], Json],
-    last: str = "",
-    waiting: str = WAITING,
+    form: StreamForm = SERVER_SENT,
 ) -> Response:
-    """Return a reply of server-sent events, beginning with the first; `last` follows them all.
+    """Return a reply of events, beginning with the first.
 
-    An error before the first event sets the status; a later one becomes an event by `failed`. If there is no
-    event for `SILENCE_S`, the reply begins anyway and `waiting` is sent repeatedly: clients and proxies drop
-    a silent connection.
+    An error within `BEGIN_S` sets the status; a later one becomes an event by `failed`. Then the reply begins
+    with `form.waiting`, which is sent again after every `SILENCE_S` without an event: clients and proxies
+    drop a silent connection.
     """
     first = asyncio.ensure_future(anext(events))
     try:
-        await unless_gone(request, _looked_for(first))
+        await unless_gone(request, _looked_for(first, BEGIN_S))
         if first.done():
             first.result()  # raises what is wrong
     except BaseException:
         await _given_up(first)
         await events.aclose()
         raise
-    frames = _frames(request, first, events, failed, last, waiting)
-    return _EventStream(frames, media_type="text/event-stream", headers=_UNCACHED)
+    frames = _frames(request, first, events, failed, form)
+    return _EventStream(frames, media_type=form.media_type, headers=_UNCACHED)
 
 
-async def _looked_for(event: asyncio.Future[Json]) -> None:
-    """Wait for an event as long as a stream may be silent; it may still be pending then."""
-    await asyncio.wait((event,), timeout=SILENCE_S)
+async def _looked_for(event: asyncio.Future[Json], seconds: float) -> None:
+    """Wait for an event for some time; it may still be pending then."""
+    await asyncio.wait((event,), timeout=seconds)
 
 
 async def _given_up(event: asyncio.Future[Json]) -> None:
@@ -181,32 +221,26 @@ async def _frames(
     event: asyncio.Future[Json],
     events: AsyncGenerator[Json],
     failed: Callable[[ApiError], Json],
-    last: str,
-    waiting: str,
+    form: StreamForm,
 ) -> AsyncGenerator[str]:
     """Yield the frames of a stream whose first event is pending."""
     try:
         while True:
-            await _looked_for(event)
             if not event.done():
-                yield waiting
+                yield form.waiting
+                await _looked_for(event, SILENCE_S)
                 continue
-            yield _frame(event.result())
+            yield form.frame(event.result())
             event = asyncio.ensure_future(anext(events))
+            await _looked_for(event, SILENCE_S)
     except StopAsyncIteration:
-        yield last
+        yield form.last
     except LocalSpecError as error:
         request.state.failure = error
-        yield _frame(failed(to_api_error(error)))
+        yield form.frame(failed(to_api_error(error)))
     finally:
         await _given_up(event)
         await events.aclose()
-
-
-def _frame(event: Json) -> str:
-    """Return a server-sent event, which goes by its type if it has one."""
-    name = f"event: {event['type']}\n" if "type" in event else ""
-    return f"{name}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 class _EventStream(StreamingResponse):

@@ -6,8 +6,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeGuard
@@ -17,16 +17,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.chat.schema_check import checked_answer, checked_arguments, enforced
+from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
 from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
-from localspec.server.exchange import read, read_json
+from localspec.server.exchange import SERVER_SENT, read, read_json
 from localspec.server.fields import in_known_words
 from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
-from localspec.server.service import ChatService, Protocol
+from localspec.server.service import FINGERPRINT, LLAMA_NAMES, ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
 from localspec.types.events import Finished, GenerationEvent, TokenScore
 from localspec.types.request import (
@@ -49,7 +49,6 @@ from localspec.types.request import (
 )
 from localspec.types.request import Request as GenerationRequest
 
-_OTHERS = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}  # as llama.cpp has it
 _MAX_STOPS = 16
 _TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MAX_ANSWERS = 8
@@ -160,10 +159,10 @@ class GivenCall:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool as clients send it; only functions are known."""
+    """A tool as clients send it; those that are no functions are left out."""
 
-    type: Literal["function"]
-    function: Function
+    type: str
+    function: Function | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +175,6 @@ class Body:
     n: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    n_predict: int | None = None  # llama.cpp's
     temperature: Temperature | None = None
     top_k: TopK | None = None
     top_p: TopP | None = None
@@ -206,8 +204,7 @@ class Body:
     @property
     def limit(self) -> int | None:
         """Return the number of tokens to write at most; with 0 the prompt is read and nothing written."""
-        limits = (self.n_predict, self.max_tokens, self.max_completion_tokens)
-        limit = next((limit for limit in limits if limit is not None), None)
+        limit = self.max_completion_tokens if self.max_tokens is None else self.max_tokens
         return None if limit == -1 else limit
 
 
@@ -241,18 +238,24 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     profile, messages = service.conversation(service.profile(body.model), conversation(body))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
+    if others := sorted({tool.type[:40] for tool in body.tools or ()} - {"function"}):
+        service.warn(f"tools of the types {', '.join(others)} are left out: the models cannot call them")
     form, grammar = None, answer.grammar
     schemas = await schemas_of(service, answer)
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}
     if tools:
         form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
-    if must_call and form is not None:
-        if grammar is not None:
-            raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
-        halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call])
+    is_schema = grammar is not None and grammar.kind == "json_schema"
+    if must_call and grammar is not None and not is_schema:
+        raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+    if form is not None and (must_call or is_schema):  # a schema is for the answer that calls nothing
+        halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call or tools])
         arguments |= {_name(tool): check for tool, check in halves}
         token = partial(_only_token, service.queue.models)
-        grammar = await asyncio.to_thread(call_grammar, form, [tool for tool, _ in halves], token)
+        several = body.parallel_tool_calls is not False and (not must_call or body.tool_choice == "required")
+        otherwise = None if must_call or grammar is None else enforced_answer(grammar)
+        calls = partial(call_grammar, several=several, otherwise=otherwise)
+        grammar = await asyncio.to_thread(calls, form, [tool for tool, _ in halves], token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
     schemas = replace(schemas, arguments=arguments)
     return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas)
@@ -271,7 +274,10 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tools that a model may call, and those of which it must call one."""
     tools: dict[str, str] = {}
     for at, tool in enumerate(body.tools or ()):
-        function = tool.function
+        if tool.type != "function":
+            continue
+        if (function := tool.function) is None:
+            raise UserError(f"tools[{at}].function is missing")
         if not _TOOL_NAME.fullmatch(function.name):
             raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
         if not isinstance(function.parameters, dict | None):
@@ -284,6 +290,8 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         known = {name: value for name, value in fields.items() if value is not None}
         tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
     choice, every = body.tool_choice, tuple(tools.values())
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        choice, every = _allowed(choice, tools)
     if choice in (None, "auto", "none"):
         return (() if choice == "none" else every), ()
     if not tools:
@@ -295,6 +303,25 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     if not isinstance(name, str) or name not in tools:
         raise UserError("tool_choice is not auto, none, required, or the function of one of the tools")
     return every, (tools[name],)
+
+
+def _allowed(choice: Json, tools: Mapping[str, str]) -> tuple[object, tuple[str, ...]]:
+    """Return the mode of a choice among some of the tools, and those; raises UserError."""
+    wanted = an_object(choice.get("allowed_tools") or choice, "tool_choice.allowed_tools")
+    chosen = map(_chosen, objects(wanted.get("tools"), "tool_choice.allowed_tools.tools"))
+    names = dict.fromkeys(name for name in chosen if name is not None)
+    if unknown := [name for name in names if name not in tools]:
+        raise UserError(f"tool_choice allows {unknown[0]}, which is none of the tools")
+    if (mode := wanted.get("mode") or "auto") not in ("auto", "required"):
+        raise UserError("tool_choice.allowed_tools.mode is not auto or required")
+    return mode, tuple(tools[name] for name in names)
+
+
+def _chosen(tool: Json) -> str | None:
+    """Return the function that an entry of a choice names; None for a tool of another type."""
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) and tool.get("type", "function") == "function" else None
 
 
 def conversation(body: Body) -> tuple[Message, ...]:
@@ -318,6 +345,15 @@ def _message(message: ChatMessage, where: str) -> Message:
 
 def _json_text(arguments: object) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+
+
+def call_arguments(arguments: str) -> object:
+    """Return the arguments of a call; if they were cut or are not JSON, as text."""
+    with suppress(ValueError):
+        value = json.loads(arguments or "{}")
+        if isinstance(value, dict):
+            return value
+    return {"arguments": arguments}
 
 
 def an_object(value: object, where: str) -> Json:
@@ -400,7 +436,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
 def asked_of(body: Body, service: ChatService, answer: GenerationRequest, profile: Profile) -> QueuedRequest:
     """Return an answer with how a request wants it decoded and sampled."""
     usual = service.asked
-    given = {name: getattr(body, _OTHERS.get(name, name)) for name in SAMPLING}
+    given = {name: getattr(body, LLAMA_NAMES.get(name, name)) for name in SAMPLING}
     sampling = {**usual.sampling, **{name: value for name, value in given.items() if value is not None}}
     speculation = replace(usual.speculation, **(body.speculative or Speculation()).settled)
     overrides = replace(usual, speculation=speculation, sampling=sampling, answer=answer)
@@ -466,7 +502,7 @@ def _variables(body: Body) -> TemplateVariables:
 class _Reply(ProtocolReply):
     """Some answers to a chat, or continuations of a bare text."""
 
-    last_frame = "data: [DONE]\n\n"
+    form = replace(SERVER_SENT, last="data: [DONE]\n\n")
 
     def __init__(
         self, asked: Sequence[QueuedRequest], blocks: Callable[[], BlockStream], body: Body, number: int
@@ -486,6 +522,7 @@ class _Reply(ProtocolReply):
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
             "created": int(time.time()),
             "model": asked[0].profile.name,
+            "system_fingerprint": FINGERPRINT,
         }
 
     def first_events(self) -> Iterator[Json]:
@@ -508,7 +545,8 @@ class _Reply(ProtocolReply):
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
         if self._wants_usage and len(self._ended) == len(self._prompts):
-            yield {**self._head, "choices": [], "usage": usage(self._ended, self._number)}
+            found = usage(self._ended, self._number)
+            yield {**self._head, "choices": [], "usage": found, **self._timings()}
 
     def complete(self) -> Json:
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}

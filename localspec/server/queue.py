@@ -30,6 +30,10 @@ class QueueFullError(EngineError):
     """The queue is full."""
 
 
+class ServerEndsError(EngineError):
+    """The server ends before this answer does."""
+
+
 EngineTask = Callable[[SharedModels], Iterator[GenerationEvent]]
 
 
@@ -88,6 +92,11 @@ class Job:
                 found.append(event)
         return found
 
+    @property
+    def is_begun(self) -> bool:
+        """Return whether a part of it is written."""
+        return self.paused is not None
+
     def count(self, event: GenerationEvent) -> None:
         """Count the tokens of an event."""
         if isinstance(event, RoundDone):
@@ -114,7 +123,7 @@ class EngineQueue:
         report: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `report` is called at every death."""
-        self._open, self.tuned_for, self._parallel, self._report = open_models, tuned_for, parallel, report
+        self._open, self.tuned_for, self.parallel, self._report = open_models, tuned_for, parallel, report
         self._numbers = 0
         self._jobs: list[Job] = []  # in the order of their arrival, without the current one
         self._changed = threading.Condition()
@@ -161,6 +170,13 @@ class EngineQueue:
             if job is not None and job is self._current:
                 self.models.cancel()
         return job is not None
+
+    def cut(self) -> None:
+        """End every answer with `ServerEndsError`, those in progress and those that wait."""
+        with self._changed:
+            for job in [*self._jobs, self._current]:
+                if job is not None:
+                    job.send(ServerEndsError("the server is being stopped"))
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""
@@ -249,7 +265,7 @@ class EngineQueue:
         new = [job for job in self._jobs if job.paused is None and not job.asked.reads]
         if not begun and not new and self._current is None:
             return self._jobs[:1]  # only prompts to read are there
-        return begun + new[: max(0, self._parallel - len(begun) - (self._current is not None))]
+        return begun + new[: max(0, self.parallel - len(begun) - (self._current is not None))]
 
     def _take_turn(self, job: Job) -> bool:
         """Write a part of an answer; return whether it is over."""

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
-from localspec.server.exchange import ApiError, read_json
+from localspec.server.exchange import OVERFLOW, ApiError, read_json
 from localspec.server.fields import in_known_words, refuse, shared
 from localspec.server.openai import Chat, an_object, asked_in_chat, body_of, objects, text_of, warned
 from localspec.server.service import ChatService, Protocol
@@ -56,21 +56,24 @@ def _as_chat(body: Json) -> Json:
         "messages": messages,
         "max_tokens": body.get("max_output_tokens", given.get("max_tokens")),
         "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
-        "tool_choice": _nested(body.get("tool_choice")),
+        "tool_choice": _choice(body.get("tool_choice")),
         "reasoning_effort": effort or given.get("reasoning_effort"),
         "response_format": {**form, "json_schema": form} if form else given.get("response_format"),
     }
 
 
-def _nested(tool: object) -> object:
-    """Convert a function, or the choice of one, to the nested form of a chat."""
-    if not isinstance(tool, dict):
-        return tool
+def _nested(tool: Json) -> Json:
+    """Convert a function, or the choice of one, to the nested form of a chat; other tools are left out."""
     if tool.get("type") != "function":
-        raise UserError(
-            f"{tool.get('type')} is not a function", "offer functions alone, which you run yourself"
-        )
+        return {"type": tool.get("type")}
     return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
+
+
+def _choice(choice: object) -> object:
+    """Convert the choice of a function to the form of a chat."""
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return _nested(choice)
+    return choice
 
 
 def _add(messages: list[Json], item: Json, where: str) -> None:
@@ -130,7 +133,8 @@ class _Reply(ProtocolReply):
         yield self._event(f"response.{response['status']}", response=response)
 
     def error_event(self, failure: ApiError) -> Json:
-        payload = {"status": "failed", "error": {"code": "server_error", "message": failure.message}}
+        code = "server_error" if failure.overflow is None else OVERFLOW
+        payload = {"status": "failed", "error": {"code": code, "message": failure.message}}
         return self._event("response.failed", response=self.complete() | payload)
 
     def complete(self) -> Json:

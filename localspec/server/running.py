@@ -10,6 +10,7 @@ import psutil
 
 from localspec.errors import UserError
 from localspec.server.application import AccessPolicy, application, http_server
+from localspec.server.origins import read_origin
 from localspec.server.service import ChatService
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -37,10 +38,16 @@ def _holder(port: int) -> str:
     return ""
 
 
-def access(host: str, key: str | None, origins: Collection[str], *, is_local: bool) -> AccessPolicy:
-    """Return the access policy of a server at an address; names are only checked on this machine."""
-    hosts = frozenset((*_LOOPBACK, host)) if is_local else frozenset[str]()
-    return AccessPolicy(key, hosts, frozenset(origins))
+def access(
+    host: str, key: str | None, origins: Collection[str], others: Collection[str], *, is_local: bool
+) -> AccessPolicy:
+    """Return the access policy of a server at an address; names are only checked on this machine.
+
+    `others` are names by which a proxy passes requests on. Raises UserError for an invalid origin.
+    """
+    names = (*_LOOPBACK, host, *map(str.lower, others))
+    hosts = frozenset(names) if is_local else frozenset[str]()
+    return AccessPolicy(key, hosts, frozenset(map(read_origin, origins)))
 
 
 def run(service: ChatService, policy: AccessPolicy, listener: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The service of a server: profiles as models, answers for the protocols, and its metrics."""
+"""The service of a server: profiles as models, and answers for the protocols."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
+from localspec.inference.interface import check_room
+from localspec.safe_text import safe_line
 from localspec.server.exchange import ApiError, error
-from localspec.server.queue import EngineQueue, Job, QueuedRequest
+from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
-from localspec.types.models import ModelInfo
 from localspec.types.request import Message
 from localspec.version import __version__
 
 _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "accepted", "hits", "misses",
             "prompt_s", "decode_s")  # fmt: skip
+
+
+FINGERPRINT = f"localspec-{__version__}"
+LLAMA_NAMES = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}
+"""The names of sampling's fields that llama-server calls otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class ChatService:
     asked: SessionRequest  # settings by flags, for what requests leave open
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
+    warned: set[str] = field(default_factory=set)
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.
@@ -55,6 +62,29 @@ class ChatService:
             messages = (Message("system", system), *messages)
         return followed(profile, self.profiles, questions), messages
 
+    def warn(self, line: str) -> None:
+        """Log a line the first time, about what clients send with every request."""
+        if line not in self.warned:
+            self.warned.add(line)
+            self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+    @property
+    def usual_request(self) -> QueuedRequest:
+        """Return a request that leaves everything open."""
+        return QueuedRequest(self.profile(None), self.asked)
+
+    def settings(self, asked: QueuedRequest) -> Json:
+        """Return the sampling and the limits of an answer, by llama-server's names."""
+        answer = asked.overrides.answer
+        sampling = asdict(asked.overrides.sampling_under(asked.profile, self.queue.models))
+        return {
+            **{LLAMA_NAMES.get(name, name): value for name, value in sampling.items()},
+            "seed": -1 if answer.seed is None else answer.seed,
+            "n_predict": -1 if answer.max_tokens is None else answer.max_tokens,
+            "stop": list(answer.stop),
+            "n_probs": answer.top_logprobs or 0,
+        }
+
     async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield the events of an answer, which end with `Finished`; closing the generator gives it up.
 
@@ -63,6 +93,7 @@ class ChatService:
         began, finished = time.monotonic(), None
         self.totals["requests"] += 1
         try:
+            await self._check_room(asked)
             async with aclosing(self.queue.answer(asked)) as events:
                 async for event in events:
                     if isinstance(event, Finished):
@@ -73,6 +104,16 @@ class ChatService:
                     yield event
         finally:
             self.totals["failed"] += finished is None
+
+    async def _check_room(self, asked: QueuedRequest) -> None:
+        """Raise ContextFullError for a conversation that would only be refused when its turn comes."""
+        answer, models = asked.overrides.answer, self.queue.models
+        if self.queue.jobs()[0] is None or asked.work is not None or isinstance(answer.prompt, str):
+            return
+        size = sum(len(message.content.encode()) for message in answer.prompt)
+        if size + sum(map(len, answer.tools)) >= models.target.context:  # a token has a byte or more
+            count = (answer.prompt, answer.tools, answer.template_variables)
+            check_room(await to_thread(models.count_tokens, *count), models.target)
 
     def _count(self, asked: QueuedRequest, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}
@@ -90,89 +131,8 @@ Handler = Callable[[ChatService, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Paths, their handlers, and the wording of errors there."""
+    """Paths with the handlers of what is sent there or only `told`, and the wording of errors."""
 
-    handlers: Mapping[str, Handler]
+    handlers: Mapping[str, Handler] = field(default_factory=dict)
     error: Callable[[ApiError], Json] = error
-    method: str = "POST"
-
-
-async def _health(service: ChatService, _request: Request) -> Response:
-    if trouble := service.queue.trouble:
-        payload = {"code": 503, "message": trouble, "type": "unavailable_error"}
-        return JSONResponse({"error": payload}, 503)
-    return JSONResponse({"status": "ok"})
-
-
-async def _models(service: ChatService, _request: Request) -> Response:
-    models = service.queue.models
-    meta = _model(models.target) | {"draft": models.draft and _model(models.draft)}
-    usual = {"object": "model", "created": 0, "owned_by": "localspec", "meta": meta}
-    data = [{"id": name, "description": each.description, **usual} for name, each in service.profiles.items()]
-    return JSONResponse({"object": "list", "data": data})
-
-
-def _model(model: ModelInfo) -> Json:
-    return {
-        "name": model.name,
-        "n_ctx": model.context,
-        "n_ctx_train": model.training_context,
-        "n_params": model.parameters,
-        "n_vocab": model.vocabulary,
-        "size": model.file_bytes,
-    }
-
-
-async def _props(service: ChatService, _request: Request) -> Response:
-    models = service.queue.models
-    return JSONResponse(
-        {
-            "build_info": f"localspec {__version__}",
-            "model_path": str(models.target.path),
-            "model_alias": service.usual,
-            "draft_model_path": models.draft and str(models.draft.path),
-            "devices": list(models.target.devices),
-            "total_slots": 1,
-            "default_generation_settings": {
-                "n_ctx": models.target.context,
-                "params": asdict(service.asked.sampling_under(service.profile(None), models)),
-            },
-            "notes": list(models.notes),
-        }
-    )
-
-
-async def _slots(service: ChatService, _request: Request) -> Response:
-    current, waiting = service.queue.jobs()
-    states = [(job, "waiting" if job.paused is None else "paused") for job in waiting]
-    shown = [_slot(service, job, state) for job, state in [(current, "answering"), *states] if job]
-    saved = await to_thread(service.queue.models.saved)
-    return JSONResponse({"slots": shown, "saved": asdict(saved)})
-
-
-def _slot(service: ChatService, job: Job, state: str) -> Json:
-    return {
-        "id": job.number,
-        "state": state,
-        "is_processing": state == "answering",
-        "model": job.asked.profile.name,
-        "n_ctx": service.queue.models.target.context,
-        "n_decoded": job.tokens,
-        "seconds": round(time.monotonic() - job.since, 3),
-    }
-
-
-async def _metrics(service: ChatService, _request: Request) -> Response:
-    """Return the counters since the start, by the names of `Summary`, in Prometheus' format."""
-    current, waiting = service.queue.jobs()
-    counted = {**service.totals, "restarts": service.queue.restarts}
-    figures = [(f"{name}_total", "counter", value) for name, value in counted.items()]
-    figures += [("answering", "gauge", int(current is not None)), ("waiting", "gauge", len(waiting))]
-    lines = [
-        f"# TYPE localspec_{name} {kind}\nlocalspec_{name} {value:.10g}\n" for name, kind, value in figures
-    ]
-    return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
-
-
-_TOLD = {"health": _health, "models": _models, "props": _props, "slots": _slots, "metrics": _metrics}
-PROTOCOL = Protocol({f"{start}/{name}": _TOLD[name] for name in _TOLD for start in ("", "/v1")}, method="GET")
+    told: Mapping[str, Handler] = field(default_factory=dict)

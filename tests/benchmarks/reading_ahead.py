@@ -63,6 +63,7 @@ def main() -> None:
     wanted = tuple(args.cases.split(","))
     print(f"{'case':44} {'without':>8} {'ahead':>8} {'30 tokens':>9}  ahead / 30 tokens   tokens left")
     with Worker.open(OpenPlan(options, draft)) as worker:
+        worker.keep_conversations(2**32)  # as for a screen
         ask = partial(_asked, args.mode)
         for case in cases(partial(_sized, worker), args.words):
             if case.name.startswith(wanted):

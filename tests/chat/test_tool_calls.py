@@ -16,7 +16,7 @@ from localspec.chat.tool_calls import (
     call_grammar,
     tool_format,
 )
-from localspec.types.request import Request
+from localspec.types.request import Grammar, Request
 
 TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
 TOOLS = tuple(
@@ -337,6 +337,32 @@ def test_a_grammar_allows_calls_of_the_tools_and_nothing_else(name: str, call: s
     assert taken(call.replace("weather", "whether")) <= 0
     assert taken("I would rather talk.") <= 0
     assert read(name, call)[2][0][0] == "weather"
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("hermes", f"<tool_call>\n{CALL}\n</tool_call>"),
+        ("mistral new", f"[TOOL_CALLS]weather[ARGS]{JSON}"),
+    ],
+)
+def test_a_grammar_allows_several_calls_or_an_answer_of_a_schema(name: str, call: str) -> None:
+    from llguidance import LLMatcher, LLTokenizer
+
+    schema = Grammar("json_schema", '{"type": "object", "properties": {"a": {"type": "integer"}}}')
+    grammar = call_grammar(form(name), TOOLS, lambda tag: None, several=True, otherwise=schema)
+    tokenizer = LLTokenizer("byte")
+
+    def is_allowed(text: str) -> bool:
+        matcher = LLMatcher(tokenizer, LLMatcher.grammar_from_lark(grammar.text))
+        data = text.encode()
+        return bool(matcher.try_consume_tokens(list(data)) == len(data) and matcher.is_accepting())
+
+    for text in (call, f"{call}\n{call}", f"{call}{call}{call}", '{"a": 1}'):
+        assert is_allowed(text)
+    for text in (9 * call, f"{call}{{}}", '{"a": "b"}', f'{{"a": 1}}{call}', "Hello"):
+        assert not is_allowed(text)
+    assert [called[0] for called in read(name, f"{call}\n{call}")[2]] == ["weather", "weather"]
 
 
 def test_a_tag_that_is_one_token_is_asked_for_by_its_number() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
+from uvicorn import Server
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
 from localspec.inference.interface import SharedModels
@@ -26,6 +27,7 @@ class Served:
     port: int
     service: ChatService
     client: httpx2.Client
+    server: Server
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -53,7 +55,7 @@ def serving(open_models: Callable[[], SharedModels], policy: AccessPolicy | None
         try:
             port: int = listener.getsockname()[1]
             with httpx2.Client(base_url=f"http://127.0.0.1:{port}", verify=False, timeout=30) as client:
-                yield Served(port, service, client, lines)
+                yield Served(port, service, client, server, lines)
         finally:
             server.should_exit = True
             thread.join(timeout=10)

@@ -10,8 +10,10 @@ from contextlib import ExitStack, closing
 import httpx2
 import pytest
 
-from localspec.server import application, exchange
+from localspec.errors import UserError
+from localspec.server import application, exchange, running
 from localspec.server.application import AccessPolicy
+from localspec.server.origins import read_origin
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
 from tests.waiting import until
@@ -65,7 +67,11 @@ def test_this_machine_is_let_in_by_its_names(made_up: Served, host: str) -> None
     assert made_up.client.get("/health", headers={"Host": host}).status_code == 200
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000"])
+def test_the_own_page_may_ask(made_up: Served) -> None:
+    assert made_up.post(CHAT, ASK, {"Origin": made_up.url}).status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:3000", ""])
 def test_pages_are_rejected(made_up: Served, origin: str) -> None:
     reply = made_up.post(CHAT, ASK, {"Origin": origin})
     assert reply.status_code == 403
@@ -92,6 +98,58 @@ def test_a_page_that_was_named_may_ask(guarded: Served) -> None:
     assert guarded.post(CHAT, ASK, {"Origin": "https://evil.example"}).status_code == 403
 
 
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://example.org", "https://example.org"),
+        ("https://Slash.example.org/", "https://slash.example.org"),
+        ("https://example.org:443", "https://example.org"),
+        ("http://localhost:3000/", "http://localhost:3000"),
+        ("http://[::1]:3000", "http://[::1]:3000"),
+        ("chrome-extension://*", "chrome-extension://abcdef"),
+        ("moz-extension://1-2", "moz-extension://1-2"),
+        ("vscode-webview://*", "vscode-webview://a:b"),
+        ("null", "null"),
+        ("*", "https://any.example"),
+    ],
+)
+def test_an_origin_that_is_named_is_let_in_and_no_other(given: str, sent: str) -> None:
+    policy = AccessPolicy(origins=frozenset({read_origin(given)}))
+    with serving(TurningModels, policy) as served:
+        wish = {
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Private-Network": "true",
+        }
+        preflight = served.client.options(CHAT, headers={"Origin": sent} | wish)
+        assert preflight.status_code == 200
+        assert preflight.headers["access-control-allow-origin"] in (sent, "*")
+        assert preflight.headers["access-control-allow-private-network"] == "true"
+        assert served.client.get("/health", headers={"Origin": sent}).status_code == 200
+        for other in (f"{sent}x", f"x{sent}", "https://evil.example", "nul"):
+            is_allowed = given.endswith("*") and other.startswith(given[:-1])
+            status = 200 if is_allowed else 403
+            assert served.client.get("/health", headers={"Origin": other}).status_code == status
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "example.org", "https://", "https://example.org/page", "https://example.org?a", "https://*",
+        "https://*.example.org", "http://a@b", "https://example.org:x", "", "https://exämple.org", "//x",
+    ],
+)  # fmt: skip
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(UserError, match="--allow-origin"):
+        read_origin(origin)
+
+
+def test_a_proxy_may_use_its_own_name() -> None:
+    policy = running.access("127.0.0.1", None, (), ("Chat.Example.org",), is_local=True)
+    with serving(TurningModels, policy) as served:
+        for host, status in (("chat.example.org", 200), ("localhost", 200), ("example.org", 403)):
+            assert served.client.get("/health", headers={"Host": host}).status_code == status
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "status"),
@@ -104,6 +162,9 @@ def test_a_page_that_was_named_may_ask(guarded: Served) -> None:
         ({"Authorization": "Bearer s3cret"}, 200),
         ({"Authorization": "bearer s3cret"}, 200),
         ({"x-api-key": "s3cret"}, 200),
+        ({"Authorization": "Bearer none", "x-api-key": "s3cret"}, 200),
+        ({"Authorization": "Bearer s3cret", "x-api-key": "none"}, 200),
+        ({"Authorization": "Bearer none", "x-api-key": "none"}, 401),
     ],
 )
 def test_the_key_is_asked_for(guarded: Served, headers: dict[str, str], status: int) -> None:
@@ -270,7 +331,7 @@ def test_metrics_report_running_and_finished_answers(made_up: Served) -> None:
     with connected(made_up) as client:
         client.sendall(sent(FOR_EVER))
         until(lambda: figure("answering") == 1)
-        (slot,) = made_up.client.get("/slots").json()["slots"]
+        slot, *_ = made_up.client.get("/slots").json()
         assert (slot["is_processing"], slot["model"]) == (True, "general")
     until(lambda: is_idle(made_up))
     assert "Hi" not in "".join(made_up.lines)

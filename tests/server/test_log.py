@@ -144,7 +144,8 @@ def test_a_failure_on_the_way_leaves_one_line(error: Exception, stream: bool) ->
         until(lambda: bool(served.lines))
         [told] = said(served.lines)
     is_ours = isinstance(error, EngineError)
-    words = "500 server_error: broken" if is_ours else "400 exceed_context_size_error: the prompt is 9 tokens"
+    full = "the request exceeds the available context size; the prompt is 9 tokens"
+    words = "500 server_error: broken" if is_ours else f"400 exceed_context_size_error: {full}"
     assert told == f"POST {CHAT}  {words}"
 
 
@@ -176,7 +177,9 @@ def test_a_queue_that_is_full_leaves_a_line_for_each_that_is_rejected(
     monkeypatch.setattr(queue, "MAX_WAITING", 0)
     with serving(TurningModels) as served:
         for _ in range(10):
-            assert served.chat(messages=[SAYS]).status_code == 503
+            reply = served.chat(messages=[SAYS])
+            assert reply.status_code == 503
+            assert int(reply.headers["Retry-After"]) > 0
         until(lambda: len(served.lines) == 10)
         assert {*said(served.lines)} == {
             f"POST {CHAT}  503 unavailable_error: 0 requests are waiting already"

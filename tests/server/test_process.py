@@ -85,6 +85,7 @@ def events(reply: httpx2.Response) -> Iterator[str]:
 def test_a_death_in_mid_stream_and_a_port_that_is_taken(flags: tuple[object, ...]) -> None:
     with serve(*flags) as program:
         assert "models for clients: auto, general, coding" in " ".join(program.told)
+        assert "context: 16,384 tokens (-c); the model was trained for 1,024" in program.told
         engine = program.engine()
         with program.client.stream("POST", "/v1/completions", json=ENDLESS) as reply:
             stream = events(reply)
@@ -129,6 +130,7 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
         (["--host", "example.org"], "accepts other machines and needs an API key"),
         (["--api-key", "ké"], "the API key contains a character that HTTP headers do not allow"),
         (["--port", "99999"], "is not a whole number from 0 to 65535"),
+        (["--allow-origin", "https://example.org/page"], "has a path, which browsers do not send"),
         (["--profile", "codin"], "did you mean `coding`"),
         (["--host", "203.0.113.7", "--api-key", "k"], "cannot listen at 203.0.113.7 port 8080"),
     ],

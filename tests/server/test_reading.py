@@ -25,7 +25,7 @@ GREEDY = {"temperature": 0, "max_tokens": 4, "speculative": {"mode": "sd"}}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "nothing",
-    [{"n_predict": 0}, {"max_tokens": 0}, {"max_completion_tokens": 0}, {"n_predict": 0, "max_tokens": 9}],
+    [{"n_predict": 0}, {"max_tokens": 0}, {"max_completion_tokens": 0}],
 )
 def test_what_was_read_is_in_the_cache_of_the_next_turn(served: Served, nothing: dict[str, int]) -> None:
     forget(served)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,12 @@ import pytest
 
 from localspec.errors import ContextFullError, EngineError
 from localspec.inference.attached import AttachedModels, Server
-from localspec.server import exchange
+from localspec.server import application, exchange
 from localspec.types.events import GenerationEvent
 from localspec.types.request import Message, Request
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
 from tests.server.test_doors import CHAT, FOR_EVER, connected, is_idle, sent
 from tests.server.turning_models import TurningModels
 from tests.waiting import until
@@ -181,7 +183,7 @@ def test_errors_are_events_once_a_stream_has_waited(
     assert "the prompt is too long" in heard
     assert "[DONE]" not in heard
     [line] = served.lines
-    assert line.endswith(f"POST {path}  400 exceed_context_size_error: the prompt is too long")
+    assert f"POST {path}  400 exceed_context_size_error: the request exceeds" in line
 
 
 def test_early_errors_set_the_status_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +192,50 @@ def test_early_errors_set_the_status_code(monkeypatch: pytest.MonkeyPatch) -> No
     Slow.goes_on.set()
     with serving(Slow) as served:
         assert served.post(CHAT, ASKED).status_code == 400
+
+
+def test_a_stream_begins_before_its_turn(steps: threading.Semaphore) -> None:
+    """With the pauses of the server as they are: a client hears something long before the first token."""
+    with serving(lambda: TurningModels(steps=steps)) as served:
+        with connected(served) as first:
+            first.sendall(sent(FOR_EVER))
+            until(lambda: served.service.queue.jobs()[0] is not None)
+            with served.client.stream("POST", CHAT, json=ASKED, timeout=exchange.SILENCE_S / 2) as reply:
+                assert next(reply.iter_lines()) == ": waiting"
+        steps.release(10_000)
+        until(lambda: is_idle(served))
+
+
+@pytest.mark.parametrize(
+    ("path", "failed"),
+    [(CHAT, '"code":503'), ("/v1/messages", "event: error"), ("/v1/responses", "response.failed")],
+)
+def test_a_server_that_ends_says_so_in_the_streams_that_it_cuts(
+    steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch, path: str, failed: str
+) -> None:
+    monkeypatch.setattr(application, "DRAIN_S", 0.05)
+    body = {**ASKED, "input": "Hi"}
+    with serving(lambda: TurningModels(steps=steps)) as served:
+        with served.client.stream("POST", path, json=body) as reply:
+            pieces = reply.iter_text()
+            steps.release()
+            heard = next(pieces)
+            served.server.should_exit = True
+            heard += "".join(pieces)
+        steps.release(10_000)
+    assert failed in heard
+    assert "the server is being stopped" in heard
+    assert served.lines[-1].endswith(f"POST {path}  503 unavailable_error: the server is being stopped")
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/responses"])
+def test_line_ends_of_other_alphabets_do_not_end_a_line(path: str) -> None:
+    text = "one\u2028two\u2029three\x85four\x0bfive\x0csix\x1cseven"
+    with serving(lambda: TellingModels(texts=[text])) as served:
+        reply = served.post(path, {**ASKED, "input": "Hi"})
+    lines = [line for line in reply.text.splitlines() if line and not line.startswith("event: ")]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line != "data: [DONE]"]
+    deltas = [event for event in events if "delta" in json.dumps(event)]
+    assert deltas
+    assert all(line.startswith("data: ") for line in lines)
+    assert all(mark in json.dumps(events, ensure_ascii=False) for mark in "\u2028\u2029\x85")

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from localspec.errors import ContextFullError, EngineDied
+from localspec.errors import EngineDied
+from localspec.inference.interface import check_room
 from localspec.types.drafts import DraftOrigin, Provenance, Token
 from localspec.types.events import (
     Finished,
@@ -22,7 +23,7 @@ from localspec.types.events import (
     TextPiece,
 )
 from localspec.types.models import SavedConversations
-from localspec.types.request import EngineSettings, Message, Request
+from localspec.types.request import EngineSettings, Message, Request, TemplateVariables
 from tests.cli.fake_runtime import FakeRuntime
 
 ROUND = RoundStats(0, 0, DraftOrigin.NONE, 0.0, 0.0, 0.0, 0.0)
@@ -48,9 +49,9 @@ class TurningModels(FakeRuntime):
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         self.requests.append(request)
-        said = request.prompt if isinstance(request.prompt, str) else request.prompt[-1].content
-        if len(said.split()) >= self.target.context:
-            raise ContextFullError("the prompt is longer than the context", "shorten it")
+        prompt = request.prompt
+        words = len(prompt.split()) if isinstance(prompt, str) else self.count_tokens(prompt)
+        check_room(words, self.target)
         yield from self._until_paused(self._rounds(request))
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
@@ -90,8 +91,10 @@ class TurningModels(FakeRuntime):
             raise EngineDied("the model process was ended by the system (SIGKILL)")
         return SavedConversations(len(self.still))
 
-    def count_tokens(self, messages: Sequence[Message], tools: Sequence[str] = ()) -> int:
-        return len(messages)
+    def count_tokens(
+        self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
+    ) -> int:
+        return sum(len(message.content.split()) for message in messages)
 
     def render(self, request: Request) -> str:
         return str(request.prompt)

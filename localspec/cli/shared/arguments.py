@@ -220,7 +220,7 @@ def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     add("--chat-template-file", dest="chat_template", type=template_file, metavar="FILE", help=about)
     names = ("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf")
     hub(*names, dest="model_draft", help="draft model on Hugging Face")
-    about = "context size in tokens (0: as the model was trained, at most 8192)"
+    about = "context size in tokens (0: as the model was trained, at most 8192; more in `serve`)"
     add("-c", "--ctx-size", dest="context", type=context_size, metavar="N", help=about)
     for short, flag, name, least, most, about in (
         ("-t", "--threads", "threads", 0, 1024, "CPU threads (0: all cores)"),

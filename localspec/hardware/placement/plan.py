@@ -13,7 +13,7 @@ from localspec.gguf import read_header, read_model
 from localspec.hardware.bandwidth import PROCESSOR
 from localspec.hardware.device_info import DescribedMachine, Machine
 from localspec.hardware.memory.budget import MemoryBudget, Models, check_fit
-from localspec.hardware.memory.needs import Needs, exact
+from localspec.hardware.memory.needs import Needs, estimate, exact
 from localspec.hardware.placement.candidates import DeviceAssignment, Placement, PlacementSearch
 from localspec.hardware.placement.explain import bars, outlook
 from localspec.hardware.placement.measured import MeasuredCompute, kind_of
@@ -102,6 +102,64 @@ def _is_certain(placement: Placement, machine: Machine, request: PairRequest) ->
     left = budget.left(need for assignment in assigned for need in assignment.needs)
     uses_gpus = any(assignment.devices for assignment in assigned)
     return not uses_gpus and left[PROCESSOR] >= _CLOSE * budget.free[PROCESSOR]
+
+
+def with_longest_context(
+    plan: OpenPlan, files: PairFiles, request: PairRequest, machine: Machine, via: ValuesOf | None = None
+) -> OpenPlan:
+    """Return a plan with the largest context, up to the trained one, that fits where it puts the models.
+
+    Half of the CPU's free memory stays free. What GPUs hold is confirmed as in `plan_pair`.
+    """
+    placement = plan.placement
+    if placement is None:
+        return plan
+    shapes = _shapes(files, request)
+    usual = _planned(placement, shapes, on_machine(request, machine), machine)
+    budget = MemoryBudget(machine, request.reserve)
+    kept = max(_left(usual, budget) // 2, int(_CLOSE * budget.free[PROCESSOR]))
+    for size in _larger_contexts(placement.target.context, shapes[0].training_context):
+        models = tuple((shape, replace(asks, context=size)) for shape, asks in usual)
+        needs = [need for shape, asks in models for need in estimate(shape, asks)]
+        wider = _with_context(plan, placement, size)
+        if _left(models, budget) >= kept and not budget.shortages(needs):
+            if placement.target.devices and not _is_confirmed(wider, machine, request, models, via):
+                continue
+            return wider
+    return plan
+
+
+def _left(models: Models, budget: MemoryBudget) -> int:
+    """Return the bytes of the CPU's memory that models leave free."""
+    return budget.left(need for shape, asks in models for need in estimate(shape, asks))[PROCESSOR]
+
+
+def _larger_contexts(usual: int, trained: int) -> list[int]:
+    """Return the trained context and the powers of two below it, down to the usual one, the largest first."""
+    powers = (1 << bits for bits in reversed(range(trained.bit_length())))
+    return [size for size in dict.fromkeys((trained, *powers)) if size > usual]
+
+
+def _with_context(plan: OpenPlan, placement: Placement, size: int) -> OpenPlan:
+    draft = placement.draft and replace(placement.draft, context=size)
+    return replace(
+        plan,
+        target=replace(plan.target, context=size),
+        draft=plan.draft and replace(plan.draft, context=size),
+        placement=replace(placement, target=replace(placement.target, context=size), draft=draft),
+    )
+
+
+def _is_confirmed(
+    plan: OpenPlan, machine: Machine, request: PairRequest, models: Models, via: ValuesOf | None
+) -> bool:
+    """Return whether the models fit by what llama.cpp says of them."""
+    options = [plan.target] if plan.draft is None else [plan.target, plan.draft]
+    try:
+        found = exact(*options, max_fan_out=request.max_fan_out, via=via)
+    except EngineError:
+        return False
+    return _misfit(found, machine, request, models) is None
 
 
 def _planned(placement: Placement, shapes: Shapes, request: PairRequest, machine: Machine) -> Models:

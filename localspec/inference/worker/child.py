@@ -27,6 +27,7 @@ from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     ASIDES,
     SILENT,
+    TEXTS,
     Call,
     Cancel,
     Events,
@@ -227,6 +228,9 @@ class ModelService:
             self._work.put(None)
             return
         job = _Job(request)
+        if request.method in TEXTS:
+            threading.Thread(target=self._answer, args=(job,), name="localspec-text", daemon=True).start()
+            return
         if request.method in ASIDES:
             self._asides.put(job)
             return
@@ -280,12 +284,14 @@ class ModelService:
                 native()  # at once, before the first request
             threading.Thread(target=_import_everything, name="localspec-imports", daemon=True).start()
         while True:
-            job = self._next(queue)
-            reply = self._reply(job)
-            with self._lock:  # from here on a late cancel finds nothing, and cannot hit the next call
-                self._jobs.pop(job.call.number, None)
-            self._outbox.put(reply)
-            job.ended.set()
+            self._answer(self._next(queue))
+
+    def _answer(self, job: _Job) -> None:
+        reply = self._reply(job)
+        with self._lock:  # from here on a late cancel finds nothing, and cannot hit the next call
+            self._jobs.pop(job.call.number, None)
+        self._outbox.put(reply)
+        job.ended.set()
 
     def _next(self, queue: SimpleQueue[_Job | None]) -> _Job:
         """Wait for a call; meanwhile read ahead, then measure what answers had to assume."""

@@ -38,6 +38,7 @@ from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
     SILENT,
+    TEXTS,
     Call,
     Cancel,
     Events,
@@ -71,6 +72,8 @@ _ASK_S = 0.05  # how often `on_progress` is asked whether to continue
 _POLITE_S = 1.0  # for a process that is to end, before it is made to
 _FIRM_S = 0.5
 _ASIDE_S = 3.0  # for what is answered at once
+_TEXT_S = 60.0  # for what takes as long as its text
+_LIMITS_S = dict.fromkeys(ASIDES, _ASIDE_S) | dict.fromkeys(TEXTS, _TEXT_S)
 _LEAVING_S = 2.0  # for a call that is not wanted any more
 _DEATH_S = 1.0  # from the end of a pipe to the end of its process
 _LINES_KEPT = 100
@@ -86,7 +89,7 @@ def _remote(
 
     @wraps(method)
     def call(self: Worker, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Value:
-        limit_s = _ASIDE_S if method.__name__ in ASIDES else None
+        limit_s = _LIMITS_S.get(method.__name__)
         with closing(self._process.call(method.__name__, *arguments, **options)) as pending:
             if (reply := pending.next(limit_s)) is None:
                 raise EngineError("the model process is not responding")

@@ -14,7 +14,9 @@ from localspec.types.models import ModelInfo
 from localspec.types.request import Mode
 from localspec.types.request import Request as GenerationRequest
 
-ASIDES = frozenset({"count_tokens", "render", "tokenize", "detokenize", "memory", "drop", "saved"})
+TEXTS = frozenset({"count_tokens", "render", "tokenize", "detokenize"})
+"""The methods that take as long as their text; nothing waits for them."""
+ASIDES = frozenset({"memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
 SILENT = "no reply: "
 """The beginning of the last line of a process that stopped waiting for another machine."""

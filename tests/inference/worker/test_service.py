@@ -54,6 +54,7 @@ class HardOfHearing:
     def __init__(self) -> None:
         self.cancels = 0
         self.begun, self._heard = threading.Event(), threading.Event()
+        self.has_read = threading.Event()
 
     def generate(self, _request: object) -> Iterator[GenerationEvent]:
         self.begun.set()
@@ -67,6 +68,10 @@ class HardOfHearing:
 
     def count_tokens(self, messages: tuple[object, ...]) -> int:
         return len(messages)
+
+    def tokenize(self, _text: str) -> list[int]:
+        self.has_read.wait()
+        return []
 
     def measure_plain(self) -> None:
         raise MemoryError
@@ -105,6 +110,15 @@ def test_a_cancel_that_was_missed_is_repeated(line: Line) -> None:
     line.service.take(Cancel(1))
     assert line.read(2) == [Events(1, (CANCELLED,)), Result(1, None)]
     assert line.models.cancels > 1
+
+
+def test_nothing_waits_for_a_long_text(line: Line) -> None:
+    line.service.take(Call(1, "tokenize", ("megabytes",)))
+    line.service.take(Call(2, "tokenize", ("as many",)))
+    line.service.take(Call(3, "count_tokens", ((1, 2),)))
+    assert line.read(1) == [Result(3, 2)]
+    line.models.has_read.set()
+    assert len(line.read(2)) == 2
 
 
 def test_of_many_cancels_one_is_repeated(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

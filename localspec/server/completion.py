@@ -1,0 +1,168 @@
+"""llama-server's own completions: `/completion` continues a text, `/infill` fills a gap in one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from localspec.app.answer_json import Json, finite, timings
+from localspec.errors import UserError
+from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
+from localspec.server.exchange import read, read_json
+from localspec.server.openai import (
+    Body,
+    an_object,
+    answer_of,
+    asked_of,
+    bare_blocks,
+    bare_texts,
+    body_of,
+    schemas_of,
+    warned,
+)
+from localspec.server.queue import QueuedRequest
+from localspec.server.service import ChatService, Protocol
+from localspec.types.events import TokenScore
+from localspec.types.request import Infill
+from localspec.types.request import Request as GenerationRequest
+
+_STOPS = {"stop": "eos", "length": "limit", "context": "limit"}
+
+
+@dataclass(frozen=True, slots=True)
+class NativeBody:
+    """The fields of llama-server's own completions, in addition to those of OpenAI's."""
+
+    n_probs: int | None = None
+    return_tokens: bool = False
+
+    def over(self, body: Body) -> Body:
+        """Return a request with these fields, by OpenAI's names."""
+        wants_scores = body.logprobs is None and (self.n_probs or self.return_tokens)
+        return replace(body, logprobs=self.n_probs or 0) if wants_scores else body
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Another file that the model may look at."""
+
+    text: str
+    filename: str = "tmp"
+
+
+@dataclass(frozen=True, slots=True)
+class InfillBody:
+    """The fields of `/infill`, in addition to a completion's; `prompt` continues the prefix."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: tuple[File, ...] = ()
+    prompt: str = ""
+
+
+async def _complete(service: ChatService, request: Request) -> Response:
+    native, body = _bodies(await read_json(request))
+    prompts = await asyncio.to_thread(bare_texts, body, service.queue.models)
+    if len(prompts) > 1:
+        raise UserError("prompt is a list of several prompts", "send one, or use /v1/completions")
+    return await _answered(service, request, native, body, answer_of(body, service, prompts[0]))
+
+
+def _bodies(value: object) -> tuple[NativeBody, Body]:
+    """Return the fields that are only offered here, and all by OpenAI's names."""
+    own = {field.name for field in fields(NativeBody)}
+    others = {name: given for name, given in an_object(value, "the request").items() if name not in own}
+    native = read(NativeBody, value)
+    return native, native.over(body_of(others))
+
+
+async def _infill(service: ChatService, request: Request) -> Response:
+    value = await read_json(request)
+    gap = read(InfillBody, value)
+    native, body = _bodies(value)
+    files = tuple((file.filename, file.text) for file in gap.input_extra)
+    answer = answer_of(body, service, gap.input_prefix + gap.prompt)
+    answer = replace(answer, infill=Infill(gap.input_suffix, files))
+    return await _answered(service, request, native, body, answer)
+
+
+async def _answered(
+    service: ChatService, request: Request, native: NativeBody, body: Body, answer: GenerationRequest
+) -> Response:
+    asked = asked_of(body, service, answer, service.profile(body.model))
+    blocks = bare_blocks(await schemas_of(service, answer))
+    reply = _Reply(service, asked, native, blocks)
+    return await reply.send(request, service.answer(asked), streams=bool(body.stream))
+
+
+class _Reply(ProtocolReply):
+    """The text that continues a prompt, or fills its gap."""
+
+    def __init__(
+        self, service: ChatService, asked: QueuedRequest, native: NativeBody, blocks: BlockStream
+    ) -> None:
+        super().__init__(blocks)
+        self._scores = list[TokenScore]()
+        self._native = native
+        self._head: Json = {"index": 0, "id_slot": 0, "model": asked.profile.name}
+        settings = service.settings(asked)
+        self._about: Json = {"generation_settings": settings, "prompt": asked.overrides.answer.prompt}
+
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
+        if step.added:
+            sent = self._new_scores()
+            yield self._head | {"content": step.added, "stop": False} | self._scored(sent)
+
+    def last_events(self) -> Iterator[Json]:
+        left = self._new_scores()
+        yield self.complete() | {"content": ""} | self._scored(left)
+
+    def complete(self) -> Json:
+        assert self.blocks.finished is not None
+        finished, summary = self.blocks.finished, self.blocks.finished.summary
+        text = self.blocks.text("text")
+        return {
+            **self._head,
+            **self._about,
+            "content": text,
+            **self._scored(self._scores),
+            "stop": True,
+            "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
+            "stopping_word": finished.stop_string or "",
+            "has_new_line": "\n" in text,
+            "truncated": False,
+            "tokens_predicted": summary.tokens,
+            "tokens_evaluated": summary.prompt_tokens,
+            "tokens_cached": summary.cached_tokens,
+            "timings": finite(timings(summary)),
+            **warned(self.blocks.warnings),
+        }
+
+    def _new_scores(self) -> list[TokenScore]:
+        new, self.blocks.scores = self.blocks.scores, []
+        self._scores += new
+        return new
+
+    def _scored(self, scores: Sequence[TokenScore]) -> Json:
+        """Return tokens and their probabilities, as far as they were asked for."""
+        tokens = [score.token for score in scores] if self._native.return_tokens else []
+        found: Json = {"tokens": tokens}
+        if self._native.n_probs:
+            found["completion_probabilities"] = [
+                _probability(score.token, score.data, score.logprob)
+                | {"top_logprobs": [_probability(*best) for best in score.top]}
+                for score in scores
+            ]
+        return found
+
+
+def _probability(token: int, data: bytes, logprob: float) -> Json:
+    text = data.decode("utf-8", "replace")
+    return {"id": token, "token": text, "bytes": list(data), "logprob": max(logprob, -9999.0)}
+
+
+PROTOCOL = Protocol({"/completion": _complete, "/completions": _complete, "/infill": _infill})

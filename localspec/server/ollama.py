@@ -1,0 +1,271 @@
+"""Ollama's protocol: its chats and completions as the same requests in OpenAI's words, and lines of JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from localspec.app.answer_json import Json
+from localspec.errors import UserError
+from localspec.server.about import STARTED
+from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply
+from localspec.server.exchange import ApiError, StreamForm, json_line, read_json
+from localspec.server.openai import (
+    an_object,
+    answer_of,
+    asked_in_chat,
+    asked_of,
+    bare_blocks,
+    bare_texts,
+    body_of,
+    call_arguments,
+    objects,
+    schemas_of,
+)
+from localspec.server.queue import QueuedRequest
+from localspec.server.service import ChatService, Protocol
+from localspec.types.events import Summary
+from localspec.types.request import Infill
+
+VERSION = "0.12.0"  # of Ollama, whose API these paths follow; clients ask for a least one
+_NS = 1e9
+_SAME = ("model", "tools", "stream", "keep_alive")
+_GGUF = {"parent_model": "", "format": "gguf", "quantization_level": ""}
+
+
+def error(failure: ApiError) -> Json:
+    """Return an error as Ollama words it."""
+    return {"error": failure.message}
+
+
+async def _chat(service: ChatService, request: Request) -> Response:
+    body = an_object(await read_json(request), "the request")
+    turns = objects(body.get("messages"), "messages")
+    if not turns:
+        return JSONResponse(_loaded(service, body) | {"message": {"role": "assistant", "content": ""}})
+    chat = await asked_in_chat(service, body_of(_in_openai_words(body, _conversation(turns))))
+    reply = _ChatReply(chat.asked, chat.blocks())
+    return await reply.send(request, service.answer(chat.asked), streams=body.get("stream") is not False)
+
+
+async def _generate(service: ChatService, request: Request) -> Response:
+    body = an_object(await read_json(request), "the request")
+    prompt, system, suffix = body.get("prompt"), body.get("system"), body.get("suffix")
+    if not prompt:
+        return JSONResponse(_loaded(service, body) | {"response": ""})
+    _check_no_images(body, "the request")
+    if body.get("raw") or suffix:
+        wanted = body_of(_in_openai_words(body, []) | {"prompt": prompt})
+        (text,) = bare_texts(replace(wanted, prompt=str(prompt)), service.queue.models)
+        answer = answer_of(wanted, service, text)
+        answer = replace(answer, infill=Infill(str(suffix)) if suffix else None)
+        asked = asked_of(wanted, service, answer, service.profile(wanted.model))
+        blocks = bare_blocks(await schemas_of(service, answer))
+    else:
+        before: list[Json] = [{"role": "system", "content": system}] if system else []
+        turns = [*before, {"role": "user", "content": prompt}]
+        chat = await asked_in_chat(service, body_of(_in_openai_words(body, turns)))
+        asked, blocks = chat.asked, chat.blocks()
+    reply = _TextReply(asked, blocks)
+    return await reply.send(request, service.answer(asked), streams=body.get("stream") is not False)
+
+
+def _in_openai_words(body: Json, turns: list[Json]) -> Json:
+    """Return a request in the form of OpenAI's chat, whose reader validates it."""
+    options = dict(an_object(body.get("options") or {}, "options"))
+    limit = options.pop("num_predict", None)
+    thinking, form = body.get("think"), body.get("format")
+    words: Json = {name: body.get(name) for name in _SAME} | options
+    words |= {"messages": turns, "max_tokens": None if limit in (-1, -2) else limit}
+    if isinstance(words["model"], str):
+        words["model"] = words["model"].removesuffix(":latest")
+    if isinstance(thinking, bool):
+        words["chat_template_kwargs"] = {"enable_thinking": thinking}
+    elif thinking is not None:
+        words["reasoning_effort"] = thinking
+    if form == "json":
+        words["response_format"] = {"type": "json_object"}
+    elif form:
+        words["response_format"] = {"type": "json_schema", "json_schema": {"schema": form}}
+    return words
+
+
+def _conversation(turns: list[Json]) -> list[Json]:
+    """Return messages in OpenAI's form: results of tools belong to the calls in their order."""
+    messages, numbers, answered = list[Json](), 0, 0
+    for at, turn in enumerate(turns):
+        where = f"messages[{at}]"
+        _check_no_images(turn, where)
+        calls = [dict(call) for call in objects(turn.get("tool_calls"), f"{where}.tool_calls")]
+        for call in calls:
+            call["id"] = f"call_{numbers}"
+            numbers += 1
+        message: Json = {"role": turn.get("role"), "content": turn.get("content")}
+        message |= {"tool_calls": calls, "reasoning_content": turn.get("thinking")} if calls else {}
+        if turn.get("role") == "tool":
+            message["tool_call_id"] = f"call_{answered}"
+            answered += 1
+        messages.append(message)
+    return messages
+
+
+def _check_no_images(holder: Json, where: str) -> None:
+    if holder.get("images"):
+        raise UserError(f"{where} holds images", "send text alone")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _loaded(service: ChatService, body: Json) -> Json:
+    """Return the answer to a request without a prompt, which loads a model in Ollama."""
+    name = service.profile(str(body.get("model")).removesuffix(":latest")).name
+    return {"model": name, "created_at": _now(), "done": True, "done_reason": "load"}
+
+
+class _Reply(ProtocolReply):
+    """An answer in lines of JSON; calls come whole."""
+
+    def __init__(self, asked: QueuedRequest, blocks: BlockStream) -> None:
+        super().__init__(blocks)
+        self._model = asked.profile.name
+        self.form = StreamForm(json_line, "application/x-ndjson", waiting=json_line(self._line({})))
+
+    def events_of(self, step: BlockEvent) -> Iterator[Json]:
+        if step.block.kind == "call":
+            if step.kind == "ends":
+                yield self._line({"tool_calls": [_call(step.block)]})
+        elif step.added:
+            yield self._line({"content" if step.block.kind == "text" else "thinking": step.added})
+
+    def last_events(self) -> Iterator[Json]:
+        yield self._line({}) | self._ending()
+
+    def complete(self) -> Json:
+        said: Json = {"content": self.blocks.text("text")}
+        if thinking := self.blocks.text("thinking"):
+            said["thinking"] = thinking
+        if self.blocks.calls:
+            said["tool_calls"] = [_call(block) for block in self.blocks.calls]
+        return self._line(said) | self._ending()
+
+    def error_event(self, failure: ApiError) -> Json:
+        return error(failure)
+
+    def _line(self, said: Json) -> Json:
+        return {"model": self._model, "created_at": _now(), **self._said(said), "done": False}
+
+    def _said(self, said: Json) -> Json:
+        raise NotImplementedError
+
+    def _ending(self) -> Json:
+        assert self.blocks.finished is not None
+        reason = "length" if self.blocks.reason == "length" else "stop"
+        return {"done": True, "done_reason": reason, **_figures(self.blocks.finished.summary)}
+
+
+class _ChatReply(_Reply):
+    """An answer to `/api/chat`."""
+
+    def _said(self, said: Json) -> Json:
+        return {"message": {"role": "assistant", "content": "", **said}}
+
+
+class _TextReply(_Reply):
+    """An answer to `/api/generate`."""
+
+    def _said(self, said: Json) -> Json:
+        rest = {name: said[name] for name in said if name != "content"}
+        return {"response": said.get("content", ""), **rest}
+
+
+def _figures(summary: Summary) -> Json:
+    return {
+        "total_duration": int(_NS * summary.seconds),
+        "load_duration": 0,
+        "prompt_eval_count": summary.prompt_tokens,
+        "prompt_eval_duration": int(_NS * summary.prompt_s),
+        "eval_count": summary.tokens,
+        "eval_duration": int(_NS * summary.decode_s),
+    }
+
+
+def _call(block: ContentBlock) -> Json:
+    return {"function": {"name": block.name, "arguments": call_arguments(block.text)}}
+
+
+async def _version(_service: ChatService, _request: Request) -> Response:
+    return JSONResponse({"version": VERSION})
+
+
+async def _tags(service: ChatService, _request: Request) -> Response:
+    return JSONResponse({"models": [_listed(service, name) for name in service.profiles]})
+
+
+async def _running(service: ChatService, _request: Request) -> Response:
+    rest = {"size_vram": 0, "context_length": service.queue.models.target.context}
+    return JSONResponse({"models": [_listed(service, service.usual) | rest]})
+
+
+async def _show(service: ChatService, request: Request) -> Response:
+    body = an_object(await read_json(request), "the request")
+    name = str(body.get("model") or body.get("name")).removesuffix(":latest")
+    if name not in service.profiles:
+        raise HTTPException(404, f"model '{name[:100]}' not found; there are {', '.join(service.profiles)}")
+    target = service.queue.models.target
+    settings = service.settings(QueuedRequest(service.profiles[name], service.asked))
+    info = {
+        "general.architecture": target.architecture,
+        "general.basename": target.name,
+        "general.parameter_count": target.parameters,
+        f"{target.architecture}.context_length": target.context,
+    }
+    return JSONResponse(
+        {
+            "modelfile": "",
+            "template": "",
+            "parameters": "\n".join(f"{key} {json.dumps(value)}" for key, value in settings.items()),
+            "details": _details(service),
+            "model_info": info,
+            "capabilities": ["completion", "tools"],
+            "modified_at": _started(),
+        }
+    )
+
+
+def _listed(service: ChatService, name: str) -> Json:
+    """Return a profile as one of Ollama's models."""
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _started(),
+        "size": service.queue.models.target.file_bytes,
+        "digest": hashlib.sha256(name.encode()).hexdigest(),
+        "details": _details(service),
+    }
+
+
+def _details(service: ChatService) -> Json:
+    target = service.queue.models.target
+    millions = target.parameters / 1e6
+    size = f"{millions / 1000:.1f}B" if millions >= 1000 else f"{millions:.0f}M"
+    return {**_GGUF, "family": target.architecture, "families": [target.architecture], "parameter_size": size}
+
+
+def _started() -> str:
+    return datetime.fromtimestamp(STARTED, UTC).isoformat().replace("+00:00", "Z")
+
+
+PROTOCOL = Protocol(
+    {"/api/chat": _chat, "/api/generate": _generate, "/api/show": _show},
+    error,
+    told={"/api/version": _version, "/api/tags": _tags, "/api/ps": _running},
+)

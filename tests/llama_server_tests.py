@@ -1,0 +1,199 @@
+"""Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
+
+    python tests/llama_server_tests.py FOLDER [--model FILE] [--only WORDS]
+
+FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
+this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
+have; such tests, and those that are listed below, are not claimed. `--model` replaces the models of the Hub:
+the tests that expect a text of those fail then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+from xml.etree import ElementTree as ET
+
+import pytest
+
+NOT_CLAIMED = 77
+ROOT = Path(__file__).resolve().parent.parent
+_OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
+_OTHER_JOBS = {
+    "test_embedding.py": "embeddings",
+    "test_rerank.py": "reranking",
+    "test_lora.py": "LoRA adapters",
+    "test_vision_api.py": "images",
+    "test_router.py": "several models at once",
+    "test_proxy.py": "a proxy for the page",
+    "test_mcp_servers.py": "MCP servers",
+    "test_tools_builtin.py": "tools of the server",
+    "test_sleep.py": "sleeping",
+    "test_slot_save.py": "saving slots by hand",
+    "test_ctx_shift.py": "shifting the context",
+    "test_compat_gcp.py": "Vertex AI",
+}
+_OTHERWISE = {
+    "test_metrics_disabled": "/metrics is always there",
+    "test_server_slots": "/slots is always there",
+    "test_server_models": "the models for clients are profiles",
+    "test_server_model_aliases_and_tags": "the models for clients are profiles",
+}
+_ALIKE = {
+    "--port": "--port",
+    "--host": "--host",
+    "--temp": "--temp",
+    "--seed": "-s",
+    "--model": "-m",
+    "--model-draft": "-md",
+    "--hf-repo": "-hf",
+    "--hf-file": "-hff",
+    "--batch-size": "-b",
+    "--ubatch-size": "-ub",
+    "--threads": "-t",
+    "--n-gpu-layers": "-ngl",
+    "--parallel": "-np",
+    "--n-predict": "-n",
+    "--cache-ram": "-cram",
+    "--api-key": "--api-key",
+    "--chat-template-file": "--chat-template-file",
+    "--spec-draft-n-max": "--draft-length",
+    "-ctk": "-ctk",
+    "-ctv": "-ctv",
+    "-fa": "-fa",
+}
+_WITHOUT_VALUE = {"--swa-full": "--swa-full", "--verbose": "-v"}
+_ALWAYS_SO = ("--offline", "--cont-batching", "--metrics", "--slots", "--kv-unified", "--jinja", "--no-jinja")
+_NO_MATTER = ("--alias", "--spec-draft-n-min")  # with their value
+
+
+def flags_for(given: Sequence[str]) -> list[str] | None:
+    """Return the flags of `localspec serve` for those of llama-server; None if one is not offered."""
+    flags, left, slots, context = list[str](), iter(given), 1, 0
+    for flag in left:
+        if flag in _WITHOUT_VALUE:
+            flags.append(_WITHOUT_VALUE[flag])
+        elif flag in _ALWAYS_SO or flag == "--no-slots":
+            continue
+        elif flag in _NO_MATTER:
+            next(left)
+        elif flag == "--ctx-size":
+            context = int(next(left))
+        elif flag in _ALIKE:
+            value = next(left)
+            slots = int(value) if flag == "--parallel" else slots
+            if flag == "--host" and "," in value:
+                return None
+            flags += [_ALIKE[flag], value]
+        else:
+            return None
+    if context:
+        flags += ["-c", str(context // slots)]  # llama-server divides it among its slots
+    return flags
+
+
+def with_model(flags: Sequence[str], model: str) -> list[str]:
+    """Return flags with a model of one's own in place of those of the Hub."""
+    left, kept = iter(flags), list[str]()
+    for flag in left:
+        if flag in ("-hf", "-hff"):
+            next(left)
+        else:
+            kept.append(flag)
+    return kept if "-m" in kept else [*kept, "-m", model]
+
+
+def launch(given: Sequence[str]) -> NoReturn:
+    """Become `localspec serve` in place of llama-server, or end if that is not claimed."""
+    flags = flags_for(given)
+    if flags is None:
+        sys.exit(NOT_CLAIMED)
+    if model := os.environ.get(_OWN_MODEL):
+        flags = with_model(flags, model)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "localspec", "serve", *flags])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Prepare their modules: models are opened by the tests that use them alone, and wget is not needed."""
+    sys.modules.setdefault("wget", ModuleType("wget"))
+    sys.path.insert(0, str(Path.cwd()))
+    from utils import ServerPreset  # type: ignore[import-not-found]
+
+    ServerPreset.load_all = staticmethod(lambda: None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out the tests of what LocalSpec is not for, or does otherwise on purpose."""
+    for item in items:
+        if job := _OTHER_JOBS.get(item.path.name) or _OTHERWISE.get(item.name):
+            item.add_marker(pytest.mark.skip(reason=f"not claimed: {job}"))
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Report a test as skipped whose server was not started for a flag."""
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    if call.excinfo is not None and f"return code {NOT_CLAIMED}" in str(call.excinfo.value):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), 0, "not claimed: a flag")
+
+
+def outcomes(report: Path) -> dict[str, Counter[str]]:
+    """Return how many tests of each file passed, failed, or are not claimed."""
+    found = defaultdict[str, Counter[str]](Counter)
+    for case in ET.parse(report).iter("testcase"):
+        failed = case.find("failure") is not None or case.find("error") is not None
+        skipped = case.find("skipped") is not None
+        outcome = "failed" if failed else "not claimed" if skipped else "passed"
+        found[case.get("classname", "").rpartition(".")[2]][outcome] += 1
+    return found
+
+
+def table(found: dict[str, Counter[str]]) -> str:
+    """Return the outcomes as a table, with their sums."""
+    columns = ("passed", "failed", "not claimed")
+    rows = [*sorted(found.items()), ("all", sum(found.values(), Counter[str]()))]
+    lines = [f"{'':32}" + "".join(f"{name:>13}" for name in columns)]
+    lines += [f"{name:32}" + "".join(f"{counts[column]:13}" for column in columns) for name, counts in rows]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the tests of a folder; return 1 if one failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("folder", type=Path, help="tools/server/tests of llama.cpp")
+    parser.add_argument("--model", type=Path, help="GGUF file in place of the Hub's models")
+    parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        launcher, report = Path(folder, "llama-server"), Path(folder, "report.xml")
+        launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" --launch "$@"\n', "utf-8")
+        launcher.chmod(0o700)
+        path = os.pathsep.join(map(str, (ROOT / "tests", ROOT, ROOT / "tui")))
+        environment = os.environ | {"PYTHONPATH": path, "LLAMA_SERVER_BIN_PATH": str(launcher)}
+        if args.model is not None:
+            environment[_OWN_MODEL] = str(args.model.resolve())
+        command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
+        command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-k", args.only, "unit"]
+        subprocess.run(command, cwd=args.folder, env=environment, check=False)
+        if not report.exists():
+            return 2
+        found = outcomes(report)
+    sys.stdout.write(f"{table(found)}\n")
+    return int(any(counts["failed"] for counts in found.values()))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--launch"]:
+        launch(sys.argv[2:])
+    sys.exit(main())
