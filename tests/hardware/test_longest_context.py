@@ -54,10 +54,8 @@ def test_it_is_the_trained_one_where_there_is_plenty(widened: Widened) -> None:
 
 
 def test_it_leaves_half_of_the_cpus_memory_free(widened: Widened) -> None:
-    sizes = [widened(on_cpu(gib))[1].target.context for gib in (8, 16, 32, 64)]
-    assert sizes == sorted(sizes)
-    assert sizes[0] == 8192
-    assert 8192 < sizes[2] < 131072
+    sizes = {gib: widened(on_cpu(gib))[1].target.context for gib in (8, 16, 32, 64)}
+    assert sizes == {8: 8192, 16: 16384, 32: 32768, 64: 65536}  # 32 and 64 would hold twice as much
 
 
 def test_models_stay_where_the_plan_puts_them(widened: Widened) -> None:

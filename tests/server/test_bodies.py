@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from importlib import import_module
 
 import httpx2
 import pytest
+from starlette.exceptions import HTTPException
 
 from localspec.server import exchange
+from localspec.server.encodings import unpacked
 from tests.server.running import Served, serving
 from tests.server.test_doors import ASK, CHAT
 from tests.server.turning_models import TurningModels
@@ -82,6 +85,17 @@ def test_a_body_that_unpacks_to_too_much_is_refused(made_up: Served, monkeypatch
     assert len(bomb) < 1000
     assert posted(made_up, bomb, "gzip").status_code == 413
     assert posted(made_up, gzip.compress(DATA), "gzip").status_code == 200
+
+
+def test_no_more_is_unpacked_than_is_allowed() -> None:
+    bomb = gzip.compress(b" " * 5_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(HTTPException, match="413"):
+            unpacked(bomb, "gzip", 1000)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_byte_order_mark_is_passed_over(made_up: Served) -> None:
