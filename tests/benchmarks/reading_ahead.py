@@ -63,7 +63,6 @@ def main() -> None:
     wanted = tuple(args.cases.split(","))
     print(f"{'case':44} {'without':>8} {'ahead':>8} {'30 tokens':>9}  ahead / 30 tokens   tokens left")
     with Worker.open(OpenPlan(options, draft)) as worker:
-        worker.keep_conversations(2**32)  # as for a screen
         ask = partial(_asked, args.mode)
         for case in cases(partial(_sized, worker), args.words):
             if case.name.startswith(wanted):
@@ -80,6 +79,8 @@ def _measure(
     for run in range(args.runs):
         for way in ("without", "ahead") if run % 2 else ("ahead", "without"):
             _first_token(worker, replace(ask("Something else."), reuses_cache=False))
+            worker.keep_conversations(0)  # nothing of the way before
+            worker.keep_conversations(2**32)  # as for a screen
             if case.cached:
                 _first_token(worker, ask(case.cached))
             for messages, wait_s in case.before if way == "ahead" else ():
