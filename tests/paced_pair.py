@@ -192,9 +192,9 @@ class PacedModel:
         """Let `truncate` come back to here."""
         self._model.mark()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, pinned: bool = False) -> None:
         """Let `truncate` come back to here for long."""
-        self._model.checkpoint()
+        self._model.checkpoint(pinned=pinned)
 
     def branchable(self, end: int) -> bool:
         """Return whether a branch can share sequence 0 up to position `end`."""

@@ -102,12 +102,27 @@ class Engine:
         self.drafters = Drafters(state)
         self.conversations = Conversations(self.decoder, *([] if state is None else [state]))
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
-        self._asked = 0  # tokens of the last prompt, or of what was read ahead of the next
+        self._settled = 0  # tokens of the last prompt, or of what was read ahead before an unsent question
+        self._is_unsent = False  # the question at the end of the cached text
 
     @property
     def reused(self) -> int:
         """Return the number of cached tokens of the last prompt."""
         return self.decoder.reused if self._reused is None else self._reused
+
+    def turn_to(self, text: Sequence[int], *, evicts: bool = True) -> bool:
+        """Prepare the caches for a text as `Conversations.turn_to` does.
+
+        Of the conversation that goes on, an unsent question that has changed is dropped: it is worth no copy.
+        """
+        shared = common_prefix(self.decoder.cached_tokens(), text)
+        if self._is_unsent and self._goes_on(shared):
+            self.decoder.forget(shared)
+        return self.conversations.turn_to(text, evicts=evicts)
+
+    def _goes_on(self, shared: int) -> bool:
+        """Return whether a text that shares so many tokens with the cached one is of its conversation."""
+        return shared > self._settled - PROMPT_END
 
     def forget(self) -> None:
         """Empty both caches; save those of a conversation if that is worth it."""
@@ -131,7 +146,7 @@ class Engine:
         Drafts and verdicts draw from independent random streams: see `random_streams`.
         """
         self._reused = self.reused if segment else None
-        self._asked = self._asked if segment else len(prompt)
+        self._settled, self._is_unsent = self._settled if segment else len(prompt), False
         for_target, for_draft = random_streams(seed, len(prompt) - params.answer_start, segment)
         rules = params.rules
         drafted = rules.copy() if rules is not None and settings.mode == "ssd" else rules  # in its thread
@@ -164,31 +179,32 @@ class Engine:
             self.leave_out_draft(error)
             raise
 
-    def read_ahead(self, text: Sequence[int], chunk: int, *, drafts: bool) -> Iterator[int]:
+    def read_ahead(self, text: Sequence[int], settled: int, chunk: int, *, drafts: bool) -> Iterator[int]:
         """Read the beginning of a later prompt into the target's cache, and for `drafts` into the draft's.
 
-        Yields the tokens in the target's cache, after each chunk of either. Reads nothing where that would
-        cost another conversation its cache: of this one only an answer goes that the text shows in another
-        way. Raises `Cancelled`.
+        What follows its first `settled` tokens is of an unsent question, which may change. Yields the tokens
+        in the target's cache, after each chunk of either. Reads nothing where that would cost another
+        conversation its cache: of this one only an answer goes that the text shows in another way. Raises
+        `Cancelled`.
         """
-        is_this_one = common_prefix(self.decoder.cached_tokens(), text) > self._asked - PROMPT_END
-        if not is_this_one and not self.conversations.turn_to(text, evicts=False):
+        is_this_one = self._goes_on(common_prefix(self.decoder.cached_tokens(), text))
+        if not is_this_one and not self.turn_to(text, evicts=False):
             return
-        self._asked = len(text)
+        self._settled, self._is_unsent = settled, True
         state = self.drafters.state if drafts and not self.drafters.failure else None
         head = state.model if state is not None and state.model.is_head else None
         try:
             if state is not None and head is not None:
                 state.begin(text)
                 head.follow(on=True)
-            yield from self.decoder.read_ahead(text, chunk)
+            yield from self.decoder.read_ahead(text, settled, chunk)
         finally:
             if head is not None:
                 head.follow(on=False)
         if state is not None and head is None:
             try:
                 with failing(state.model.name):
-                    for _ in state.read_ahead(text, chunk):
+                    for _ in state.read_ahead(text, settled, chunk):
                         yield len(text)
             except DraftError as error:
                 self.leave_out_draft(error)

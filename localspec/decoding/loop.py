@@ -97,18 +97,19 @@ class Decoder:
         finally:
             drafter.end()
 
-    def read_ahead(self, text: Sequence[int], chunk: int) -> Iterator[int]:
+    def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[int]:
         """Read what the cache lacks of the beginning of a prompt; its end stays reachable for `truncate`.
 
+        So does the end of its first `settled` tokens, because what follows may be written anew.
         Yields the cached tokens after each chunk. Raises what `LanguageModel.evaluate` raises.
         """
         self.reused = len(text)
         if common_prefix(self.cached_tokens(), text) < len(text):
-            for _ in self._read_pieces(text, chunk):
+            for _ in self._read_pieces(text, chunk, settled):
                 yield len(self._held)
             self._evaluate(text[len(self._held) :], 0)
-            if len(text) - self.reused >= MIN_CHECKPOINT:
-                self.model.checkpoint()
+            if len(text) == settled or len(text) - self.reused >= MIN_CHECKPOINT:
+                self.model.checkpoint(pinned=len(text) == settled)
         yield len(text)
 
     def _read(self, prompt: Sequence[int]) -> Generator[PromptProgress, None, Rows]:
@@ -116,22 +117,26 @@ class Decoder:
         yield from self._read_pieces(prompt, READ_CHUNK)
         return self._evaluate(prompt[len(self._held) :], 1)
 
-    def _read_pieces(self, prompt: Sequence[int], chunk: int) -> Generator[PromptProgress, None, None]:
+    def _read_pieces(
+        self, prompt: Sequence[int], chunk: int, settled: int = 0
+    ) -> Generator[PromptProgress, None, None]:
         """Read what the cache lacks of a prompt, all but the last chunk.
 
         Where the prompt differs from the cached text, the next one may differ again: clients put the time,
-        or what a search found, before the last question.
+        or what a search found, before the last question. It certainly may after the `settled` tokens.
         """
         changed = self.cached(prompt)
         self._forget(self.model.rewindable(changed))
         cached = self.reused = len(self._held)
-        ends = {*range(cached + chunk, len(prompt), chunk)}
-        if changed - cached >= MIN_REREAD:
-            ends.add(changed)
-        for end in sorted(ends):
+        turns = {changed} if changed - cached >= MIN_REREAD else set()
+        if cached == settled:
+            self.model.checkpoint(pinned=True)
+        elif cached < settled < len(prompt):
+            turns.add(settled)
+        for end in sorted(turns.union(range(cached + chunk, len(prompt), chunk))):
             self._evaluate(prompt[len(self._held) : end], 0)
-            if end == changed:
-                self.model.checkpoint()
+            if end in turns:
+                self.model.checkpoint(pinned=end == settled)
             yield PromptProgress(end - cached, len(prompt) - cached)
 
     def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:

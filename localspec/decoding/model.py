@@ -97,8 +97,8 @@ class LanguageModel(Protocol):
         """Keep the end of sequence 0 reachable for `truncate` and for branches, for some rounds."""
         return
 
-    def checkpoint(self) -> None:
-        """Keep the end of sequence 0 reachable for `truncate`, for long."""
+    def checkpoint(self, *, pinned: bool = False) -> None:
+        """Keep the end of sequence 0 reachable for `truncate`, for long; if `pinned`, until another is."""
         return
 
     def branchable(self, end: int) -> bool:

@@ -237,10 +237,10 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         It begins only if it is still wanted by then, because a `cancel` before that is not heard.
         """
-        text = self._common_beginning(request)
+        text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._contexts.reading_ahead() as chunk:
-            for tokens in self._engine.read_ahead(text, chunk, drafts=drafts) if wanted() else ():
+            for tokens in self._engine.read_ahead(text, settled, chunk, drafts=drafts) if wanted() else ():
                 yield ReadAhead(tokens, len(text))
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
@@ -257,16 +257,24 @@ class Runtime(AbstractContextManager["Runtime"]):
         is_whole = summary.prompt_tokens == total > 0
         yield Finished("length" if is_whole else "cancelled", summary)
 
-    def _common_beginning(self, request: Request) -> list[int]:
-        """Return the tokens with which every prompt begins that continues the last question."""
-        if isinstance(request.prompt, str):
-            return self._prompt(request)
+    def _common_beginning(self, request: Request) -> tuple[list[int], int]:
+        """Return the tokens with which every prompt begins that continues the last question.
+
+        The number of those before the question comes second.
+        """
+        if isinstance(request.prompt, str) or not request.prompt:
+            text = self._prompt(request)
+            return text, len(text)
         *earlier, last = request.prompt
-        begun = [
-            self._prompt(replace(request, prompt=(*earlier, replace(last, content=last.content + more))))
-            for more in _CONTINUATIONS
-        ]
-        return begun[0][: common_prefix(*begun)]
+
+        def prompt(content: str) -> list[int]:
+            return self._prompt(replace(request, prompt=(*earlier, replace(last, content=content))))
+
+        one, other = (prompt(last.content + more) for more in _CONTINUATIONS)
+        text = one[: common_prefix(one, other)]
+        if last.role != "user":
+            return text, len(text)
+        return text, common_prefix(text, prompt(_CONTINUATIONS[1]))
 
     def count_tokens(
         self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
@@ -539,7 +547,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         if request.measures_first and settings.mode != "off":  # before the prompt is in the cache
             self._engine.costs(together=settings.mode == "ssd")
         if request.reuses_cache or answer.segment:
-            self._engine.conversations.turn_to(text)
+            self._engine.turn_to(text)
         else:
             self._engine.forget()
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token

@@ -28,24 +28,32 @@ class CheckpointedContext(Context):
     def _open_native(self) -> None:
         super()._open_native()
         self._checkpoints: dict[int, NDArray[np.uint8]] = {}
+        self._pinned = 0  # the position of the one that goes last
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, pinned: bool = False) -> None:
         """Keep this position reachable for `truncate` for long; if there are too many, drop the cheapest."""
         at, api = self._lengths[0], native()
+        if pinned:
+            self._pinned = at
         if not at or at in self._checkpoints:
             return
         started = perf_counter()
         size = api.llama_state_seq_get_size_ext(self.pointer, 0, _PARTIAL)
         while self._checkpoints and not self._has_space(size):
-            ends = sorted(self._checkpoints)
-            gaps = {end: end - before for before, end in pairwise([0, *ends])}
-            del self._checkpoints[min(gaps, key=gaps.__getitem__)]
+            del self._checkpoints[self._cheapest()]
         state = state_memory(size)
         if state is not None and api.llama_state_seq_get_data_ext(
             self.pointer, address_of(state), state.size, 0, _PARTIAL
         ):
             self._checkpoints[at] = state
         self.busy_s += perf_counter() - started
+
+    def _cheapest(self) -> int:
+        """Return the position of the checkpoint from which the fewest tokens are to be read again without."""
+        gaps = {end: end - before for before, end in pairwise([0, *sorted(self._checkpoints)])}
+        if len(gaps) > 1:
+            gaps.pop(self._pinned, None)
+        return min(gaps, key=gaps.__getitem__)
 
     def _has_space(self, size: int) -> bool:
         taken = sum(state.nbytes for state in self._checkpoints.values())

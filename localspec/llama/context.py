@@ -248,7 +248,7 @@ class Context:
     def mark(self) -> None:
         """Keep this position reachable for `truncate` for some rounds; here it always is."""
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, pinned: bool = False) -> None:
         """Keep this position reachable for `truncate` for long; here it always is."""
 
     def branchable(self, end: int) -> bool:

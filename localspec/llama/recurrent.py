@@ -209,10 +209,10 @@ class RecurrentContext(CheckpointedContext):
         self._remove(self._memory, mark, -1, -1)
         self._free_marks.append(mark)
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, pinned: bool = False) -> None:
         """Keep this position reachable for `truncate` for long; if there are too many, drop the cheapest."""
         self._read_along()
-        super().checkpoint()
+        super().checkpoint(pinned=pinned)
 
     def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
         """Return a copy of the main sequence, its checkpoints among it; it lacks what is to be read again."""

@@ -212,7 +212,7 @@ class Checkpointed(RunningState):
         super().__init__()
         self.checkpoints: set[int] = set()
 
-    def checkpoint(self) -> None:
+    def checkpoint(self, *, pinned: bool = False) -> None:
         self.checkpoints.add(self.length())
 
     def rewindable(self, length: int) -> int:

@@ -127,7 +127,7 @@ def test_the_draft_model_has_read_it_too(pair: Runtime) -> None:
 def test_what_is_read_begins_every_prompt_that_continues_it(pair: Runtime, text: str) -> None:
     earlier = (SYSTEM, *QUESTION, Message("assistant", "Yes."))
     asked = greedy(prompt=(*earlier, Message("user", text)))
-    read_tokens = pair._common_beginning(asked)
+    read_tokens, _ = pair._common_beginning(asked)
     base = pair.encode((*earlier, NOTHING_TYPED))
     for more in (" more", "\nmore", " 17", " \U0001f600"):
         whole = pair.encode((*earlier, Message("user", text + more)))

@@ -102,14 +102,23 @@ class DraftState:
         gap = 0 if self.most_read is None else max(0, len(text) - kept - self.most_read)
         self.text, self.proposals = [*text[:kept], *text[kept + gap :]], []
 
-    def read_ahead(self, text: Sequence[int], chunk: int) -> Iterator[None]:
-        """Read the beginning of a prompt, with a stop after each chunk."""
+    def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[None]:
+        """Read the beginning of a prompt, with a stop after each chunk.
+
+        The end of its first `settled` tokens stays reachable, because what follows may be written anew.
+        """
         if common_prefix(self.cached_tokens(), text) == len(text):
             return
         self.most_read = None
         self.begin(text)
-        while missing := self.missing():
-            self.model.evaluate(missing[:chunk], 0)
+        while True:
+            held = self.model.length()
+            if held == settled:
+                self.model.checkpoint(pinned=True)
+            if held == len(text):
+                return
+            count = min(chunk, settled - held) if held < settled else chunk
+            self.model.evaluate(self.missing()[:count], 0)
             yield
 
     def cached_tokens(self) -> list[int]:

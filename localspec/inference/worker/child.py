@@ -224,7 +224,8 @@ class ModelService:
             self._pause(request.number)
             return
         if isinstance(request, Read):
-            self._to_read = request if request.request is not None else None
+            with self._lock:
+                self._to_read = request if request.request is not None else None
             self._work.put(None)
             return
         job = _Job(request)
@@ -347,6 +348,8 @@ class ModelService:
                         break
         except LocalSpecError as error:
             logger.info("nothing is read ahead: %s", error)  # the answer will report it
+        except Exception:
+            logger.exception("nothing is read ahead")  # and the models are as they would be without
         if reason:
             logger.info("nothing is read ahead for a while: %s", reason)
             return True
