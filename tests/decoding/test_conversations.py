@@ -56,7 +56,7 @@ class Talks:
 
     def ask(self, prompt: Sequence[int], tokens: int = 1) -> int:
         """Return how many tokens of a prompt are read."""
-        self.engine.conversations.turn_to(prompt)
+        self.engine.turn_to(prompt)
         params = DecodeParams(GREEDY, "rejection", 4, tokens, NO_END)
         text = [*prompt]
         for event in self.engine.rounds(prompt, self.settings, params, latency_model(), 0):
@@ -72,6 +72,11 @@ class Talks:
         figures = self.engine.conversations.figures()
         assert figures.bytes <= figures.limit
         return len(prompt) - self.engine.reused
+
+    def read_ahead(self, prompt: Sequence[int], settled: int) -> bool:
+        """Return whether the beginning of a prompt, with an unsent question, is read."""
+        drafts = self.settings.mode == "sd"
+        return bool(list(self.engine.read_ahead(prompt, settled, 64, drafts=drafts)))
 
     @property
     def kept(self) -> int:
@@ -117,6 +122,31 @@ def test_a_conversation_that_fits_in_no_way_is_not_kept_and_spares_others() -> N
     assert talks.kept == 2
     assert [talks.ask(A), talks.kept] == [1, 1]
     assert talks.ask(B) == 1
+
+
+@pytest.mark.parametrize("settings", [OFF, SD], ids=["off", "sd"])
+@pytest.mark.parametrize("limit", [0, 3000])
+def test_unsent_questions_that_change_take_no_memory_from_conversations(
+    limit: int, settings: EngineSettings
+) -> None:
+    talks = Talks(limit, settings)
+    for prompt in (A, B):
+        talks.ask(prompt)
+    kept = talks.kept
+    for typed in (text(3, 200), text(4, 300), text(5, 100)):
+        assert talks.read_ahead([*B, *typed], len(B))
+        assert talks.kept == kept
+    assert talks.ask([*B, *text(6, 20)]) == 20
+    assert talks.kept == kept
+    assert talks.ask(A) == (1 if limit else 400)
+
+
+def test_a_conversation_that_was_read_ahead_is_kept_when_another_is_opened() -> None:
+    talks = Talks(tokens=10_000)
+    assert talks.read_ahead([*A, 5, 6, 7], len(A))
+    assert talks.read_ahead(B, len(B))
+    assert talks.kept == 1
+    assert talks.ask(A) == 1
 
 
 def test_a_lower_limit_drops_at_once() -> None:

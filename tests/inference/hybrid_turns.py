@@ -139,7 +139,7 @@ def _answer(
 ) -> list[int]:
     params = DecodeParams(GREEDY, settings.acceptance, max(settings.draft_length, 8), length, NO_END)
     answer, target = list[int](), engine.decoder.model
-    engine.conversations.turn_to(prompt)
+    engine.turn_to(prompt)
     try:
         for event in engine.rounds(prompt, settings, params, latency_model(), 1):
             if isinstance(event, Round):

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localspec.chat.reading_ahead import whole_words
+from localspec.decoding.drafters.drafter import common_prefix
+from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.types.events import ReadAhead
+from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request
 from tests import made_models
 from tests.inference.runtimes import LONG_STORY, MODES, QUESTION, answer, greedy, open_pair
 
+TEMPLATES = Path(__file__).parents[1] / "llama" / "templates"
+PIECES = [
+    "word",
+    " ",
+    "\n",
+    "\n\n",
+    "don't",
+    "\u00fcber",
+    "\u4f60\u597d",
+    "<",
+    "|>",
+    ".",
+    "```",
+    "\t",
+    "17",
+    "(x)",
+]
 NOTHING_TYPED = Message("user", "")
 SYSTEM = Message("system", LONG_STORY[:600])
 FILE = f"File notes.txt:\n```\n{LONG_STORY[:1200]}\n```\n\n"
@@ -100,6 +122,35 @@ def test_what_was_read_of_a_question_that_changes_costs_nothing_before_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("opened", ["pair", "hybrid", "windowed"])
+@pytest.mark.parametrize("answered", [10, 60, 200])
+def test_a_question_that_changes_is_no_slower_than_without_reading_ahead(
+    opened: str, answered: int, request: pytest.FixtureRequest
+) -> None:
+    engine = request.getfixturevalue(opened)._engine
+    state = engine.drafters.state
+    assert state is not None
+
+    def numbers(count: int, step: int) -> list[int]:
+        return [step * number % 250 + 7 for number in range(count)]
+
+    first = numbers(600, 11)
+    spoken = [*first, *numbers(answered, 13)]
+    begun = [*spoken, *numbers(5, 17)]  # as a template goes on after an answer
+    engine.forget()
+    list(engine.decoder._read(first))
+    engine._settled, engine._is_unsent = len(first), False
+    for token in spoken[len(first) :]:
+        engine.decoder._evaluate([token], 1)
+    for typed in ([], numbers(800, 19), numbers(100, 23)):
+        list(engine.read_ahead([*begun, *typed], len(begun), 64, drafts=True))
+    asked = [*begun, *numbers(30, 29)]
+    list(engine.decoder._read(asked))
+    assert engine.decoder.reused >= len(spoken)
+    assert state.model.rewindable(common_prefix(state.cached_tokens(), asked)) >= len(spoken)
+
+
+@pytest.mark.slow
 def test_an_answer_is_read_as_the_next_turn_shows_it(pair: Runtime) -> None:
     asked = greedy(SETTINGS["sd"], QUESTION, 32)
     text, _ = answer(pair, asked)
@@ -127,12 +178,30 @@ def test_the_draft_model_has_read_it_too(pair: Runtime) -> None:
 def test_what_is_read_begins_every_prompt_that_continues_it(pair: Runtime, text: str) -> None:
     earlier = (SYSTEM, *QUESTION, Message("assistant", "Yes."))
     asked = greedy(prompt=(*earlier, Message("user", text)))
-    read_tokens, _ = pair._common_beginning(asked)
+    read_tokens, settled = pair._common_beginning(asked)
     base = pair.encode((*earlier, NOTHING_TYPED))
+    assert len(base) - 16 < settled <= len(base)
     for more in (" more", "\nmore", " 17", " \U0001f600"):
         whole = pair.encode((*earlier, Message("user", text + more)))
         assert whole[: len(read_tokens)] == read_tokens
         assert len(read_tokens) > len(base) - 16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["last_system", "llama2", "mistral", "thinks"])
+def test_under_every_template_all_but_a_token_or_two_of_what_is_read_stays(
+    demo_target: Path, template: str
+) -> None:
+    options = ModelOptions(demo_target, context=2048, chat_template=TEMPLATES / f"{template}.jinja")
+    source, earlier = random.Random(5), (Message("user", "Hi"), Message("assistant", "Yes."))
+    with Runtime.open(OpenPlan(options)) as runtime:
+        for _ in range(40):
+            typed, later = ("".join(source.choices(PIECES, k=count)) for count in (14, 4))
+            begun = whole_words(typed)
+            found, settled = runtime._common_beginning(greedy(prompt=(*earlier, Message("user", begun))))
+            whole = runtime.encode((*earlier, Message("user", typed + later)))
+            assert 0 < settled <= len(found)
+            assert common_prefix(found, whole) >= len(found) - 2
 
 
 @pytest.mark.slow
@@ -161,6 +230,41 @@ def test_a_grammar_holds_after_reading_ahead(pair: Runtime) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("call", [0, 3, 8])
+@pytest.mark.parametrize("side", ["target", "draft"])
+@pytest.mark.parametrize("opened", ["pair", "eagle", "hybrid", "windowed"])
+def test_greedy_text_is_the_same_after_a_native_call_was_stopped(
+    opened: str, side: str, call: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime: Runtime = request.getfixturevalue(opened)
+    asked = greedy(SETTINGS["sd"], (SYSTEM, Message("user", FILE)), 16)
+    expected, _ = answer(runtime, replace(asked, reuses_cache=False))
+    runtime._engine.forget()
+    whole = read(runtime, asked)[-1].total
+    runtime._engine.forget()
+    context = getattr(runtime._contexts, side)
+    decode: Callable[..., int] = context._decode
+    calls = 0
+
+    def stopping(*arguments: object) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == call + 1:  # now that nothing in Python can notice it
+            runtime.cancel()
+        return decode(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(context, "_decode", stopping)
+        read(runtime, asked)
+    assert calls == call + 1
+    if side == "target":
+        assert runtime._contexts.target.length() < whole
+    found, end = answer(runtime, asked)
+    assert found == expected
+    assert end.reason == "length"
+
+
+@pytest.mark.slow
 def test_a_cancel_ends_it_without_an_error_and_what_is_read_stays(pair: Runtime) -> None:
     asked = greedy(SETTINGS["off"], (SYSTEM, Message("user", FILE)), 8)
     pair._engine.forget()
@@ -171,6 +275,11 @@ def test_a_cancel_ends_it_without_an_error_and_what_is_read_stays(pair: Runtime)
     assert len(found) == 1
     _, end = answer(pair, asked)
     assert end.summary.cached_tokens == found[0].tokens
+
+
+def test_a_conversation_without_messages_is_read_as_it_is(pair: Runtime) -> None:
+    pair._engine.forget()
+    assert read(pair, greedy(prompt=()))[-1].total == len(pair.encode(()))
 
 
 def test_nothing_is_read_once_it_is_not_wanted(pair: Runtime) -> None:

@@ -335,6 +335,24 @@ def test_what_cannot_be_read_is_left_to_the_answer_to_report(line: Line) -> None
     assert line.service._to_read is None
 
 
+class OutOfMemory(Reading):
+    """Models that fail at reading ahead as nobody expects."""
+
+    def read_now(self, request: object, wanted: Callable[[], bool]) -> Iterator[ReadAhead]:
+        self.begun.set()
+        raise MemoryError
+
+
+def test_an_unexpected_error_ends_reading_ahead_alone(line: Line) -> None:
+    line.service._runtime = cast(Runtime, models := OutOfMemory())
+    line.service.take(Read(7, ONE))
+    assert models.begun.wait(20)
+    line.service.take(Call(1, "generate", ("prompt",)))
+    line.service.take(Cancel(1))
+    assert line.read(2) == [Events(1, (CANCELLED,)), Result(1, None)]
+    assert line.service._to_read is None
+
+
 def test_reading_goes_on_after_a_rest(line: Line, reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = ["on battery", "", "busy"]
     monkeypatch.setattr(Surroundings, "call_for_rest", lambda _: reasons.pop(0) if reasons else "")
