@@ -129,7 +129,7 @@ class Decoder:
         self._forget(self.model.rewindable(changed))
         cached = self.reused = len(self._held)
         turns = {changed} if changed - cached >= MIN_REREAD else set()
-        if cached == settled:
+        if 0 < settled == cached:
             self.model.checkpoint(pinned=True)
         elif cached < settled < len(prompt):
             turns.add(settled)
