@@ -121,7 +121,7 @@ class Engine:
         return self.conversations.turn_to(text, evicts=evicts)
 
     def _goes_on(self, shared: int) -> bool:
-        """Return whether a text that shares so many tokens with the cached one is of its conversation."""
+        """Return whether a text that shares `shared` tokens with the cached one is of its conversation."""
         return shared > self._settled - PROMPT_END
 
     def forget(self) -> None:
