@@ -100,7 +100,7 @@ class Decoder:
     def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[int]:
         """Read what the cache lacks of the beginning of a prompt; its end stays reachable for `truncate`.
 
-        So does the end of its first `settled` tokens, because what follows may be written anew.
+        So does the end of its first `settled` tokens, because what follows may change.
         Yields the cached tokens after each chunk. Raises what `LanguageModel.evaluate` raises.
         """
         self.reused = len(text)

@@ -105,7 +105,7 @@ class DraftState:
     def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[None]:
         """Read the beginning of a prompt, with a stop after each chunk.
 
-        The end of its first `settled` tokens stays reachable, because what follows may be written anew.
+        The end of its first `settled` tokens stays reachable, because what follows may change.
         """
         if common_prefix(self.cached_tokens(), text) == len(text):
             return
