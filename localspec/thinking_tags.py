@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 ANY_CASE = re.IGNORECASE | re.ASCII
@@ -65,9 +66,18 @@ def marks_of(tags: ThinkingTags) -> frozenset[str]:
 
 def begun(text: str, tags: Sequence[str], at: int = 0) -> int:
     """Return the number of characters at the end of a text, from `at` on, that may begin a tag."""
-    longest = min(len(text) - at, max(map(len, tags)) - 1)
-    ends = ((n, text[-n:].lower()) for n in range(longest, 0, -1))
-    return next((n for n, end in ends if any(tag.lower().startswith(end) for tag in tags)), 0)
+    lowered, firsts, longest = _beginnings(tuple(tags))
+    start = max(at, len(text) - longest + 1)
+    tail = text[start:].lower()
+    places = (place for place, first in enumerate(tail) if first in firsts)
+    return next((len(tail) - n for n in places if any(tag.startswith(tail[n:]) for tag in lowered)), 0)
+
+
+@lru_cache(maxsize=64)
+def _beginnings(tags: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[str], int]:
+    """Return tags in lower case, their first characters, and the length of the longest."""
+    lowered = tuple(tag.lower() for tag in tags)
+    return lowered, frozenset(tag[:1] for tag in lowered), max(map(len, lowered))
 
 
 def may_open(text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -85,24 +85,33 @@ class ThinkingReader:
     OpenAI's harmony format are recognised by their beginning. White space around thinking is dropped.
     """
 
-    def __init__(self, opened: ThinkingTags | None = None, *, has_channels: bool = False) -> None:
+    def __init__(
+        self,
+        opened: ThinkingTags | None = None,
+        *,
+        has_channels: bool = False,
+        looks_later: bool = True,
+        keeps_marks: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Start empty; `opened` are the tags of thinking that the prompt has opened.
 
-        With `has_channels`, the text is in the harmony format, whatever it begins with.
+        With `has_channels`, the text is in the harmony format, whatever it begins with; its marks are text
+        while `keeps_marks`. Without `looks_later` everything after the first thinking is the answer.
         """
+        self._keeps_marks = keeps_marks
         self._leading = LeadingThinking(opened)
-        self._later = _LaterThinking()
-        self._channels = _Channels() if has_channels else None
+        self._later = LaterThinking() if looks_later else None
+        self._trimmed = TrimmedThinking()
+        self._channels = _Channels(keeps_marks) if has_channels else None
         self._beginning: str | None = "" if opened is None else None  # while it may be that of channels
-        self._blank = ""  # at the end of the thinking so far
-        self._has_told_thinking = False
 
     @property
     def is_thinking(self) -> bool:
         """Return whether the text ends inside thinking."""
         if self._channels is not None:
             return self._channels.thinks
-        return self._leading.tags is not None or self._later.opening is not None
+        later = self._later
+        return self._leading.tags is not None or (later is not None and later.opening is not None)
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
@@ -112,29 +121,37 @@ class ThinkingReader:
             if more and HARMONY_BEGINNING.startswith(start):
                 return
             self._beginning = None
-            self._channels = _Channels() if start.startswith(HARMONY_BEGINNING) else None
+            self._channels = _Channels(self._keeps_marks) if start.startswith(HARMONY_BEGINNING) else None
         if self._channels is not None:
-            yield from self._trimmed(self._channels.feed(text, more=more))
+            yield from self._trimmed.feed(self._channels.feed(text, more=more), more=more)
         else:
-            yield from self._trimmed(self._tagged(text, more=more))
-        if not more:
-            yield from self._end_of_thinking()
+            yield from self._trimmed.feed(self._tagged(text, more=more), more=more)
 
     def unfinished(self) -> Iterator[Stretch]:
         """Yield later thinking whose closing tag may still come, to show it before that is certain."""
-        yield from self._trimmed(self._later.unfinished())
+        if self._later is not None:
+            yield from self._trimmed.feed(self._later.unfinished())
 
     def _tagged(self, text: str, *, more: bool) -> Iterator[Stretch]:
         for kind, stretch in self._leading.feed(text, more=more):
-            if kind == "answer":
+            if kind == "answer" and self._later is not None:
                 yield from self._later.feed(stretch)
             else:
                 yield kind, stretch
-        if not more:
+        if not more and self._later is not None:
             yield from self._later.feed("", more=False)
 
-    def _trimmed(self, stretches: Iterable[Stretch]) -> Iterator[Stretch]:
-        """Count the white space around thinking among the tags."""
+
+class TrimmedThinking:
+    """Counts the white space around thinking among the tags."""
+
+    def __init__(self) -> None:
+        """Start outside of thinking."""
+        self._blank = ""  # at the end of the thinking so far
+        self._has_told = False
+
+    def feed(self, stretches: Iterable[Stretch], *, more: bool = True) -> Iterator[Stretch]:
+        """Yield stretches that are trimmed; `more` if the answer continues."""
         for kind, stretch in stretches:
             if kind != "thinking":
                 yield from self._end_of_thinking()
@@ -143,19 +160,21 @@ class ThinkingReader:
             text = self._blank + stretch
             thought = text.rstrip()
             self._blank = text[len(thought) :]
-            if not self._has_told_thinking:
+            if not self._has_told:
                 start = len(thought) - len(thought.lstrip())
                 if start:
                     yield "tag", thought[:start]
                 thought = thought[start:]
             if thought:
-                self._has_told_thinking = True
+                self._has_told = True
                 yield "thinking", thought
+        if not more:
+            yield from self._end_of_thinking()
 
     def _end_of_thinking(self) -> Iterator[Stretch]:
         if self._blank:
             yield "tag", self._blank
-        self._blank, self._has_told_thinking = "", False
+        self._blank, self._has_told = "", False
 
 
 def _stretch(kind: StretchKind, text: str) -> Iterator[Stretch]:
@@ -171,16 +190,29 @@ def _end_of_blank(text: str, start: int, blanks: str) -> int:
     return end
 
 
-class _LaterThinking:
+class LaterThinking:
     """Finds thinking after the beginning of an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, looks: bool = True) -> None:
+        """Start at the beginning of a line; without `looks` nothing is thinking."""
+        self._looks = looks
         self._rest = ""
-        self._line = ""  # the current line, up to the text that was yielded
+        self._line = list[str]()  # the current one, up to the text that was yielded
+        self._backticks = 0  # in the current line
         self._fences = FenceScanner()
         self._follows_thinking = False
         self._searched = 0  # characters of the rest that have no closing tag
         self.opening: re.Match[str] | None = None  # at the beginning of the rest
+
+    @property
+    def is_in_code(self) -> bool:
+        """Whether the text ends in a block of code, or between backticks."""
+        return self._fences.is_in_code or self._backticks % 2 == 1
+
+    def give_back(self) -> str:
+        """Return the text after the last part that was yielded, and forget it."""
+        rest, self._rest, self.opening = self._rest, "", None
+        return rest
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
@@ -192,7 +224,7 @@ class _LaterThinking:
                 at, self._follows_thinking = end, end == len(text)
                 continue
             self.opening = None
-            if not self._line and not self._fences.is_in_code:
+            if self._looks and not self._line and not self._fences.is_in_code:
                 start = _end_of_blank(text, at, " \t")
                 self.opening = OPENING.match(text, start)
                 closing = self._closing(text, at) if self.opening is not None else None
@@ -207,11 +239,13 @@ class _LaterThinking:
                 self.opening = None
             end = line_end(text, at)
             yield "answer", text[at:end]
-            self._line += text[at:end]
+            self._line.append(text[at:end])
+            self._backticks += self._line[-1].count("`")
             at = end
-            if self._line.endswith("\n"):
-                self._fences.add(self._line)
-                self._line = ""
+            if self._line[-1].endswith("\n"):
+                self._fences.add("".join(self._line))
+                self._line.clear()
+                self._backticks = 0
         self._rest = text[at:]
         self._searched = len(self._rest)
 
@@ -235,7 +269,8 @@ class _LaterThinking:
 class _Channels:
     """Reads messages of OpenAI's harmony format: a header, then text, of which analysis is thinking."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_marks: Callable[[], bool]) -> None:
+        self._keeps_marks = keeps_marks
         self._rest = ""
         self._header: str | None = ""  # with its marks; None within a message, and the prompt has begun one
         self._has_messages = False
@@ -247,6 +282,9 @@ class _Channels:
         while mark := _HARMONY_MARK.search(self._rest):
             yield from self._told(self._rest[: mark.start()])
             self._rest = self._rest[mark.end() :]
+            if self._header is None and self._keeps_marks():
+                yield from self._told(mark[0])
+                continue
             self._header = (self._header or "") + mark[0]
             self.thinks = False
             if mark[0] == "<|message|>":

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
-from localspec.chat.tool_calls import AnswerReader, Kind, Piece
+from localspec.chat.calls.pieces import Kind, Piece
+from localspec.chat.calls.reader import AnswerReader
 from localspec.server.exchange import SERVER_SENT, ApiError, error, streamed, unless_gone
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
@@ -69,7 +70,7 @@ class BlockStream:
             self.scores += event.scores
         elif isinstance(event, Finished):
             self.finished = event
-            pieces = self._reader.feed("", more=False)
+            pieces = self._reader.feed("", more=False, is_cut=event.reason != "stop")
         for piece in pieces:
             yield from self._take(piece)
         if self.finished is not None:

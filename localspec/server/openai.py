@@ -17,8 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
+from localspec.chat.calls.form import ToolFormat
+from localspec.chat.calls.grammar import call_grammar
+from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
-from localspec.chat.tool_calls import AnswerReader, ToolFormat, call_grammar
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 
 from localspec.chat.answer_settings import SessionRequest, SettingsSelector, TunedLookup
-from localspec.chat.tool_calls import ToolFormat, tool_format
+from localspec.chat.calls.form import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile

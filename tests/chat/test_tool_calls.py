@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.tool_calls import (
-    AnswerReader,
-    Piece,
-    ToolFormat,
-    call_grammar,
-    tool_format,
-)
+from localspec.chat.calls.form import ToolFormat, tool_format
+from localspec.chat.calls.grammar import call_grammar
+from localspec.chat.calls.pieces import Piece
+from localspec.chat.calls.reader import AnswerReader
 from localspec.types.request import Grammar, Request
 
 TYPES = {"city": {"type": "string"}, "days": {"type": "integer"}}
@@ -52,13 +49,15 @@ def form(name: str) -> ToolFormat:
     return tool_format(render)
 
 
-def read(name: str, text: str, size: int = 1) -> tuple[str, str, list[tuple[str, str]]]:
+def read(
+    name: str, text: str, size: int = 1, tools: tuple[str, ...] = TOOLS, *, is_cut: bool = False
+) -> tuple[str, str, list[tuple[str, str]]]:
     """What was thought, said and called, where text comes in pieces of a size."""
-    reader = AnswerReader(form(name), TOOLS)
+    reader = AnswerReader(form(name), tools)
     pieces: list[Piece] = []
     for start in range(0, len(text), size):
         pieces += reader.feed(text[start : start + size])
-    return collected([*pieces, *reader.feed("", more=False)])
+    return collected([*pieces, *reader.feed("", more=False, is_cut=is_cut)])
 
 
 def collected(pieces: list[Piece]) -> tuple[str, str, list[tuple[str, str]]]:
@@ -231,15 +230,20 @@ def test_a_call_whose_last_parameter_is_not_closed_ends_where_another_begins() -
         ]  # fmt: skip
 
 
+def _is_beginning(arguments: str) -> bool:
+    written = arguments.replace(" ", "")
+    return '{"city":"Rome","days":2}'.startswith(written) or written == '{"city":"Rome"}'
+
+
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_call_that_is_cut_anywhere_says_no_more_than_was_written(name: str) -> None:
     whole = WRITERS[name]("Rome")
     for end in range(len(whole)):
-        pieces = read(name, whole[:end], 1)
-        assert pieces == read(name, whole[:end], max(1, end))
+        pieces = read(name, whole[:end], 1, is_cut=True)
+        assert pieces == read(name, whole[:end], max(1, end), is_cut=True)
         for tool, arguments in pieces[2]:
             assert tool == "weather"
-            assert '{"city": "Rome", "days": 2}'.startswith(arguments) or arguments == '{"city": "Rome"}'
+            assert _is_beginning(arguments)
 
 
 def test_a_call_is_reported_as_it_comes() -> None:

@@ -75,7 +75,12 @@ def test_an_encoding_that_is_not_known_is_named(made_up: Served, encoding: str) 
 @pytest.mark.parametrize(
     "broken",
     [DATA, gzip.compress(DATA)[:-9], gzip.compress(DATA)[:20], b"\x1f\x8b"],
-    ids=["not packed", "without its end", "its beginning", "its mark"],  # gzip writes the time into its header
+    ids=[
+        "not packed",
+        "without its end",
+        "its beginning",
+        "its mark",
+    ],  # gzip writes the time into its header
 )
 def test_damaged_bodies_are_refused(made_up: Served, encoding: str, broken: bytes) -> None:
     reply = posted(made_up, broken, encoding)

@@ -1,0 +1,1 @@
+"""Calls of tools in what a model writes: the form its template gives them, and how they are read."""

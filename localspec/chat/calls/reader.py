@@ -1,0 +1,87 @@
+"""An answer as it comes: its thinking, its text, and the calls of tools in it.
+
+Nothing is lost: what only looks like a call comes through as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from localspec.chat.calls.calls_in_text import CallsInText
+from localspec.chat.calls.form import ToolFormat
+from localspec.chat.calls.harmony import CallsInChannels
+from localspec.chat.calls.pieces import Piece
+from localspec.chat.calls.typed import Parameters
+from localspec.chat.thinking import ThinkingReader
+from localspec.thinking_tags import Stretch, ThinkingTags, tags_of
+from localspec.types.events import ThinkingOpened
+
+
+class AnswerReader:
+    """An answer as it comes: thinking, text and calls of these tools apart."""
+
+    def __init__(
+        self, form: ToolFormat | None = None, tools: Sequence[str] = (), *, is_bare: bool = False
+    ) -> None:
+        """Without tools there are no calls; a bare completion is all text."""
+        self._has_channels = form is not None and form.kind == "harmony"
+        self._calls: CallsInText | None = None
+        self._channels: CallsInChannels | None = None
+        if form is not None and tools and self._has_channels:
+            self._channels = CallsInChannels(_parameters(tools))
+        elif form is not None and tools:
+            self._calls = CallsInText(form, _parameters(tools))
+        self._thinking = None if is_bare else self._reader()
+        self._thought: Literal["not", "now", "before"] = "not"
+
+    def _reader(self, opened: ThinkingTags | None = None) -> ThinkingReader:
+        has_channels, looks_later = self._has_channels, self._calls is None
+        if self._channels is None:
+            return ThinkingReader(opened, has_channels=has_channels, looks_later=looks_later)
+        return ThinkingReader(opened, has_channels=True, keeps_marks=self._channels.is_in_arguments)
+
+    def open(self, opened: ThinkingOpened) -> None:
+        """Take note, before any text, that the prompt has opened the thinking."""
+        self._thinking = self._reader(tags_of(opened.opening))
+
+    def feed(self, text: str, *, more: bool = True, is_cut: bool = False) -> Iterator[Piece]:
+        """Yield the parts that are certain now; `more` if the answer continues, else it may be cut."""
+        for piece in self._parts(text, more=more, is_cut=is_cut):
+            if piece.kind == "thinking":
+                between = "\n\n" if self._thought == "before" else ""
+                self._thought = "now"
+                yield Piece("thinking", between + piece.text)
+                continue
+            if self._thought == "now":
+                self._thought = "before"
+            if piece.text or piece.kind == "call":
+                yield piece
+
+    def _parts(self, text: str, *, more: bool, is_cut: bool) -> Iterator[Piece]:
+        parted: Iterable[Stretch] = [("answer", text)]
+        if self._thinking is not None:
+            parted = self._thinking.feed(text, more=more)
+        if self._channels is not None:
+            yield from self._channels.feed(parted, more=more, is_cut=is_cut)
+            return
+        for kind, part in parted:
+            if kind == "thinking":
+                yield Piece("thinking", part)
+            elif kind == "answer":
+                yield from self._answer(part)
+        if self._calls is not None and not more:
+            yield from self._calls.feed("", more=False, is_cut=is_cut)
+
+    def _answer(self, text: str) -> Iterator[Piece]:
+        if self._calls is not None:
+            yield from self._calls.feed(text, more=True)
+        else:
+            yield Piece("text", text)
+
+
+def _parameters(tools: Sequence[str]) -> dict[str, Parameters]:
+    """Return the parameters of each tool by its name."""
+    functions = [json.loads(tool)["function"] for tool in tools]
+    return {each["name"]: Parameters(each.get("parameters")) for each in functions}

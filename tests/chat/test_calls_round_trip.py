@@ -1,0 +1,198 @@
+"""Any text as any argument, as each form writes it, in any pieces, comes back the same, in linear time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.chat.calls.form import ToolFormat, tool_format
+from localspec.chat.calls.pieces import Piece
+from localspec.chat.calls.reader import AnswerReader
+from localspec.types.request import Request
+from tests.chat.test_tool_calls import collected
+
+Arguments = dict[str, object]
+
+PROPERTIES = {
+    "path": {"type": "string"},
+    "content": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+    "lines": {"type": "array", "items": {"type": "string"}},
+    "count": {"type": "integer"},
+    "flag": {"type": "boolean"},
+}
+FUNCTION = {"name": "write_file", "parameters": {"type": "object", "properties": PROPERTIES}}
+TOOLS = (json.dumps({"type": "function", "function": FUNCTION}),)
+
+
+def dumped(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def in_python(value: object) -> str:
+    """As a template prints what is no text: constants as Python has them."""
+    return value if isinstance(value, str) else dumped(value) if isinstance(value, list | int) else "None"
+
+
+def hermes(name: str, arguments: Arguments) -> str:
+    return f"<tool_call>\n{dumped({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def mistral(name: str, arguments: Arguments) -> str:
+    return f"[TOOL_CALLS][{dumped({'name': name, 'arguments': arguments})}]"
+
+
+def llama(name: str, arguments: Arguments) -> str:
+    return dumped({"name": name, "parameters": arguments})
+
+
+def new_mistral(name: str, arguments: Arguments) -> str:
+    return f"[TOOL_CALLS]{name}[ARGS]{dumped(arguments)}"
+
+
+def kimi(name: str, arguments: Arguments) -> str:
+    call = f"<|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{dumped(arguments)}"
+    return f"<|tool_calls_section_begin|>{call}<|tool_call_end|><|tool_calls_section_end|>"
+
+
+def deepseek(name: str, arguments: Arguments) -> str:
+    call = f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{dumped(arguments)}\n```"
+    return f"<｜tool▁calls▁begin｜>{call}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+
+
+def functionary(name: str, arguments: Arguments) -> str:
+    return f"<function={name}>{dumped(arguments)}</function>"
+
+
+def harmony(name: str, arguments: Arguments) -> str:
+    return (
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>{dumped(arguments)}<|call|>"
+    )
+
+
+def coder(name: str, arguments: Arguments) -> str:
+    written = "".join(
+        f"<parameter={key}>\n{in_python(value)}\n</parameter>\n" for key, value in arguments.items()
+    )
+    return f"<tool_call>\n<function={name}>\n{written}</function>\n</tool_call>"
+
+
+def minimax(name: str, arguments: Arguments) -> str:
+    written = "".join(
+        f'<parameter name="{key}">{in_python(value)}</parameter>\n' for key, value in arguments.items()
+    )
+    return f'<minimax:tool_call>\n<invoke name="{name}">\n{written}</invoke>\n</minimax:tool_call>'
+
+
+def glm(name: str, arguments: Arguments) -> str:
+    written = "".join(
+        f"<arg_key>{key}</arg_key>\n<arg_value>{in_python(value)}</arg_value>\n"
+        for key, value in arguments.items()
+    )
+    return f"<tool_call>{name}\n{written}</tool_call>"
+
+
+def gemma(name: str, arguments: Arguments) -> str:
+    def told(value: object) -> str:
+        if isinstance(value, list):
+            return f"[{','.join(map(told, value))}]"
+        return f'<|"|>{value}<|"|>' if isinstance(value, str) else dumped(value)
+
+    written = ",".join(f"{key}:{told(value)}" for key, value in arguments.items())
+    return f"<|tool_call>call:{name}{{{written}}}<tool_call|>"
+
+
+def python(name: str, arguments: Arguments) -> str:
+    written = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+    return f"<|tool_call_start|>[{name}({written})]<|tool_call_end|>"
+
+
+FORMS: list[Callable[[str, Arguments], str]] = [
+    *(hermes, mistral, llama, new_mistral, kimi, deepseek, functionary, harmony),
+    *(coder, minimax, glm, gemma, python),
+]
+PARTS = st.sampled_from(
+    [
+        *("{", "}", "[", "]", '"', "'", "\\", "\n", "\t", "<", ">", ":", " ", "é", "🦜", "123", "null", "`"),
+        *("</parameter>", "</function>", "</tool_call>", "<tool_call>", "</invoke>", "</arg_value>", "//"),
+        *(
+            "<parameter=path>",
+            "<function=write_file>",
+            "<|call|>",
+            "<|tool_call>",
+            "```json\n",
+            "[TOOL_CALLS]",
+        ),
+        *("</think>", '{"name": "write_file", "arguments": {}}', "def f(x):\n    return x\n", "\u2028"),
+        *("\n<think>\nhm\n", "[TOOL_CALLS]"),
+    ]
+)
+TEXTS = st.lists(PARTS, max_size=8).map("".join)
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> Arguments:
+    """Arguments in any order, of which some may be missing."""
+    arguments = {
+        "path": draw(TEXTS),
+        "content": draw(st.none() | TEXTS.filter(lambda text: text.strip() not in ("None", "null"))),
+        "lines": draw(st.lists(TEXTS, max_size=3)),
+        "count": draw(st.integers()),
+        "flag": draw(st.booleans()),
+    }
+    return {key: arguments[key] for key in draw(st.permutations(list(arguments)))[: draw(st.integers(1, 5))]}
+
+
+def form_of(write: Callable[[str, Arguments], str]) -> ToolFormat:
+    def render(request: Request) -> str:
+        called = write("look_up", {"word": "probed"})
+        return f"Look it up.<|a|>{called}<|b|>it says so" if request.tools else "Look it up.<|a|>"
+
+    return tool_format(render)
+
+
+def read(form: ToolFormat, text: str, sizes: list[int]) -> tuple[str, str, list[tuple[str, str]]]:
+    reader, pieces, start = AnswerReader(form, TOOLS), list[Piece](), 0
+    while start < len(text):
+        size = sizes[start % len(sizes)]
+        pieces += reader.feed(text[start : start + size])
+        start += size
+    return collected([*pieces, *reader.feed("", more=False)])
+
+
+def is_ambiguous(write: object, arguments: Arguments) -> bool:
+    """Whether a value holds, letter by letter, what stands between two parameters."""
+    texts = [text for value in arguments.values() for text in (value if isinstance(value, list) else [value])]
+    joined = "\n".join(str(text) for text in texts)
+    return write is coder and "</parameter>" in joined and "<parameter=path>" in joined
+
+
+@pytest.mark.parametrize("write", FORMS)
+@settings(max_examples=25, deadline=None)
+@given(arguments=calls(), sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5))
+def test_any_text_as_any_argument_comes_back(
+    write: Callable[[str, Arguments], str], arguments: Arguments, sizes: list[int]
+) -> None:
+    if is_ambiguous(write, arguments):
+        return
+    text = write("write_file", arguments)
+    thought, said, ((name, found), *others) = read(form_of(write), text, sizes)
+    assert (thought, said, name, others) == ("", "", "write_file", [])
+    assert json.loads(found) == arguments
+    assert read(form_of(write), text, [len(text)])[2] == [(name, found)]
+
+
+@pytest.mark.parametrize("write", FORMS)
+def test_a_long_call_is_read_in_linear_time(write: Callable[[str, Arguments], str]) -> None:
+    line = '<b class="x">a \\ {b} `c` </b>'
+    content = "\n".join([line] * 1000) + " ".join([line] * 1000)
+    text = write("write_file", {"path": "a.html", "content": content})
+    form, before = form_of(write), time.process_time()
+    _, _, ((_, found),) = read(form, text, [4])
+    took = time.process_time() - before
+    assert json.loads(found)["content"] == content
+    assert took < 4  # a tenth of that if nothing else runs; the square of the length would take minutes
