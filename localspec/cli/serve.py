@@ -7,10 +7,11 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from localspec.app.opening import plan_to_open, saved_bytes, with_config, with_longest_context
 from localspec.chat.answer_settings import AUTO, with_auto
@@ -32,12 +33,17 @@ from localspec.cli.shared.arguments import (
 )
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
 from localspec.errors import UserError
+from localspec.gguf import read_model
 from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
+from localspec.models.pair_files import local_file
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
-from localspec.types.models import ModelInfo
+from localspec.types.models import ModelInfo, ModelOptions
 from localspec.units import memory
+
+if TYPE_CHECKING:
+    from localspec.inference.embedder import Embedder
 
 
 def parser() -> Parser:
@@ -61,6 +67,8 @@ def parser() -> Parser:
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
     add("--share", choices=("on", "off"), default="on", help=about)
+    about = "model for /v1/embeddings: a GGUF file, or a name from `localspec models`"
+    add("--embeddings", metavar="FILE", help=about)
     about = "memory for the KV caches of other conversations, in MiB (a quarter of free memory, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     about = (
@@ -92,6 +100,8 @@ def main(argv: Sequence[str]) -> int:
         known_profiles.named(usual)  # says what is close
     asked, request = session_request(args), with_config(pair_request(args))
     files = opening.find_files(request)
+    if args.embeddings is not None:
+        read_model(local_file(args.embeddings, opening.TERMINAL))  # a mistake shows before models open
     set_up_logging(verbose=args.verbose)
     from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
     from localspec.server.queue import EngineQueue
@@ -119,17 +129,30 @@ def main(argv: Sequence[str]) -> int:
 
         parallel = 1 if args.share == "off" else args.parallel
         queue = EngineQueue(open_models, planned.tuned_for, parallel, say)
-        try:
+        with closing(queue), _embedder(args.embeddings, plan.target.threads) as embedder:
             opening.tell_notes(first, plan, request)
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             _tell_address(listener, queue.models, list(by_name))
-            service = ChatService(queue, by_name, usual, asked, say)
+            service = ChatService(queue, by_name, usual, asked, say, embedder=embedder)
             with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
                 running.run(service, doors, listener)
-        finally:
-            queue.close()
     return SUCCESS
+
+
+@contextmanager
+def _embedder(named: str | None, threads: int) -> Iterator[Embedder | None]:
+    """Open the model for embeddings, if there is one, on the CPU: the plan is that of the others."""
+    if named is None:
+        yield None
+        return
+    from localspec.inference.embedder import Embedder
+
+    path = local_file(named, opening.TERMINAL)
+    embedder = Embedder(ModelOptions(path=path, gpu_layers=0, threads=threads))
+    say(f"embeddings by {embedder.info.name}, of texts up to {embedder.info.context:,} tokens")
+    with closing(embedder):
+        yield embedder
 
 
 def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:

@@ -89,16 +89,18 @@ class Model:
         allocate: bool = True,
         vocabulary: bool = True,
         head: bool = False,
+        embeds: bool = False,
     ) -> Model:
         """Load a model; `on_progress(fraction)` returns False to stop with `Cancelled`.
 
         Without `allocate` nothing takes memory and nothing can be computed: only sizes are real. Without
         `vocabulary`, whose reading takes most of such a load, texts cannot be converted either. With `head`
-        it may be one of EAGLE-3, and its own MTP head is loaded, which must be there.
+        it may be one of EAGLE-3, and its own MTP head is loaded, which must be there. What `embeds` need not
+        be able to chat.
 
         Raises `ModelFileError` for a file that cannot chat, `UserError` for options that cannot be met.
         """
-        header = check_model_file(options.path, head=head)
+        header = check_model_file(options.path, head=head or embeds)
         given = options.chat_template if allocate else None
         template = None if given is None else usable_template(given)
         native()

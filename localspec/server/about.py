@@ -32,6 +32,8 @@ async def _health(service: ChatService, _request: Request) -> Response:
 
 async def _models(service: ChatService, _request: Request) -> Response:
     data = [_listed(service, name) for name in service.profiles]
+    if service.embedder is not None:
+        data.append(_listed_embedder(service.embedder.info))
     around: Json = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}  # Anthropic's
     return JSONResponse({"object": "list", "data": data} | around)
 
@@ -57,6 +59,12 @@ def _listed(service: ChatService, name: str) -> Json:
         "owned_by": "localspec",
         "meta": _facts(models.target) | {"draft": models.draft and _facts(models.draft)},
     }
+
+
+def _listed_embedder(model: ModelInfo) -> Json:
+    """Return the model for embeddings, which is known by its own name."""
+    about: Json = {"id": model.name, "object": "model", "type": "embedding", "display_name": model.name}
+    return about | {"created": STARTED, "owned_by": "localspec", "meta": _facts(model)}
 
 
 def _facts(model: ModelInfo) -> Json:

@@ -28,7 +28,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.errors import LocalSpecError
 from localspec.safe_text import safe_line
-from localspec.server import about, anthropic, completion, engine, ollama, openai, responses, texts
+from localspec.server import (
+    about,
+    anthropic,
+    completion,
+    embeddings,
+    engine,
+    ollama,
+    openai,
+    responses,
+    texts,
+)
 from localspec.server.exchange import GONE, error, to_api_error, without_content
 from localspec.server.origins import ANY, pattern
 from localspec.server.queue import QueueFullError
@@ -41,8 +51,10 @@ KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a con
 DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
-_PROTOCOLS = tuple(
-    each.PROTOCOL for each in (about, openai, responses, anthropic, completion, texts, ollama, engine)
+_PROTOCOLS = (
+    *(each.PROTOCOL for each in (about, openai, responses, anthropic, completion, texts, ollama, engine)),
+    embeddings.PROTOCOL,
+    embeddings.OLLAMA,
 )
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for

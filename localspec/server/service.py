@@ -15,6 +15,7 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
+from localspec.inference.embedder import Embedder
 from localspec.inference.interface import check_room
 from localspec.safe_text import safe_line
 from localspec.server.exchange import ApiError, error
@@ -44,6 +45,7 @@ class ChatService:
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
+    embedder: Embedder | None = None
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.

@@ -13,6 +13,7 @@ import httpx2
 from uvicorn import Server
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
+from localspec.inference.embedder import Embedder
 from localspec.inference.interface import SharedModels
 from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.queue import EngineQueue
@@ -42,12 +43,16 @@ class Served:
 
 
 @contextmanager
-def serving(open_models: Callable[[], SharedModels], policy: AccessPolicy | None = None) -> Iterator[Served]:
+def serving(
+    open_models: Callable[[], SharedModels],
+    policy: AccessPolicy | None = None,
+    embedder: Embedder | None = None,
+) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
     queue = EngineQueue(open_models, nothing_known, report=lines.append)
-    service = ChatService(queue, known, "auto", SessionRequest(), lines.append)
+    service = ChatService(queue, known, "auto", SessionRequest(), lines.append, embedder=embedder)
     server = http_server(application(service, policy or AccessPolicy()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -1,0 +1,137 @@
+"""Embeddings, as OpenAI, llama-server and Ollama word them, by the model that `serve --embeddings` names."""
+
+from __future__ import annotations
+
+import base64
+from asyncio import to_thread
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from localspec.errors import UserError
+from localspec.inference.embedder import Embedder
+from localspec.server import ollama
+from localspec.server.exchange import read, read_json
+from localspec.server.service import ChatService, Protocol
+
+if TYPE_CHECKING:
+    from localspec.llama.embedding import Embedding
+
+_MOST_TEXTS = 2048
+Text = str | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingBody:
+    """A request for embeddings; llama-server calls the input `content`, Ollama `prompt`."""
+
+    input: object = None
+    content: object = None
+    prompt: object = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    embd_normalize: int = 2  # llama-server's: 2 is a length of 1
+
+    @property
+    def given(self) -> object:
+        """What is to be embedded."""
+        return next((each for each in (self.input, self.content, self.prompt) if each is not None), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedded:
+    """The vectors of a request."""
+
+    model: str
+    found: Sequence[Embedding]
+
+    @property
+    def tokens(self) -> int:
+        return sum(each.tokens for each in self.found)
+
+
+async def _embeddings(service: ChatService, request: Request) -> Response:
+    body, embedded = await _embedded(service, request)
+    data = [
+        {"object": "embedding", "index": at, "embedding": _vector(each, body.encoding_format)}
+        for at, each in enumerate(embedded.found)
+    ]
+    usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
+    return JSONResponse({"object": "list", "data": data, "model": embedded.model, "usage": usage})
+
+
+async def _native(service: ChatService, request: Request) -> Response:
+    """Answer as llama-server does at its own path: a list of vectors for each text."""
+    _, embedded = await _embedded(service, request)
+    return JSONResponse(
+        [{"index": at, "embedding": [_vector(each)]} for at, each in enumerate(embedded.found)]
+    )
+
+
+async def _ollama(service: ChatService, request: Request) -> Response:
+    _, embedded = await _embedded(service, request)
+    vectors = [_vector(each) for each in embedded.found]
+    return JSONResponse(
+        {"model": embedded.model, "embeddings": vectors, "prompt_eval_count": embedded.tokens}
+    )
+
+
+async def _old_ollama(service: ChatService, request: Request) -> Response:
+    _, embedded = await _embedded(service, request)
+    return JSONResponse({"embedding": _vector(embedded.found[0])})
+
+
+async def _embedded(service: ChatService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
+    """Embed the texts of a request; raises UserError."""
+    body, embedder = read(EmbeddingBody, await read_json(request)), service.embedder
+    if embedder is None:
+        raise UserError(
+            "this server has no model for embeddings", "start it with --embeddings FILE, an embedding model"
+        )
+    texts = _texts(body.given)
+    if body.embd_normalize != 2:
+        raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")
+    found = [await to_thread(_one, embedder, text, at) for at, text in enumerate(texts)]
+    width = len(found[0].vector)
+    if body.dimensions not in (None, width):
+        raise UserError(
+            f"dimensions is {body.dimensions}, but the model's vectors have {width}", "leave it out"
+        )
+    return body, _Embedded(embedder.info.name, found)
+
+
+def _one(embedder: Embedder, text: Text, at: int) -> Embedding:
+    try:
+        return embedder.embed(text)
+    except UserError as error:
+        raise UserError(f"input[{at}]: {error.message}", error.hint) from None
+
+
+def _texts(given: object) -> list[Text]:
+    """Read a text, token ids, or a list of either; raises UserError."""
+    if not isinstance(given, list) or _are_tokens(given):
+        given = [given]
+    if not 1 <= len(given) <= _MOST_TEXTS:
+        raise UserError(f"input has {len(given):,} texts; it takes from 1 to {_MOST_TEXTS:,}")
+    for at, each in enumerate(given):
+        if not isinstance(each, str) and not _are_tokens(each):
+            raise UserError(f"input[{at}] is not a text and no list of token ids", "send texts")
+    return cast(list[Text], given)
+
+
+def _are_tokens(given: object) -> bool:
+    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+
+
+def _vector(embedding: Embedding, form: str = "float") -> str | list[float]:
+    """Return a vector as numbers, or as the base64 of float32 numbers, the lowest byte first."""
+    if form == "base64":
+        return base64.b64encode(embedding.vector.astype("<f4").tobytes()).decode()
+    return [float(each) for each in embedding.vector]
+
+
+PROTOCOL = Protocol({"/v1/embeddings": _embeddings, "/embedding": _native})
+OLLAMA = Protocol({"/api/embed": _ollama, "/api/embeddings": _old_ollama}, ollama.error)

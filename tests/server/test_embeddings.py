@@ -1,0 +1,91 @@
+"""Embeddings over HTTP, as OpenAI's client, llama-server and Ollama ask for them."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import gguf
+import numpy as np
+import openai
+import pytest
+
+from localspec.inference.embedder import Embedder
+from localspec.types.models import ModelOptions
+from tests.llama import tiny
+from tests.server.running import Served, serving
+from tests.server.turning_models import TurningModels
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    def pooled(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_pooling_type(gguf.PoolingType.MEAN)
+
+    path = tiny.llama(tmp_path_factory.mktemp("model") / "vectors.gguf", adjust=pooled)
+    embedder = Embedder(ModelOptions(path=path, gpu_layers=0))
+    with serving(TurningModels, embedder=embedder) as running:
+        yield running
+    embedder.close()
+
+
+def vector(served: Served, text: object) -> list[float]:
+    found: list[float] = served.post("/v1/embeddings", {"input": text}).json()["data"][0]["embedding"]
+    return found
+
+
+def test_the_openai_client_reads_vectors(served: Served) -> None:
+    client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+    found = client.embeddings.create(model="any", input=["one", "two words"])  # it asks for base64
+    assert [each.index for each in found.data] == [0, 1]
+    for each, text in zip(found.data, ("one", "two words"), strict=True):
+        np.testing.assert_allclose(each.embedding, vector(served, text), atol=1e-7)
+        assert np.linalg.norm(each.embedding) == pytest.approx(1)
+    assert found.usage.prompt_tokens == found.usage.total_tokens > 3
+    assert found.model == client.models.list().data[-1].id
+
+
+def test_every_path_tells_the_same_vector(served: Served) -> None:
+    expected = vector(served, "one")
+    assert served.post("/embeddings", {"input": ["two", "one"]}).json()["data"][1]["embedding"] == expected
+    assert served.post("/embedding", {"content": "one"}).json() == [{"index": 0, "embedding": [expected]}]
+    assert served.post("/api/embed", {"input": "one"}).json()["embeddings"] == [expected]
+    assert served.post("/api/embeddings", {"prompt": "one"}).json() == {"embedding": expected}
+    packed = served.post("/v1/embeddings", {"input": "one", "encoding_format": "base64"}).json()
+    raw = base64.b64decode(packed["data"][0]["embedding"])
+    np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ({}, "input[0] is not a text"),
+        ({"input": []}, "input has 0 texts"),
+        ({"input": ["a", 3.5]}, "input[1] is not a text"),
+        ({"input": ["a", ["b"]]}, "input[1] is not a text"),
+        ({"input": ["a"] * 3000}, "it takes from 1 to 2,048"),
+        ({"input": ["a", "long " * 5000]}, "input[1]: the text is"),
+        ({"input": [[10**9]]}, "input[0]: there is no token"),
+        ({"input": "a", "dimensions": 7}, "dimensions is 7, but the model's vectors have 64"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ({"input": "a", "embd_normalize": -1}, "embd_normalize"),
+    ],
+)
+def test_what_has_no_vector_is_refused_by_name(
+    served: Served, body: dict[str, object], complaint: str
+) -> None:
+    reply = served.post("/v1/embeddings", body)
+    assert reply.status_code == 400
+    assert complaint in reply.json()["error"]["message"]
+    assert vector(served, "one")
+
+
+def test_without_a_model_the_server_says_how_to_name_one() -> None:
+    with serving(TurningModels) as served:
+        reply = served.post("/v1/embeddings", {"input": "a"})
+        assert reply.status_code == 400
+        assert "--embeddings FILE" in reply.json()["error"]["message"]
+
+
+def test_dimensions_that_fit_are_taken(served: Served) -> None:
+    assert served.post("/v1/embeddings", {"input": "a", "dimensions": 64}).status_code == 200
