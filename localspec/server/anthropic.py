@@ -11,19 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
-from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
+from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import SERVER_SENT, ApiError, read_json
 from localspec.server.fields import in_known_words, shared
-from localspec.server.openai import (
-    Chat,
-    an_object,
-    asked_in_chat,
-    body_of,
-    call_arguments,
-    objects,
-    text_of,
-    warned,
-)
+from localspec.server.messages import an_object, call_arguments, objects, text_of
+from localspec.server.openai import Chat, asked_in_chat, body_of
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}

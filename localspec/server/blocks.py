@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
@@ -169,3 +169,8 @@ class ProtocolReply(ABC):
     def error_event(self, failure: ApiError) -> Json:
         """Return the event for an answer that failed after its start."""
         return error(failure)
+
+
+def warned(warnings: Sequence[str]) -> Json:
+    """Return the field for warnings about an answer, which is missing without any."""
+    return {"warnings": list(warnings)} if warnings else {}

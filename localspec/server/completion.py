@@ -11,19 +11,10 @@ from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
 from localspec.errors import UserError
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
+from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, warned
 from localspec.server.exchange import read, read_json
-from localspec.server.openai import (
-    Body,
-    an_object,
-    answer_of,
-    asked_of,
-    bare_blocks,
-    bare_texts,
-    body_of,
-    schemas_of,
-    warned,
-)
+from localspec.server.messages import an_object
+from localspec.server.openai import Body, answer_of, asked_of, bare_blocks, bare_texts, body_of, schemas_of
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService, Protocol
 from localspec.types.events import TokenScore

@@ -17,16 +17,14 @@ from localspec.errors import UserError
 from localspec.server.about import STARTED
 from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply
 from localspec.server.exchange import ApiError, StreamForm, json_line, read_json
+from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import (
-    an_object,
     answer_of,
     asked_in_chat,
     asked_of,
     bare_blocks,
     bare_texts,
     body_of,
-    call_arguments,
-    objects,
     schemas_of,
 )
 from localspec.server.queue import QueuedRequest

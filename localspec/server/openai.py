@@ -5,32 +5,32 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, TypeGuard
-from uuid import uuid4
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from localspec.app.answer_json import Json, finite, timings
+from localspec.app.answer_json import Json
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.grammar import call_grammar
 from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply
-from localspec.server.exchange import SERVER_SENT, read, read_json
+from localspec.server.blocks import BlockStream
+from localspec.server.choices import ChoicesReply
+from localspec.server.exchange import read, read_json
 from localspec.server.fields import in_known_words
+from localspec.server.messages import ChatMessage, Function, an_object, conversation, objects
 from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
-from localspec.server.service import FINGERPRINT, LLAMA_NAMES, ChatService, Protocol
+from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
 from localspec.storage.profiles import Profile, Speculation
-from localspec.types.events import Finished, GenerationEvent, TokenScore
+from localspec.types.events import GenerationEvent
 from localspec.types.request import (
     SAMPLING,
     FrequencyPenalty,
@@ -44,7 +44,6 @@ from localspec.types.request import (
     Seed,
     Temperature,
     TemplateVariables,
-    ToolCall,
     TopK,
     TopP,
     seed_after,
@@ -52,7 +51,6 @@ from localspec.types.request import (
 from localspec.types.request import Request as GenerationRequest
 
 _MAX_STOPS = 16
-_TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")  # kinds of parts
 _MAX_ANSWERS = 8
 _MAX_PROMPTS = 64
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
@@ -95,7 +93,8 @@ async def _answered(
     if not 1 <= number <= _MAX_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
     every = [_reseeded(one, index) for one in asked for index in range(number)]
-    reply = _Reply(every, blocks, body, number)
+    wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    reply = ChoicesReply(every, blocks, number, echoes=bool(body.echo), wants_usage=wants_usage)
     return await reply.send(request, _answers(service, every), streams=bool(body.stream))
 
 
@@ -128,35 +127,6 @@ class ResponseFormat:
     type: Literal["text", "json_object", "json_schema"]
     json_schema: object = None  # OpenAI's, around the schema
     schema: object = None  # llama.cpp's
-
-
-@dataclass(frozen=True, slots=True)
-class ChatMessage:
-    """One message as clients send it; its content is a text, or parts, of which the texts are used."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: object = None
-    tool_calls: tuple[GivenCall, ...] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function that the client offers, or one that is called."""
-
-    name: str
-    description: str | None = None
-    parameters: object = None
-    arguments: object = None
-
-
-@dataclass(frozen=True, slots=True)
-class GivenCall:
-    """A call of the assistant as clients send it back."""
-
-    function: Function
-    id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +207,7 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     for name in ("echo", "prompt", "suffix"):
         if getattr(body, name):
             raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
-    profile, messages = service.conversation(service.profile(body.model), conversation(body))
+    profile, messages = service.conversation(service.profile(body.model), conversation(body.messages))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
     if others := sorted({tool.type[:40] for tool in body.tools or ()} - {"function"}):
@@ -324,65 +294,6 @@ def _chosen(tool: Json) -> str | None:
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) and tool.get("type", "function") == "function" else None
-
-
-def conversation(body: Body) -> tuple[Message, ...]:
-    """Return the messages of a chat; raises UserError for what is not text."""
-    if not body.messages:
-        raise UserError("messages is missing or empty")
-    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(body.messages))
-
-
-def _message(message: ChatMessage, where: str) -> Message:
-    calls = tuple(
-        ToolCall(call.id or "", call.function.name, _json_text(call.function.arguments))
-        for call in message.tool_calls or ()
-    )
-    if calls and message.role != "assistant":
-        raise UserError(f"{where}.tool_calls are not the assistant's")
-    role = "system" if message.role == "developer" else message.role
-    content = text_of(message.content, where)
-    return Message(role, content, calls, message.tool_call_id or "", message.reasoning_content or "")
-
-
-def _json_text(arguments: object) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-
-
-def call_arguments(arguments: str) -> object:
-    """Return the arguments of a call; if they were cut or are not JSON, as text."""
-    with suppress(ValueError):
-        value = json.loads(arguments or "{}")
-        if isinstance(value, dict):
-            return value
-    return {"arguments": arguments}
-
-
-def an_object(value: object, where: str) -> Json:
-    """Read a JSON object; raises UserError."""
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is not an object")
-    return value
-
-
-def objects(value: object, where: str) -> list[Json]:
-    """Read a list of JSON objects, or nothing; raises UserError."""
-    if not isinstance(value, list | None):
-        raise UserError(f"{where} is not a list")
-    return [an_object(item, f"{where}[{at}]") for at, item in enumerate(value or ())]
-
-
-def text_of(content: object, where: str) -> str:
-    """Return the text of a message: a text, nothing, or parts that are all texts; raises UserError."""
-    texts = []
-    for part in content if isinstance(content, list) else [content or ""]:
-        kind = part.get("type") if isinstance(part, dict) else "text"
-        text = part.get("text") if isinstance(part, dict) else part
-        if kind not in _TEXTS or not isinstance(text, str):
-            what = kind[:40] if isinstance(kind, str) and kind != "text" else "something"
-            raise UserError(f"{where}.content holds {what} that is not text", "send text alone")
-        texts.append(text)
-    return "\n".join(texts)
 
 
 def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
@@ -499,145 +410,6 @@ def _variables(body: Body) -> TemplateVariables:
         raise UserError("chat_template_kwargs has to be an object of plain values")
     variables = {"enable_thinking": False} if effort == "none" else {"reasoning_effort": effort}
     return tuple({**(variables if effort else {}), **value}.items())
-
-
-class _Reply(ProtocolReply):
-    """Some answers to a chat, or continuations of a bare text."""
-
-    form = replace(SERVER_SENT, last="data: [DONE]\n\n")
-
-    def __init__(
-        self, asked: Sequence[QueuedRequest], blocks: Callable[[], BlockStream], body: Body, number: int
-    ) -> None:
-        super().__init__(blocks())
-        self._fresh, self._number = blocks, number
-        self._prompts = [one.overrides.answer.prompt for one in asked]
-        self._echoes = bool(body.echo)
-        self._is_chat = not isinstance(self._prompts[0], str)
-        self._wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        self._choices = list[Json]()
-        self._scores = list[TokenScore]()  # of the present answer
-        self._ended = list[Finished]()
-        self._warnings = list[str]()
-        self._head: Json = {
-            "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
-            "object": "chat.completion.chunk" if self._is_chat else "text_completion",
-            "created": int(time.time()),
-            "model": asked[0].profile.name,
-            "system_fingerprint": FINGERPRINT,
-        }
-
-    def first_events(self) -> Iterator[Json]:
-        if self._is_chat:
-            yield self._chunk({"role": "assistant", "content": ""})
-        elif self._echoes:
-            yield self._chunk({"content": self._prompts[len(self._choices)]})
-
-    def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        if (delta := _delta(step, self.blocks)) is not None:
-            yield self._chunk(delta, self._new_scores())
-
-    def last_events(self) -> Iterator[Json]:
-        blocks = self.blocks
-        assert blocks.finished is not None
-        self._ended.append(blocks.finished)
-        self._warnings += blocks.warnings
-        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings() | warned(blocks.warnings)
-        choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
-        self._choices.append(choice | {"finish_reason": blocks.reason})
-        self.blocks, self._scores = self._fresh(), []
-        if self._wants_usage and len(self._ended) == len(self._prompts):
-            found = usage(self._ended, self._number)
-            yield {**self._head, "choices": [], "usage": found, **self._timings()}
-
-    def complete(self) -> Json:
-        head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        told = {"usage": usage(self._ended, self._number), **self._timings(), **warned(self._warnings)}
-        return {**head, "choices": self._choices, **told}
-
-    def _said(self) -> Json:
-        blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
-        if not self._is_chat:
-            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._echoes else text}
-        calls = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
-            for call in blocks.calls
-        ]
-        message: Json = {"role": "assistant", "content": text or (None if calls else "")}
-        message |= {"reasoning_content": thinking} if thinking else {}
-        return {"message": message | ({"tool_calls": calls} if calls else {})}
-
-    def _new_scores(self) -> list[TokenScore]:
-        """Return the scores that were not sent yet."""
-        new, self.blocks.scores = self.blocks.scores, []
-        self._scores += new
-        return new
-
-    def _chunk(self, delta: Json, scores: Sequence[TokenScore] = (), reason: str | None = None) -> Json:
-        choice: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
-        choice |= {"logprobs": self._scored(scores), "finish_reason": reason}
-        return {**self._head, "choices": [{"index": len(self._choices), **choice}]}
-
-    def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
-        """Return the target's log-probabilities of some tokens."""
-        if not scores:
-            return None
-        if self._is_chat:
-            content = [
-                _token(score.data, score.logprob)
-                | {"top_logprobs": [_token(data, logprob) for _, data, logprob in score.top]}
-                for score in scores
-            ]
-            return {"content": content}
-        return {
-            "tokens": [_text(score.data) for score in scores],
-            "token_logprobs": [score.logprob for score in scores],
-            "top_logprobs": [{_text(data): logprob for _, data, logprob in each.top} for each in scores],
-        }
-
-    def _timings(self) -> Json:
-        return {"timings": finite(timings(self._ended[-1].summary))}
-
-
-def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
-    """Return the chunk of a step."""
-    block = step.block
-    if block.kind != "call":
-        name = "content" if block.kind == "text" else "reasoning_content"
-        return {name: step.added} if step.added else None
-    called: Json = {"index": len(blocks.calls) - 1, "function": {"arguments": step.added}}
-    if step.kind == "begins":
-        function = {"name": block.name, "arguments": ""}
-        called |= {"id": block.id, "type": "function", "function": function}
-    return None if step.kind == "ends" else {"tool_calls": [called]}
-
-
-def warned(warnings: Sequence[str]) -> Json:
-    """Return the field for warnings about an answer, which is missing without any."""
-    return {"warnings": list(warnings)} if warnings else {}
-
-
-def usage(ended: Sequence[Finished], number: int) -> Json:
-    """Return the tokens of a reply under OpenAI's names; a prompt counts once for its `number` of answers."""
-    tokens = sum(each.summary.tokens for each in ended)
-    prompt = sum(each.summary.prompt_tokens for each in ended[::number])
-    cached = sum(each.summary.cached_tokens for each in ended[::number])
-    thinking = sum(each.summary.thinking_tokens for each in ended)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": tokens,
-        "total_tokens": prompt + tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": thinking},
-    }
-
-
-def _token(data: bytes, logprob: float) -> Json:
-    return {"token": _text(data), "logprob": max(logprob, -9999.0), "bytes": list(data)}
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
 
 
 PROTOCOL = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})

@@ -14,10 +14,11 @@ from starlette.responses import Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply
+from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import OVERFLOW, ApiError, read_json
 from localspec.server.fields import in_known_words, refuse, shared
-from localspec.server.openai import Chat, an_object, asked_in_chat, body_of, objects, text_of, warned
+from localspec.server.messages import an_object, objects, text_of
+from localspec.server.openai import Chat, asked_in_chat, body_of
 from localspec.server.service import ChatService, Protocol
 
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from localspec.chat.messages import Role, StoredMessage
 from localspec.chat.prompting import to_prompt
 from localspec.server.exchange import read
-from localspec.server.openai import Body, conversation
+from localspec.server.messages import conversation
+from localspec.server.openai import Body
 
 ROLES: tuple[Role, ...] = ("user", "assistant")
 
@@ -22,4 +23,4 @@ def test_the_screen_and_the_server_ask_alike(turns: list[tuple[Role, str]]) -> N
     ]
     said = [{"role": role, "content": text} for role, text in turns]
     body = read(Body, {"messages": [{"role": "system", "content": "Be brief."}, *said]})
-    assert to_prompt("Be brief.", path) == conversation(body)
+    assert to_prompt("Be brief.", path) == conversation(body.messages)
