@@ -218,13 +218,10 @@ class _Arguments(dict[str, object]):
 
 
 def _with_objects(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Turn the JSON of tools and of arguments into objects; what is none stays text."""
+    """Turn the JSON of tools and of arguments into objects."""
     for turn in values["messages"]:
         for call in turn.get("tool_calls", ()):
-            with suppress(ValueError):
-                arguments = json.loads(call["function"]["arguments"] or "{}")
-                if isinstance(arguments, dict):
-                    call["function"]["arguments"] = _Arguments(arguments)
+            call["function"]["arguments"] = _Arguments(json.loads(call["function"]["arguments"]))
     return {**values, "tools": [*map(json.loads, values["tools"])]} if "tools" in values else values
 
 

@@ -47,7 +47,7 @@ def without_tool_roles(messages: Sequence[Message], tools: Sequence[str]) -> lis
 
 
 def _called(name: str, arguments: str) -> str:
-    called = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments or "{}"}}}'
+    called = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {arguments}}}'
     return f"<tool_call>\n{called}\n</tool_call>"
 
 

@@ -103,9 +103,13 @@ def test_nothing_that_others_wrote_becomes_a_control_token(opened: Opener, knows
     assert model.vocabulary.decode(tokens).count("<|im_end|>") >= 5
 
 
-def test_arguments_that_are_not_object_stay_what_they_are(opened: Opener) -> None:
+def test_arguments_that_are_no_object_become_one(opened: Opener) -> None:
     template = opened(DEFINED + TURNS.replace("ARGUMENTS", "<{{ f.arguments | tojson }}>")).template
-    for arguments, expected in (("", "{}"), ("{cut", '"{cut"'), ("[1]", '"[1]"')):
+    for arguments, expected in (
+        ("", "{}"),
+        ('{"a": "cut', '{"a": "cut"}'),
+        ("[1]", '{"arguments": "[1]"}'),
+    ):
         call = Message("assistant", "", tool_calls=(ToolCall("1", "weather", arguments),))
         assert f"<{expected}>" in template.render([TALK[0], call, TALK[2]], tools=[TOOL])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +13,7 @@ from localspec.llama.tool_words import without_tool_roles
 from localspec.types.request import Message
 
 _NOBODY = Message("user", "")
+_SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 
 
 def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
@@ -19,9 +22,28 @@ def adapted(conversation: Conversation, traits: TemplateTraits) -> Conversation:
     if tools or any(message.tool_calls or message.role == "tool" for message in messages):
         if traits.takes_tools:
             messages = tuple(_with_simple_calls(messages, traits))
+            messages = messages if traits.takes_any_id else tuple(map(_with_short_ids, messages))
         else:
             messages, tools = _with_system_folded(without_tool_roles(messages, tools), traits), ()
-    return Conversation(_with_turns(messages, traits), tools)
+    messages = _with_turns(messages, traits)
+    return Conversation(messages if traits.takes_empty else tuple(map(_with_some_text, messages)), tools)
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Return a message whose calls have ids as Mistral's templates want them; clients keep others' ids."""
+    calls = tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls)
+    return replace(message, tool_calls=calls, tool_call_id=_short_id(message.tool_call_id))
+
+
+def _short_id(id_: str) -> str:
+    if not id_ or _SHORT_ID.fullmatch(id_):
+        return id_
+    return hashlib.sha256(id_.encode()).hexdigest()[:9]
+
+
+def _with_some_text(message: Message) -> Message:
+    is_empty = message.role in ("user", "assistant") and not (message.content or message.tool_calls)
+    return replace(message, content=" ") if is_empty else message
 
 
 def _with_simple_calls(messages: Sequence[Message], traits: TemplateTraits) -> Iterator[Message]:

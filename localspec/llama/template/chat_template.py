@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 
 from localspec.errors import ModelFileError, UserError
+from localspec.lenient_json import completed_object
 from localspec.llama.rendering import renderer
 from localspec.llama.template.adapted import adapted
 from localspec.llama.template.begun_answer import (
@@ -138,7 +139,7 @@ class ChatTemplate:
         except ModelFileError:
             raise  # it would not fare better
         except UserError:  # a few templates take calls, but not everywhere
-            if not tools and not any(message.tool_calls for message in messages):
+            if not tools and not any(message.tool_calls or message.role == "tool" for message in messages):
                 raise
             prompt = self._rendered(conversation, replace(self.traits, takes_tools=False), variables)
         return prompt if begun is None else self._begun(prompt, begun, variables, guard)
@@ -231,8 +232,11 @@ def _is_plain(text: str) -> bool:
 
 
 def _guarded(message: Message, guard: Callable[[str], str]) -> Message:
+    """Guard a message; the arguments of its calls come out as JSON objects, whatever they were."""
     calls = tuple(
-        ToolCall(guard(call.id), guard(call.name), _guarded_json(call.arguments, guard))
+        ToolCall(
+            guard(call.id), guard(call.name), _json(_guarded_value(completed_object(call.arguments), guard))
+        )
         for call in message.tool_calls
     )
     thinking, of_call = guard(message.thinking), guard(message.tool_call_id)
@@ -241,20 +245,24 @@ def _guarded(message: Message, guard: Callable[[str], str]) -> Message:
 
 def _guarded_json(text: str, guard: Callable[[str], str]) -> str:
     """Guard the strings in JSON, where an escape may hide a special token that a template would reveal."""
-
-    def guarded(value: object) -> object:
-        if isinstance(value, str):
-            return guard(value)
-        if isinstance(value, list):
-            return [guarded(each) for each in value]
-        if isinstance(value, dict):
-            return {guard(key): guarded(each) for key, each in value.items()}
-        return value
-
     try:
-        return json.dumps(guarded(json.loads(text)), ensure_ascii=False)
+        return _json(_guarded_value(json.loads(text), guard))
     except (ValueError, RecursionError):
         return guard(text)
+
+
+def _guarded_value(value: object, guard: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return guard(value)
+    if isinstance(value, list):
+        return [_guarded_value(each, guard) for each in value]
+    if isinstance(value, dict):
+        return {guard(key): _guarded_value(each, guard) for key, each in value.items()}
+    return value
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _stand_in(vocabulary: Vocabulary) -> tuple[str, str]:

@@ -37,10 +37,12 @@ class TemplateTraits:
     takes_assistant_first: bool = True
     takes_no_user: bool = True  # a conversation without any question
     takes_nothing: bool = True  # one without any message, where an answer begins it
+    takes_empty: bool = True  # questions and answers without text
     takes_tools: bool = True
     takes_calls_at_once: bool = True  # several calls in one message
     takes_text_with_call: bool = True
     takes_question_after_result: bool = True
+    takes_any_id: bool = True  # of calls; else nine letters and digits
     keeps_thinking: bool = True  # of earlier answers
     opens_thinking: str = ""  # the tag that ends a prompt, so that the model thinks first
     closes_answers: bool = True  # also one that ends the conversation
@@ -77,6 +79,10 @@ def _trials(variables: tuple[str, ...]) -> Iterator[tuple[Conversation, Sequence
     yield _talk("user", "assistant", "user"), (all_parts,), "earlier answers"
     more_parts, folded = partial(replace, part_roles=("system", "user")), partial(replace, takes_system=False)
     yield _talk("system", "user"), (more_parts, folded), "system prompts"
+    blank = partial(replace, takes_empty=False)
+    question, answer, following = _talk("user", "assistant", "user").messages
+    yield Conversation((question, replace(answer, content=""), following)), (blank,), ""
+    yield Conversation((replace(question, content=""), answer, following)), (blank,), ""
     yield _talk("user", "user"), (partial(replace, takes_users_in_a_row=False),), ""
     joined = partial(replace, takes_assistants_in_a_row=False)
     yield _talk("user", "assistant", "assistant", "user"), (joined,), ""
@@ -144,13 +150,13 @@ def _talk(*roles: str) -> Conversation:
     return Conversation(tuple(marked))
 
 
-def _called(*numbers: int, content: str = "") -> Message:
-    calls = (ToolCall(f"abcdefgh{n}", "look_up", f'{{"word": "probed{n}"}}') for n in numbers)
+def _called(*numbers: int, content: str = "", id_: str = "abcdefgh") -> Message:
+    calls = (ToolCall(f"{id_}{n}", "look_up", f'{{"word": "probed{n}"}}') for n in numbers)
     return Message("assistant", content, tuple(calls))
 
 
-def _result(number: int) -> Message:
-    return Message("tool", f"marked{number}result", tool_call_id=f"abcdefgh{number}")
+def _result(number: int, id_: str = "abcdefgh") -> Message:
+    return Message("tool", f"marked{number}result", tool_call_id=f"{id_}{number}")
 
 
 _QUESTION, _NEXT = Message("user", "markedquestion"), Message("user", "markednext")
@@ -161,6 +167,7 @@ def _with_tool(*messages: Message, first: Message | None = None) -> Conversation
     return Conversation((*([first] if first else ()), _QUESTION, *messages), (PROBE_TOOL,))
 
 
+_LONG_ID = "call_0123456789_"
 _EARLIER_THINKING = Conversation((_QUESTION, replace(_ANSWER, thinking=_THOUGHT), _NEXT))
 _TOOL_TRIALS: tuple[tuple[Conversation, Change], ...] = (
     (_with_tool(_called(1), _result(1), _ANSWER, _NEXT), partial(replace, takes_tools=False)),
@@ -168,5 +175,6 @@ _TOOL_TRIALS: tuple[tuple[Conversation, Change], ...] = (
     (_with_tool(_called(1, content="markedtext"), _result(1)), partial(replace, takes_text_with_call=False)),
     (_with_tool(_called(1, 2), _result(1), _result(2)), partial(replace, takes_calls_at_once=False)),
     (_with_tool(_called(1), _result(1), _NEXT), partial(replace, takes_question_after_result=False)),
+    (_with_tool(_called(1, id_=_LONG_ID), _result(1, _LONG_ID)), partial(replace, takes_any_id=False)),
 )
 _LONG_CALL = _with_tool(_called(1, content="markedtext"), _result(1), _ANSWER, _NEXT)
