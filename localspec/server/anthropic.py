@@ -14,8 +14,9 @@ from localspec.app.answer_json import Json
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import SERVER_SENT, ApiError, read_json
 from localspec.server.fields import in_known_words, shared
-from localspec.server.messages import an_object, call_arguments, objects, text_of
+from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import Chat, asked_in_chat, body_of
+from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
@@ -59,10 +60,10 @@ async def _counted(service: ChatService, chat: Chat) -> int:
 
 def _in_openai_words(body: Json) -> Json:
     """Return a request in the form of OpenAI's chat, whose reader validates it."""
-    system = text_of(body.get("system"), "system")
+    system = text_of(body.get("system"))
     messages: list[Json] = [{"role": "system", "content": system}] if system else []
-    for at, turn in enumerate(objects(body.get("messages"), "messages")):
-        messages += _turn(turn, f"messages[{at}]")
+    for turn in objects(body.get("messages"), "messages"):
+        messages += _turn(turn)
     choice = an_object(body.get("tool_choice") or {}, "tool_choice")
     thinking = an_object(body.get("thinking") or {}, "thinking").get("type")
     kind = _CHOICES.get(str(choice.get("type", "auto")))
@@ -90,26 +91,31 @@ def _tool(tool: Json) -> Json:
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
-def _turn(turn: Json, where: str) -> Iterator[Json]:
+def _turn(turn: Json) -> Iterator[Json]:
     """Yield the messages that a turn is made of: results of tools each have their own, before the text."""
     content = turn.get("content")
-    texts, calls, thoughts = list[Json](), list[Json](), list[str]()
-    for block in objects(content, f"{where}.content") if isinstance(content, list) else ():
-        kind = block.get("type")
+    if not isinstance(content, list):
+        yield {"role": turn.get("role"), "content": content}
+        return
+    parts, calls, has_results = list[object](), list[Json](), False
+    for block in content:
+        kind = block.get("type") if isinstance(block, dict) else "text"
         if kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "function": function})
         elif kind == "tool_result":
-            text = text_of(block.get("content"), where)
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": text}
-        elif kind == "thinking":
-            thoughts.append(str(block.get("thinking", "")))
-        elif kind != "redacted_thinking":
-            texts.append(block)
-    if texts or calls or not isinstance(content, list):
-        text = text_of(texts if isinstance(content, list) else content, f"{where}.content")
-        message: Json = {"role": turn.get("role"), "content": text}
-        yield message | ({"tool_calls": calls, "reasoning_content": "".join(thoughts)} if calls else {})
+            has_results = True
+            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
+        else:
+            parts.append(block)
+    if parts or calls or not has_results:
+        yield {"role": turn.get("role"), "content": parts} | ({"tool_calls": calls} if calls else {})
+
+
+def _result(block: Json) -> str:
+    text = text_of(block.get("content"))
+    failed = block.get("is_error") is True and not text.lower().startswith("error")
+    return f"Error: {text}" if failed else text
 
 
 class _Reply(ProtocolReply):

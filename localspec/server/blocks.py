@@ -50,14 +50,22 @@ class BlockStream:
     """The blocks of one answer, as its events come."""
 
     def __init__(
-        self, reader: AnswerReader, schemas: ReplySchemas = NO_SCHEMAS, *, parallel: bool = True
+        self,
+        reader: AnswerReader,
+        schemas: ReplySchemas = NO_SCHEMAS,
+        *,
+        parallel: bool = True,
+        warnings: Sequence[str] = (),
     ) -> None:
-        """Begin with nothing; without `parallel` all calls but the first are left out."""
+        """Begin with nothing, but with warnings about the request.
+
+        Without `parallel` all calls but the first are left out.
+        """
         self._reader, self._schemas, self._parallel = reader, schemas, parallel
         self.all: list[ContentBlock] = []
         self.scores: list[TokenScore] = []  # not sent yet
         self.finished: Finished | None = None
-        self.warnings: list[str] = []  # about its JSON, when it is finished
+        self.warnings = list(warnings)  # and those about its JSON, when it is finished
 
     def take(self, event: GenerationEvent) -> Iterator[BlockEvent]:
         """Yield the steps of an event of the answer."""
@@ -78,7 +86,7 @@ class BlockStream:
                 yield BlockEvent("ends", self.all[-1])
             calls = [(call.name, call.text) for call in self.calls]
             is_cut = self.finished.reason != "stop"
-            self.warnings = self._schemas.warnings(self.text("text"), calls, is_cut=is_cut)
+            self.warnings += self._schemas.warnings(self.text("text"), calls, is_cut=is_cut)
 
     @property
     def reason(self) -> Literal["stop", "length", "tool_calls"]:

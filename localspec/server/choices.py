@@ -76,7 +76,8 @@ class ChoicesReply(ProtocolReply):
     def complete(self) -> Json:
         """Return all answers."""
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        told = {"usage": _usage(self._ended, self._number), **self._timings(), **warned(self._warnings)}
+        warnings = [*dict.fromkeys(self._warnings)]
+        told = {"usage": _usage(self._ended, self._number), **self._timings(), **warned(warnings)}
         return {**head, "choices": self._choices, **told}
 
     def _said(self) -> Json:

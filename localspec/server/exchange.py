@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from localspec.errors import (
     LocalSpecError,
     UserError,
 )
+from localspec.lenient_json import with_whole_characters
 from localspec.server.encodings import unpacked
 from localspec.server.queue import QueueFullError, ServerEndsError
 
@@ -40,7 +40,6 @@ WAITING = ": waiting\n"
 """A comment, which readers of server-sent events skip; some take a blank line after it for an event."""
 OVERFLOW = "context_length_exceeded"  # OpenAI's code
 GONE = 499  # nginx's status for a client that has disconnected
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}  # for some readers of lines
 _UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
@@ -133,9 +132,7 @@ async def read_json(request: Request) -> object:
     data = await read_body(request)
     try:
         text = data.decode("utf-8-sig")
-        value: object = json.loads(text, parse_constant=_no_number)
-        if _SURROGATE.search(text):  # half of a pair is not text
-            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        value: object = json.loads(with_whole_characters(text), parse_constant=_no_number)
         return value
     except RecursionError:
         raise UserError("the request is nested too deeply") from None

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.about import STARTED
-from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply
+from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import ApiError, StreamForm, json_line, read_json
 from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import (
@@ -58,8 +58,9 @@ async def _generate(service: ChatService, request: Request) -> Response:
     prompt, system, suffix = body.get("prompt"), body.get("system"), body.get("suffix")
     if not prompt:
         return JSONResponse(_loaded(service, body) | {"response": ""})
-    _check_no_images(body, "the request")
     if body.get("raw") or suffix:
+        if body.get("images"):
+            raise UserError("the request holds images", "send text alone")
         wanted = body_of(_in_openai_words(body, []) | {"prompt": prompt})
         (text,) = bare_texts(replace(wanted, prompt=str(prompt)), service.queue.models)
         answer = answer_of(wanted, service, text)
@@ -68,7 +69,7 @@ async def _generate(service: ChatService, request: Request) -> Response:
         blocks = bare_blocks(await schemas_of(service, answer))
     else:
         before: list[Json] = [{"role": "system", "content": system}] if system else []
-        turns = [*before, {"role": "user", "content": prompt}]
+        turns = [*before, {"role": "user", "content": _with_images(prompt, body)}]
         chat = await asked_in_chat(service, body_of(_in_openai_words(body, turns)))
         asked, blocks = chat.asked, chat.blocks()
     reply = _TextReply(asked, blocks)
@@ -96,27 +97,24 @@ def _in_openai_words(body: Json, turns: list[Json]) -> Json:
 
 
 def _conversation(turns: list[Json]) -> list[Json]:
-    """Return messages in OpenAI's form: results of tools belong to the calls in their order."""
-    messages, numbers, answered = list[Json](), 0, 0
-    for at, turn in enumerate(turns):
-        where = f"messages[{at}]"
-        _check_no_images(turn, where)
-        calls = [dict(call) for call in objects(turn.get("tool_calls"), f"{where}.tool_calls")]
-        for call in calls:
-            call["id"] = f"call_{numbers}"
-            numbers += 1
-        message: Json = {"role": turn.get("role"), "content": turn.get("content")}
-        message |= {"tool_calls": calls, "reasoning_content": turn.get("thinking")} if calls else {}
-        if turn.get("role") == "tool":
-            message["tool_call_id"] = f"call_{answered}"
-            answered += 1
-        messages.append(message)
-    return messages
+    """Return messages in OpenAI's form."""
+    return [
+        {
+            "role": turn.get("role"),
+            "content": _with_images(turn.get("content"), turn),
+            "name": turn.get("tool_name"),
+            "tool_calls": objects(turn.get("tool_calls"), f"messages[{at}].tool_calls"),
+            "tool_call_id": turn.get("tool_call_id"),
+            "reasoning_content": turn.get("thinking"),
+        }
+        for at, turn in enumerate(turns)
+    ]
 
 
-def _check_no_images(holder: Json, where: str) -> None:
-    if holder.get("images"):
-        raise UserError(f"{where} holds images", "send text alone")
+def _with_images(text: object, holder: Json) -> object:
+    """Return the content of a message whose images are beside its text."""
+    images = holder.get("images")
+    return [text or "", *({"type": "image"} for _ in images)] if images and isinstance(images, list) else text
 
 
 def _now() -> str:
@@ -167,7 +165,8 @@ class _Reply(ProtocolReply):
     def _ending(self) -> Json:
         assert self.blocks.finished is not None
         reason = "length" if self.blocks.reason == "length" else "stop"
-        return {"done": True, "done_reason": reason, **_figures(self.blocks.finished.summary)}
+        told = {**_figures(self.blocks.finished.summary), **warned(self.blocks.warnings)}
+        return {"done": True, "done_reason": reason, **told}
 
 
 class _ChatReply(_Reply):

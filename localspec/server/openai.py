@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -194,12 +194,13 @@ class Chat:
     messages: tuple[Message, ...]
     form: ToolFormat | None
     schemas: ReplySchemas
+    warnings: tuple[str, ...] = ()  # about the request
 
     def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.overrides.answer.tools)
         parallel = self.body.parallel_tool_calls is not False
-        return BlockStream(reader, self.schemas, parallel=parallel)
+        return BlockStream(reader, self.schemas, parallel=parallel, warnings=self.warnings)
 
 
 async def asked_in_chat(service: ChatService, body: Body) -> Chat:
@@ -210,8 +211,9 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     profile, messages = service.conversation(service.profile(body.model), conversation(body.messages))
     answer = answer_of(body, service, messages)
     tools, must_call = offered(body)
-    if others := sorted({tool.type[:40] for tool in body.tools or ()} - {"function"}):
-        service.warn(f"tools of the types {', '.join(others)} are left out: the models cannot call them")
+    warnings = tuple(_left_out(body.tools or ()))
+    for line in warnings:
+        service.warn(line)
     form, grammar = None, answer.grammar
     schemas = await schemas_of(service, answer)
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}
@@ -230,7 +232,13 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
         grammar = await asyncio.to_thread(calls, form, [tool for tool, _ in halves], token)
     answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
     schemas = replace(schemas, arguments=arguments)
-    return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas)
+    return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas, warnings)
+
+
+def _left_out(tools: Sequence[Tool]) -> Iterator[str]:
+    """Yield a warning about tools that are no functions, if there are some."""
+    if others := sorted({tool.type[:40] for tool in tools} - {"function"}):
+        yield f"tools of the types {', '.join(others)} are left out: the models cannot call them"
 
 
 def _name(tool: str) -> str:

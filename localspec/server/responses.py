@@ -17,12 +17,14 @@ from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import OVERFLOW, ApiError, read_json
 from localspec.server.fields import in_known_words, refuse, shared
-from localspec.server.messages import an_object, objects, text_of
+from localspec.server.messages import an_object, objects
 from localspec.server.openai import Chat, asked_in_chat, body_of
+from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
 
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {"top_logprobs": (0,), "prompt": ()}
+_BOOKKEEPING = ("id", "status")  # of items
 _NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
@@ -47,7 +49,7 @@ def _as_chat(body: Json) -> Json:
     if not (items := body.get("input")):
         raise UserError("input is missing or empty")
     for at, item in enumerate(items if isinstance(items, list) else [{"role": "user", "content": items}]):
-        _add(messages, an_object(item, f"input[{at}]"), f"input[{at}]")
+        _add(messages, an_object(item, f"input[{at}]"))
     wanted = an_object(body.get("text") or {}, "text").get("format")
     form = an_object(wanted, "text.format") if wanted else {}
     given = shared(body)
@@ -77,29 +79,50 @@ def _choice(choice: object) -> object:
     return choice
 
 
-def _add(messages: list[Json], item: Json, where: str) -> None:
+def _add(messages: list[Json], item: Json) -> None:
     """Add an item of a conversation to the messages that a chat is made of."""
-    kind, role = item.get("type", "message"), item.get("role")
-    if kind == "function_call_output":
-        text = text_of(item.get("output"), where)
-        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": text})
+    kind, role = item.get("type") or "message", item.get("role")
+    if str(kind).endswith("_output"):
+        output = item.get("output", item)
+        messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "message" and role != "assistant":
-        messages.append({"role": role, "content": text_of(item.get("content"), where)})
-    elif kind in ("message", "reasoning", "function_call"):  # items of one turn come one after another
+        messages.append({"role": role, "content": item.get("content")})
+    else:  # items of one turn come one after another
         turn = messages[-1] if messages else {}
         if turn.get("role") != "assistant" or (kind == "message" and "content" in turn):
             turn = {"role": "assistant"}
             messages.append(turn)
-        if kind == "function_call":
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            calls = turn.setdefault("tool_calls", [])
-            assert isinstance(calls, list)
-            calls.append({"id": item.get("call_id"), "function": function})
-        else:
-            name = "content" if kind == "message" else "reasoning_content"
-            turn[name] = text_of(item.get("content"), where)
+        _add_to_turn(turn, item, str(kind))
+
+
+def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
+    """Add what the assistant thought, said or called to its message."""
+    if kind == "function_call" or (kind.endswith("_call") and item.get("call_id")):
+        calls = turn.setdefault("tool_calls", [])
+        assert isinstance(calls, list)
+        calls.append(_call(item, kind))
+        return
+    if kind == "reasoning":
+        name, text = "reasoning_content", text_of(item.get("content")) or text_of(item.get("summary"))
+    elif kind == "message":
+        name, text = "content", text_of(item.get("content"))
+    elif kind == "item_reference":
+        name, text = "content", "[an earlier item was here, which is not stored]"
     else:
-        raise UserError(f"{where} is of a kind that is not known here", _NOT_KEPT)
+        name, text = "content", text_of({field: item[field] for field in item if field not in _BOOKKEEPING})
+    before = turn.get(name)
+    turn[name] = f"{before}\n\n{text}" if before else text
+
+
+def _call(item: Json, kind: str) -> Json:
+    """Return a call in the form of a chat; some kinds have other fields for what the tool is given."""
+    arguments = item.get("arguments")
+    if "input" in item:
+        arguments = {"input": item["input"]}
+    elif arguments is None:
+        arguments = item.get("action") or item.get("operation")
+    function = {"name": item.get("name") or kind.removesuffix("_call"), "arguments": arguments}
+    return {"id": item.get("call_id"), "function": function}
 
 
 class _Reply(ProtocolReply):

@@ -162,15 +162,11 @@ def test_other_seeds_are_rejected(served: Served, seed: object) -> None:
     assert "seed" in reply.json()["error"]["message"]
 
 
-IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-
-
 @pytest.mark.parametrize(
     ("more", "says"),
     [
         ({"messages": []}, "messages is missing or empty"),
         ({"messages": None}, "messages is missing or empty"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages[0].content holds image_url"),
         ({"messages": [{"role": "king", "content": "Hi"}]}, "messages[0].role is not one of system"),
         ({"messages": [{"content": "Hi"}]}, "messages[0].role is missing"),
         ({"temperature": "hot"}, "temperature is not a number"),
@@ -210,7 +206,7 @@ def test_the_client_understands_errors(client: openai.OpenAI) -> None:
     [
         *(b"", b"{", b"[]", b"null", b"\xff\xfe{}", b'{"messages": NaN}', b'{"messages": [{', b"9" * 10_000),
         b"[" * 99999,
-        json.dumps({"messages": [{"role": "user", "content": "\ud800"}]}).encode(),
+        b'{"messages": [{"role": "user", "content": "\xed\xa0\x80"}]}',  # half a character, not as an escape
     ],
 )
 def test_malformed_bodies_are_rejected(served: Served, data: bytes) -> None:

@@ -86,7 +86,9 @@ def test_tools_of_other_types_are_left_out_and_logged_once(
     for _ in range(2):
         assert names(asked(served, path, body)) == ["a"]
     [line] = [line for line in served.lines if "left out" in line]
-    assert line.endswith(f"tools of the types {others} are left out: the models cannot call them")
+    warning = f"tools of the types {others} are left out: the models cannot call them"
+    assert line.endswith(warning)
+    assert served.post(path, body).json()["warnings"] == [warning]
 
 
 def test_only_tools_of_other_types_are_none(served: Served) -> None:

@@ -1,0 +1,139 @@
+"""Every conversation that clients keep and send again is answered, and no text of it is lost on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.llama.model import Model
+from localspec.llama.template.chat_template import ChatTemplate
+from localspec.types.events import GenerationEvent
+from localspec.types.models import ModelOptions
+from localspec.types.request import Message, Request
+from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
+
+pytestmark = pytest.mark.timeout(120)
+
+# Calls in tags, one system message, turns that alternate and are not empty, no result without a call.
+STRICT = """
+{%- set ns = namespace(turn=0, calls=0) %}
+{%- for m in messages %}
+{%- if m.role == 'system' %}{% if not loop.first %}{{ raise_exception('system comes first') }}{% endif %}
+{%- elif m.role == 'user' %}{% if ns.turn % 2 or not m.content %}{{ raise_exception('alternate') }}{% endif %}
+{%- set ns.turn = ns.turn + 1 %}{% elif m.role == 'assistant' and not m.tool_calls %}
+{%- if ns.turn % 2 == 0 or not m.content %}{{ raise_exception('alternate, with some text') }}{% endif %}
+{%- set ns.turn = ns.turn + 1 %}{% elif m.role == 'tool' %}
+{%- if not ns.calls %}{{ raise_exception('a result without a call') }}{% endif %}
+{%- set ns.calls = ns.calls - 1 %}
+{%- elif m.role != 'assistant' %}{{ raise_exception('unknown role') }}{% endif %}
+{%- set ns.calls = ns.calls + (m.tool_calls or [])|length %}
+{{ '<' + m.role + '>' + m.content }}{% for c in m.tool_calls or [] %}<function={{ c.function.name }}>
+{%- for k, v in c.function.arguments.items() %}<parameter={{ k }}>
+{{- v if v is string else v | tojson }}</parameter>
+{%- endfor %}</function>{% endfor %}
+{%- endfor %}
+{%- if tools %}{{ tools | tojson }}{% endif %}"""
+# Calls as JSON, with ids of nine letters and digits, and a name for each result.
+JSON = """
+{%- for m in messages %}
+{{ '<' + m.role + '>' + m.content }}{% for c in m.tool_calls or [] %}
+{%- if c.id | length != 9 %}{{ raise_exception('ids have nine characters') }}{% endif %}
+<tool_call>{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>
+{%- endfor %}
+{%- if m.role == 'tool' and not m.name %}{{ raise_exception('name must be provided') }}{% endif %}
+{%- endfor %}
+{%- if tools %}{{ tools | tojson }}{% endif %}"""
+# Neither tools nor system messages.
+PLAIN = """
+{%- for m in messages %}
+{%- if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}
+{{ '<' + m.role + '>' + m.content }}
+{%- endfor %}"""
+TEMPLATES = {"strict": STRICT, "json": JSON, "plain": PLAIN}
+PNG = "iVBORw0KGgoAAAANSUhEUg" * 20
+
+
+@dataclass
+class TemplatedModels(TellingModels):
+    """Models that read each conversation under several templates before they answer."""
+
+    templates: dict[str, ChatTemplate] = field(default_factory=dict)
+    prompts: dict[str, str] = field(default_factory=dict)
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        assert not isinstance(request.prompt, str)
+        variables = dict(request.template_variables)
+        for name, template in self.templates.items():
+            self.prompts[name] = template.render(request.prompt, variables, request.tools)
+            template.encode_chat(request.prompt, variables, tools=request.tools)
+        yield from super().generate(request)
+
+
+@pytest.fixture(scope="module")
+def models(demo_target: Path) -> Iterator[TemplatedModels]:
+    model = Model.open(ModelOptions(path=demo_target, gpu_layers=0), allocate=False)
+    yield TemplatedModels(
+        templates={name: ChatTemplate(model.vocabulary, source) for name, source in TEMPLATES.items()}
+    )
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def served(models: TemplatedModels) -> Iterator[Served]:
+    with serving(lambda: models) as running:
+        yield running
+
+
+def prompts(served: Served, path: str, body: object) -> dict[str, str]:
+    """Return what the model reads of a request, by the name of the template."""
+    reply = served.client.post(path, content=json.dumps(body))  # with half characters as escapes
+    assert reply.status_code == 200, reply.text
+    models = served.service.queue.models
+    assert isinstance(models, TemplatedModels)
+    return dict(models.prompts)
+
+
+def conversation(served: Served) -> tuple[Message, ...]:
+    """Return the conversation of the last request."""
+    models = served.service.queue.models
+    assert isinstance(models, TemplatedModels)
+    prompt = models.requests[-1].prompt
+    assert not isinstance(prompt, str)
+    return prompt
+
+
+def lines() -> Iterator[Any]:
+    """Yield the conversations of the table; those that are too long for it are made here."""
+    text = (Path(__file__).parent / "histories.jsonl").read_text(encoding="utf-8")
+    yield from (json.loads(line.replace("$DATA", PNG)) for line in text.splitlines())
+    nested = '{"a":' * 300 + "1" + "}" * 300
+    for name, arguments in {
+        "deep arguments": nested,
+        "deep objects": json.loads(nested),
+        "endless brackets": '{"a": ' + "[" * 100_000,
+    }.items():
+        call = {"id": "c1", "function": {"name": "f", "arguments": arguments}}
+        messages = [USER, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "content": "dry"}]
+        yield {"name": name, "path": CHAT, "messages": messages, "texts": ["dry"]}
+
+
+USER = {"role": "user", "content": "Why?"}
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+ODD = {line["name"]: line for line in lines()}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=ODD)
+def test_an_odd_conversation_is_answered(served: Served, odd: dict[str, Any]) -> None:
+    field = "input" if odd["path"] == RESPONSES else "messages"
+    for template, prompt in prompts(served, odd["path"], {field: odd["messages"]}).items():
+        told = prompt.replace('\\"', '"').replace("\\n", "\n")
+        assert [text for text in odd["texts"] if text not in told] == [], (template, prompt)
+        places = [told.find(text) for text in odd["texts"]]
+        assert places == sorted(places), (template, prompt)
+        assert PNG[:50] not in prompt
