@@ -228,7 +228,10 @@ def test_thinking_ends_before_an_answer_that_is_continued(tmp_path: Path) -> Non
     )
     answer = [USER, Message("assistant", "hm")]
     assert model.template.render(answer) == "hi|<think>\n</think>\n\nhm"
-    assert model.template.render(answer, {"enable_thinking": False}) == "hi|<think></think>hm"
+    without = {"enable_thinking": False}
+    assert model.template.render(answer, without) == "hi|<think></think>hm"
+    own = [USER, Message("assistant", "<think>\n\n</think>\n\nhm")]
+    assert model.template.render(own, without) == "hi|<think>\n\n</think>\n\nhm"
     model.close()
 
 

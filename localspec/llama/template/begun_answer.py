@@ -42,6 +42,12 @@ def begun_answer(message: Message, spaces: int = 0) -> BegunAnswer:
     return BegunAnswer(content.removeprefix(header), thinking, found[0], closing[0] + header)
 
 
+def without_empty_thinking(prompt: str, opening: str) -> str:
+    """Return a prompt without empty thinking at its end; an answer with its own follows."""
+    tags = tags_of(opening)
+    return re.sub(rf"{re.escape(tags.opening)}\s*{re.escape(tags.closing)}\s*\Z", "", prompt)
+
+
 def with_thinking_apart(message: Message) -> Message:
     """Return an earlier answer with the thinking in its text moved to the template's field."""
     if message.role != "assistant" or message.thinking:

@@ -20,6 +20,7 @@ from localspec.llama.template.begun_answer import (
     begun_answer,
     trailing_spaces,
     with_thinking_apart,
+    without_empty_thinking,
 )
 from localspec.llama.template.segments import Segments
 from localspec.llama.template.traits import Conversation, TemplateTraits, probe
@@ -128,8 +129,11 @@ class ChatTemplate:
             begun = begun_answer(messages[-1], trailing_spaces(messages))
             traits = self.traits
             in_a_row = traits.takes_assistants_in_a_row and traits.closes_answers
-            if apart and apart[-1].role == "assistant" and not in_a_row:
-                begun = replace(begun, content=f"{apart.pop().content}\n\n{begun.content}")
+            before = apart[-1] if apart else None
+            if before is not None and before.role == "assistant" and not (in_a_row or before.tool_calls):
+                del apart[-1]
+                said = "\n\n".join(filter(None, (before.content, begun.content)))
+                begun = replace(begun, content=said)
         else:
             apart += messages[-1:]
         guarded = tuple(_guarded(message, guard) for message in apart)
@@ -151,7 +155,7 @@ class ChatTemplate:
         opening = opened_at_end(prompt)
         content, thinking = guard(begun.content), guard(begun.thinking)
         if begun.opening:
-            start = prompt.removesuffix(opening)
+            start = without_empty_thinking(prompt.removesuffix(opening), begun.opening)
             return f"{start}{begun.opening}{thinking}{begun.closing}{content}"
         if not content and not thinking:
             return prompt  # nothing has come yet

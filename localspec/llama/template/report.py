@@ -49,6 +49,8 @@ def _habits(traits: TemplateTraits) -> Iterator[str]:
         (not traits.takes_assistants_in_a_row, "answers in a row are joined"),
         (not traits.takes_assistant_first, "an answer that comes first follows an empty question"),
         (not tools, "tools are described in words"),
+        (not traits.takes_empty, "questions and answers without text get a blank"),
+        (tools and not traits.takes_any_id, "ids of calls become nine letters and digits"),
         (tools and not traits.takes_calls_at_once, "several calls at once become single ones"),
         (tools and not traits.takes_text_with_call, "text next to a call becomes a separate message"),
         (traits.opens_thinking, f"the model thinks first: prompts end with {traits.opens_thinking}"),
