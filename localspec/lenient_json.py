@@ -89,6 +89,8 @@ def _nesting(text: str) -> _Nesting:
 def _closed(text: str) -> list[str]:
     """Return ways to complete JSON that was cut; a key without a value gets null."""
     nesting = _nesting(text)
+    if nesting.deepest > _DEEPEST:
+        return []
     if nesting.in_string:
         text = _CUT_ESCAPE.sub(r"\1", text) + '"'
     else:

@@ -214,6 +214,7 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     warnings = tuple(_left_out(body.tools or ()))
     for line in warnings:
         service.warn(line)
+    service.compare_beginning(messages, tools)
     form, grammar = None, answer.grammar
     schemas = await schemas_of(service, answer)
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}

@@ -16,9 +16,8 @@ _NAMES = {
     "a file": ("document", "file", "input_file"),
 }
 _MEDIA = {kind: name for name, kinds in _NAMES.items() for kind in kinds}
-_DATA = re.compile(
-    r'"(?:data:[\w/+.;=-]{0,200};base64,[^"]*|(?:[A-Za-z0-9+/=_-]|\\[nr]){200,})"'
-)  # base64 in JSON
+# A text in JSON that is base64, as an address or alone.
+_DATA = re.compile(r'"(?:data:[\w/+.;=-]{0,200};base64,[^"]*|(?:[A-Za-z0-9+/=_-]|\\[nr]){200,})"')
 
 
 def text_of(content: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 
@@ -18,6 +18,7 @@ from localspec.chat.figures import note, summary_line
 from localspec.inference.embedder import Embedder
 from localspec.inference.interface import check_room
 from localspec.safe_text import safe_line
+from localspec.server.beginnings import Beginnings
 from localspec.server.exchange import ApiError, error
 from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
@@ -46,6 +47,7 @@ class ChatService:
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
     embedder: Embedder | None = None
+    beginnings: Beginnings = field(default_factory=Beginnings)
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.
@@ -69,6 +71,14 @@ class ChatService:
         if line not in self.warned:
             self.warned.add(line)
             self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+    def compare_beginning(self, messages: Sequence[Message], tools: Sequence[str]) -> None:
+        """Log that a conversation came again with another beginning: its whole prompt is read then."""
+        if (place := self.beginnings.changed_at(messages, tools)) is not None:
+            self.warn(
+                f"a conversation came again with other instructions or tools, from character {place} on: "
+                "its prompt is read from there on as if it were new"
+            )
 
     @property
     def usual_request(self) -> QueuedRequest:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from localspec.llama.model import Model
 from localspec.llama.template.chat_template import ChatTemplate
 from localspec.types.events import GenerationEvent
 from localspec.types.models import ModelOptions
 from localspec.types.request import Message, Request
+from tests.server.made_histories import DATA, History, chats, items, messages
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
 
@@ -56,7 +58,6 @@ PLAIN = """
 {{ '<' + m.role + '>' + m.content }}
 {%- endfor %}"""
 TEMPLATES = {"strict": STRICT, "json": JSON, "plain": PLAIN}
-PNG = "iVBORw0KGgoAAAANSUhEUg" * 20
 
 
 @dataclass
@@ -71,7 +72,7 @@ class TemplatedModels(TellingModels):
         variables = dict(request.template_variables)
         for name, template in self.templates.items():
             self.prompts[name] = template.render(request.prompt, variables, request.tools)
-            template.encode_chat(request.prompt, variables, tools=request.tools)
+        self.templates["json"].encode_chat(request.prompt, variables, tools=request.tools)
         yield from super().generate(request)
 
 
@@ -111,7 +112,7 @@ def conversation(served: Served) -> tuple[Message, ...]:
 def lines() -> Iterator[Any]:
     """Yield the conversations of the table; those that are too long for it are made here."""
     text = (Path(__file__).parent / "histories.jsonl").read_text(encoding="utf-8")
-    yield from (json.loads(line.replace("$DATA", PNG)) for line in text.splitlines())
+    yield from (json.loads(line.replace("$DATA", DATA)) for line in text.splitlines())
     nested = '{"a":' * 300 + "1" + "}" * 300
     for name, arguments in {
         "deep arguments": nested,
@@ -136,4 +137,82 @@ def test_an_odd_conversation_is_answered(served: Served, odd: dict[str, Any]) ->
         assert [text for text in odd["texts"] if text not in told] == [], (template, prompt)
         places = [told.find(text) for text in odd["texts"]]
         assert places == sorted(places), (template, prompt)
-        assert PNG[:50] not in prompt
+        assert DATA[:50] not in prompt
+
+
+def test_a_line_that_changes_with_every_request_is_left_out(served: Served) -> None:
+    line = "x-anthropic-billing-header: cc_version=2.1.1.abc; cc_entrypoint=cli; cch={};"
+    for system in ([line, "Be brief."], f"{line}\nBe brief.", ["Be brief."]):
+        blocks = system if isinstance(system, str) else [{"type": "text", "text": text} for text in system]
+        read = prompts(served, MESSAGES, {"messages": [USER], "system": blocks})
+        assert conversation(served)[0] == Message("system", "Be brief."), system
+        assert "billing" not in read["json"]
+    prompts(served, MESSAGES, {"messages": [{"role": "user", "content": f"What is {line}?"}]})
+    assert line in conversation(served)[-1].content
+
+
+def test_a_conversation_with_another_beginning_is_logged_once(served: Served) -> None:
+    def ask(system: str, *turns: tuple[str, str]) -> list[str]:
+        served.lines.clear()
+        said = [
+            {"role": "system", "content": system},
+            *({"role": role, "content": text} for role, text in turns),
+        ]
+        assert served.chat(messages=said).status_code == 200
+        return [line for line in served.lines if "came again" in line]
+
+    first, more = (("user", "Hi"),), (("user", "Hi"), ("assistant", "Hello."), ("user", "And?"))
+    assert ask("It is 14:51.", *first) == ask("It is 14:52.", *first) == []  # two conversations
+    assert ask("It is 14:52.", *more) == []
+    assert ask("It is 14:52.", *more, ("assistant", "So."), ("user", "Oh?")) == []
+    assert ask(f"{'Be brief. ' * 99}1", ("user", "Why?"), *more[1:]) == []
+    assert ask(f"{'Be brief. ' * 99}2", ("user", "Why?"), *more[1:]) == []  # most of it is in the cache
+    [line] = ask("It is 14:53.", *more)
+    assert "from character 10 on" in line
+    assert ask("It is 14:54.", *more) == []
+
+
+Check = Callable[[str, str, History], None]
+
+
+@pytest.fixture
+def check(served: Served) -> Check:
+    """Return the test of one history; Hypothesis writes down what it passes on, and a server is long."""
+
+    def checked(path: str, field: str, history: History) -> None:
+        for template, prompt in prompts(served, path, {field: history.turns}).items():
+            assert [word for word in history.words if word not in prompt] == [], (template, prompt)
+            assert DATA[:50] not in prompt, (template, prompt)
+
+    return checked
+
+
+many = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.slow
+@many
+@given(chats())
+def test_no_chat_is_refused_and_no_word_of_it_lost(check: Check, history: History) -> None:
+    check(CHAT, "messages", history)
+
+
+@pytest.mark.slow
+@many
+@given(messages())
+def test_no_messages_are_refused_and_no_word_of_them_lost(check: Check, history: History) -> None:
+    check(MESSAGES, "messages", history)
+
+
+@pytest.mark.slow
+@many
+@given(items())
+def test_no_items_are_refused_and_no_word_of_them_lost(check: Check, history: History) -> None:
+    check(RESPONSES, "input", history)
+
+
+def test_calls_of_other_programs_keep_the_models_own_form(served: Served) -> None:
+    call = {"id": "call_0123456789", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "dry"}
+    read = prompts(served, CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [call]}, result]})
+    assert '<tool_call>{"name": "f", "arguments": {}}</tool_call><tool>dry' in read["json"]
