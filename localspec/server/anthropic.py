@@ -22,6 +22,7 @@ from localspec.server.service import ChatService, Protocol
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _VARIABLES = "chat_template_kwargs"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_FULL = "model_context_window_exceeded"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
 
@@ -121,7 +122,7 @@ def _result(block: Json) -> str:
 class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, if known before."""
 
-    form = replace(SERVER_SENT, waiting='event: ping\ndata: {"type": "ping"}\n\n')
+    form = replace(SERVER_SENT, waiting=lambda: 'event: ping\ndata: {"type": "ping"}\n\n')
 
     def __init__(self, chat: Chat, tokens: int) -> None:
         super().__init__(chat.blocks())
@@ -167,6 +168,8 @@ class _Reply(ProtocolReply):
         finished = self.blocks.finished
         stopped = finished.stop_string if finished is not None else None
         reason = "stop_sequence" if stopped else _REASONS[self.blocks.reason]
+        if finished is not None and finished.reason == "context":
+            reason = _FULL
         return {"stop_reason": reason, "stop_sequence": stopped}
 
     def _usage(self) -> Json:

@@ -91,10 +91,14 @@ def to_api_error(error: Exception) -> ApiError:
 
 
 def _overflow(error: ContextFullError) -> str:
-    """Return the sentence for a full context that agents recognise, and shorten the conversation then."""
-    sizes = (f" ({error.tokens} tokens)", f" ({error.context} tokens)") if error.tokens else ("", "")
-    why = error.hint if error.tokens else str(error)
-    return f"the request{sizes[0]} exceeds the available context size{sizes[1]}; {why}"
+    """Return the sentence for a full context that agents recognise, and shorten the conversation then.
+
+    It has llama-server's words and OpenAI's: LiteLLM, and what is built on it, looks for the latter alone.
+    """
+    if not error.tokens:
+        return f"the request exceeds the available context size; {error}"
+    words = f"the request ({error.tokens} tokens) exceeds the available context size ({error.context} tokens)"
+    return f"{words}: this model's maximum context length is {error.context} tokens; {error.hint}"
 
 
 def without_content(error: Exception) -> str:
@@ -152,7 +156,7 @@ def read(kind: type[T], value: object) -> T:
         raise BodyError(str(error).replace("request.", "", 1)) from None
 
 
-def _frame(event: Json) -> str:
+def frame(event: Json) -> str:
     """Return a server-sent event, which goes by its type if it has one."""
     name = f"event: {event['type']}\n" if "type" in event else ""
     data = json.dumps(event, ensure_ascii=False, separators=(",", ":")).translate(_LINE_ENDS)
@@ -170,11 +174,11 @@ class StreamForm:
 
     frame: Callable[[Json], str]
     media_type: str
-    waiting: str  # sent while there is no event
+    waiting: Callable[[], str]  # sent while there is no event
     last: str = ""  # of a stream that went well
 
 
-SERVER_SENT = StreamForm(_frame, "text/event-stream", WAITING)
+SERVER_SENT = StreamForm(frame, "text/event-stream", lambda: WAITING)
 
 
 async def streamed(
@@ -224,7 +228,7 @@ async def _frames(
     try:
         while True:
             if not event.done():
-                yield form.waiting
+                yield form.waiting()
                 await _looked_for(event, SILENCE_S)
                 continue
             yield form.frame(event.result())

@@ -133,7 +133,7 @@ class _Reply(ProtocolReply):
     def __init__(self, asked: QueuedRequest, blocks: BlockStream) -> None:
         super().__init__(blocks)
         self._model = asked.profile.name
-        self.form = StreamForm(json_line, "application/x-ndjson", waiting=json_line(self._line({})))
+        self.form = StreamForm(json_line, "application/x-ndjson", lambda: json_line(self._line({})))
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.block.kind == "call":

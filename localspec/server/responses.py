@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from uuid import uuid4
 
 from starlette.requests import Request
@@ -15,9 +16,10 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
-from localspec.server.exchange import OVERFLOW, ApiError, read_json
+from localspec.server.exchange import OVERFLOW, SERVER_SENT, ApiError, frame, read_json
 from localspec.server.fields import in_known_words, refuse, shared
 from localspec.server.messages import an_object, objects
+from localspec.server.named_tools import NamedTool, custom_input, flat_call, flat_choice, flat_tools
 from localspec.server.openai import Chat, asked_in_chat, body_of
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
@@ -25,6 +27,7 @@ from localspec.server.service import ChatService, Protocol
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {"top_logprobs": (0,), "prompt": ()}
 _BOOKKEEPING = ("id", "status")  # of items
+_CALLS = ("function_call", "custom_tool_call")
 _NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
@@ -58,25 +61,11 @@ def _as_chat(body: Json) -> Json:
         **given,
         "messages": messages,
         "max_tokens": body.get("max_output_tokens", given.get("max_tokens")),
-        "tools": [_nested(tool) for tool in objects(body.get("tools"), "tools")],
-        "tool_choice": _choice(body.get("tool_choice")),
+        "tools": [tool for _, tool in flat_tools(objects(body.get("tools"), "tools"))],
+        "tool_choice": flat_choice(body.get("tool_choice")),
         "reasoning_effort": effort or given.get("reasoning_effort"),
         "response_format": {**form, "json_schema": form} if form else given.get("response_format"),
     }
-
-
-def _nested(tool: Json) -> Json:
-    """Convert a function, or the choice of one, to the nested form of a chat; other tools are left out."""
-    if tool.get("type") != "function":
-        return {"type": tool.get("type")}
-    return {"type": "function", "function": {name: tool[name] for name in tool if name != "type"}}
-
-
-def _choice(choice: object) -> object:
-    """Convert the choice of a function to the form of a chat."""
-    if isinstance(choice, dict) and choice.get("type") == "function":
-        return _nested(choice)
-    return choice
 
 
 def _add(messages: list[Json], item: Json) -> None:
@@ -116,6 +105,8 @@ def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
 
 def _call(item: Json, kind: str) -> Json:
     """Return a call in the form of a chat; some kinds have other fields for what the tool is given."""
+    if kind in _CALLS:
+        return flat_call(item)
     arguments = item.get("arguments")
     if "input" in item:
         arguments = {"input": item["input"]}
@@ -130,7 +121,11 @@ class _Reply(ProtocolReply):
 
     def __init__(self, body: Json, chat: Chat) -> None:
         super().__init__(chat.blocks())
+        self.form = replace(SERVER_SENT, waiting=self._waiting)
+        self._begun = False
         self._number = -1  # of the last event
+        tools = (tool for tool, _ in flat_tools(objects(body.get("tools"), "tools")) if tool is not None)
+        self._tools = {tool.flat: tool for tool in tools}
         self._ids = dict[int, str]()
         self._head: Json = {
             "id": f"resp_{uuid4().hex}",
@@ -149,8 +144,18 @@ class _Reply(ProtocolReply):
         }
 
     def first_events(self) -> Iterator[Json]:
-        for name in ("created", "in_progress"):
-            yield self._event(f"response.{name}", response=self.complete())
+        if not self._begun:
+            self._begun = True
+            for name in ("created", "in_progress"):
+                yield self._event(f"response.{name}", response=self.complete())
+
+    def _waiting(self) -> str:
+        """Return an event for a stream that waits: Codex does not count comments, and gives up.
+
+        `keepalive`, which OpenAI's own server sends then, ends some strict readers; this one all know.
+        """
+        events = list(self.first_events())  # before which no reader takes another
+        return "".join(map(frame, events or [self._event("response.in_progress", response=self.complete())]))
 
     def last_events(self) -> Iterator[Json]:
         response = self.complete()
@@ -164,6 +169,7 @@ class _Reply(ProtocolReply):
     def complete(self) -> Json:
         output = [self._item(block, "completed") for block in self.blocks.all]
         if self.blocks.finished is None:
+            output[-1:] = [{**item, "status": "in_progress"} for item in output[-1:]]
             return {**self._head, "status": "in_progress", "output": output, "usage": None}
         summary = self.blocks.finished.summary
         usage = {
@@ -178,24 +184,28 @@ class _Reply(ProtocolReply):
         return {**self._head, **ending, "output": output, "usage": usage, **warned(self.blocks.warnings)}
 
     def _item(self, block: ContentBlock, status: str) -> Json:
-        names = {"call": "fc", "thinking": "rs", "text": "msg"}
+        tool = self._tool(block)
+        names = {"call": "ctc" if tool.is_custom else "fc", "thinking": "rs", "text": "msg"}
         id_ = self._ids.setdefault(block.index, f"{names[block.kind]}_{uuid4().hex}")
         head: Json = {"id": id_, "status": status}
         if block.kind == "call":
-            called = {"call_id": block.id, "name": block.name, "arguments": block.text}
-            return {**head, "type": "function_call", **called}
+            is_part = tool.is_custom and status == "in_progress"  # of the JSON around its input
+            return {**head, "call_id": block.id, **tool.call("" if is_part else block.text)}
         parts = [_part(block)] if status == "completed" else []
         if block.kind == "thinking":
             return {**head, "type": "reasoning", "summary": [], "content": parts}
         return {**head, "type": "message", "role": "assistant", "content": parts}
 
+    def _tool(self, block: ContentBlock) -> NamedTool:
+        return self._tools.get(block.name, NamedTool(block.name))
+
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        block = step.block
+        block, is_custom = step.block, self._tool(step.block).is_custom
         at: Json = {"output_index": block.index}
         id_ = self._item(block, "in_progress")["id"]
         inside = {**at, "item_id": id_} | ({} if block.kind == "call" else {"content_index": 0})
         names = {"call": "function_call_arguments", "thinking": "reasoning_text", "text": "output_text"}
-        name = f"response.{names[block.kind]}"
+        name = f"response.{'custom_tool_call_input' if is_custom else names[block.kind]}"
         extra: Json = {"logprobs": []} if block.kind == "text" else {}
         if step.kind == "begins":
             yield self._event("response.output_item.added", **at, item=self._item(block, "in_progress"))
@@ -203,7 +213,13 @@ class _Reply(ProtocolReply):
                 empty = {**_part(block), "text": ""}
                 yield self._event("response.content_part.added", **inside, part=empty)
         elif step.kind == "grows":
-            yield self._event(f"{name}.delta", **inside, delta=step.added, **extra)
+            if not is_custom:
+                yield self._event(f"{name}.delta", **inside, delta=step.added, **extra)
+        elif is_custom:
+            given = custom_input(block.text)
+            yield self._event(f"{name}.delta", **inside, delta=given)
+            yield self._event(f"{name}.done", **inside, input=given)
+            yield self._event("response.output_item.done", **at, item=self._item(block, "completed"))
         else:
             key = "arguments" if block.kind == "call" else "text"
             yield self._event(f"{name}.done", **inside, **{key: block.text}, **extra)

@@ -101,7 +101,6 @@ def test_clients_of_every_protocol_bear_a_wait(
     [
         (CHAT, ASKED, ": waiting"),
         ("/v1/completions", {"prompt": "Hi", "max_tokens": TOKENS, "stream": True}, ": waiting"),
-        ("/v1/responses", {"input": "Hi", "max_output_tokens": TOKENS, "stream": True}, ": waiting"),
         ("/v1/messages", ASKED, 'event: ping data: {"type": "ping"}'),
         ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 3, "stream": True}, ": waiting"),
     ],
@@ -120,6 +119,29 @@ def test_what_a_waiting_stream_says(
     frames = heard.strip().split("\n\n")
     assert all("data: " in frame for frame in frames)  # some clients take any blank line for an event
     assert len(frames) > 1  # tokens that come at once share an event
+
+
+def test_a_response_that_waits_sends_events_that_every_reader_knows(
+    held: Served, steps: threading.Semaphore
+) -> None:
+    with (
+        openai.OpenAI(base_url=f"{held.url}/v1", api_key="none", max_retries=0) as client,
+        client.responses.stream(model="general", input="Hi", max_output_tokens=TOKENS) as stream,
+    ):
+        before = [next(stream) for _ in range(2 + BEATS)]
+        steps.release()
+        while next(stream).type != "response.output_text.delta":
+            pass
+        between = next(stream)  # while the second token is not written
+        steps.release(10_000)
+        after = list(stream)
+    assert [event.type for event in before] == ["response.created", *["response.in_progress"] * (1 + BEATS)]
+    assert between.type == "response.in_progress"
+    (item,) = between.response.model_dump()["output"]
+    assert (item["status"], item["content"][0]["text"]) == ("in_progress", "H")
+    assert "response.created" not in {event.type for event in after}
+    assert after[-1].type == "response.incomplete"
+    assert after[-1].response.output_text == TOKENS * "H"
 
 
 def test_a_stream_that_falls_silent_in_the_middle_says_so_too(

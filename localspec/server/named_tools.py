@@ -1,0 +1,99 @@
+"""Tools of `/v1/responses` that a chat has no words for: in namespaces, or with a text as their input.
+
+The models know them as functions. A call is given back under the names that the client knows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from localspec.app.answer_json import Json
+from localspec.server.messages import call_arguments, objects
+
+_INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """A tool by the names that its client gave it; a custom one takes a text instead of JSON."""
+
+    name: str
+    namespace: str = ""
+    is_custom: bool = False
+
+    @property
+    def flat(self) -> str:
+        """Return the name of the function, which is unique among all namespaces."""
+        return f"{self.namespace}__{self.name}" if self.namespace else self.name
+
+    def call(self, arguments: str) -> Json:
+        """Return a call with these arguments in the client's words, without its ids."""
+        if self.is_custom:
+            return {"type": "custom_tool_call", "name": self.name, "input": custom_input(arguments)}
+        named = {"name": self.name} | ({"namespace": self.namespace} if self.namespace else {})
+        return {"type": "function_call", **named, "arguments": arguments}
+
+
+def named(tool: Json, namespace: object = None) -> NamedTool:
+    """Return the tool that a description, a choice, or a call of it names."""
+    space = tool.get("namespace") if namespace is None else namespace
+    is_custom = tool.get("type") in ("custom", "custom_tool_call")
+    return NamedTool(str(tool.get("name")), str(space or ""), is_custom)
+
+
+def flat_tools(tools: Iterable[Json]) -> Iterator[tuple[NamedTool | None, Json]]:
+    """Yield each tool, also of namespaces, and its form in a chat; None is one that models cannot call."""
+    for tool in tools:
+        if tool.get("type") == "namespace":
+            inner = objects(tool.get("tools"), "tools[].tools")
+            yield from ((named(each, tool.get("name")), _function(each, tool.get("name"))) for each in inner)
+        elif tool.get("type") in ("function", "custom"):
+            yield named(tool), _function(tool)
+        else:
+            yield None, {"type": tool.get("type")}
+
+
+def _function(tool: Json, namespace: object = None) -> Json:
+    """Return a tool in the nested form of a chat."""
+    about, parameters = tool.get("description"), tool.get("parameters")
+    if tool.get("type") == "custom":
+        about, parameters = _with_format(tool), _INPUT
+    function = {"name": named(tool, namespace).flat, "description": about, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _with_format(tool: Json) -> str:
+    """Return the description of a custom tool, with the grammar of its input: nothing else says it."""
+    form, about = tool.get("format"), str(tool.get("description") or "")
+    if not isinstance(form, dict) or form.get("type") != "grammar":
+        return about
+    return f"{about}\nThe input meets this {form.get('syntax')} grammar:\n{form.get('definition')}".strip()
+
+
+def flat_choice(choice: object) -> object:
+    """Convert the choice of a tool, or of some, to the form of a chat."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") == "allowed_tools":
+        tools = objects(choice.get("tools"), "tool_choice.tools")
+        return {**choice, "tools": [flat_choice(tool) for tool in tools]}
+    if choice.get("type") in ("function", "custom"):
+        return {"type": "function", "function": {"name": named(choice).flat}}
+    return choice
+
+
+def flat_call(item: Json) -> Json:
+    """Convert a call in a conversation to the form of a chat."""
+    tool = named(item)
+    arguments = json.dumps({"input": item.get("input")}, ensure_ascii=False)
+    function = {"name": tool.flat, "arguments": arguments if tool.is_custom else item.get("arguments")}
+    return {"id": item.get("call_id"), "function": function}
+
+
+def custom_input(arguments: str) -> str:
+    """Return the text that a call of a custom tool passes; if it was cut or has another form, all of it."""
+    found = call_arguments(arguments)
+    given = found.get("input") if isinstance(found, dict) else None
+    return given if isinstance(given, str) else arguments

@@ -1,0 +1,150 @@
+"""What coding agents send and expect that goes beyond the guides of their protocols."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from openai.types.responses import Response
+
+from localspec.types.request import Message, ToolCall
+from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
+
+USER = {"role": "user", "content": "Hi"}
+WORD: Any = {"type": "object", "properties": {"language": {"type": "string"}}}
+MCP: Any = {
+    "type": "namespace",
+    "name": "mcp__tiny",
+    "description": "Tools in the mcp__tiny namespace.",
+    "tools": [{"type": "function", "name": "secret", "description": "Tells it.", "parameters": WORD}],
+}
+PATCH: Any = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Edits files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin"'},
+}
+SHELL: Any = {"type": "function", "name": "shell", "parameters": {"type": "object", "properties": {}}}
+NEW = '*** Begin\n+ "ä"'
+
+
+@pytest.fixture
+def models() -> TellingModels:
+    return TellingModels()
+
+
+@pytest.fixture
+def served(models: TellingModels) -> Iterator[Served]:
+    with serving(lambda: models) as running:
+        yield running
+
+
+def called(name: str, **arguments: object) -> str:
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+def response(served: Served, *, streams: bool, **fields: object) -> Response:
+    asked: Any = fields
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        if not streams:
+            found: Response = client.responses.create(model="auto", **asked)
+            return found
+        with client.responses.stream(model="auto", **asked) as stream:
+            return stream.get_final_response()
+
+
+def last_two(models: TellingModels) -> tuple[Message, Message]:
+    prompt = models.requests[-1].prompt
+    assert not isinstance(prompt, str)
+    return prompt[-2], prompt[-1]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_codex_calls_the_tools_of_mcp_servers(served: Served, models: TellingModels, streams: bool) -> None:
+    models.texts = [called("mcp__tiny__secret", language="en"), "Zebra."]
+    history: list[Any] = [USER]
+    found = response(served, streams=streams, input=history, tools=[SHELL, MCP])
+    offered = [json.loads(tool)["function"] for tool in models.requests[-1].tools]
+    assert [tool["name"] for tool in offered] == ["shell", "mcp__tiny__secret"]
+    assert (offered[1]["description"], offered[1]["parameters"]) == ("Tells it.", WORD)
+    item: Any = found.output[0]
+    assert (item.type, item.namespace, item.name) == ("function_call", "mcp__tiny", "secret")
+    result = {"type": "function_call_output", "call_id": item.call_id, "output": "zebra"}
+    history += [item.model_dump(exclude_none=True), result]
+    final = response(served, streams=streams, input=history, tools=[SHELL, MCP])
+    assert final.output_text == "Zebra."
+    asked, told = last_two(models)
+    assert asked.tool_calls == (ToolCall(item.call_id, "mcp__tiny__secret", '{"language": "en"}'),)
+    assert told == Message("tool", "zebra", tool_call_id=item.call_id)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_custom_tool_is_called_with_its_text(served: Served, models: TellingModels, streams: bool) -> None:
+    models.texts = [called("apply_patch", input=NEW), "Done."]
+    found = response(served, streams=streams, input=[USER], tools=[PATCH])
+    (offered,) = (json.loads(tool)["function"] for tool in models.requests[-1].tools)
+    assert offered["description"] == 'Edits files.\nThe input meets this lark grammar:\nstart: "*** Begin"'
+    item: Any = found.output[0]
+    assert (item.type, item.name, item.input) == ("custom_tool_call", "apply_patch", NEW)
+    result = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "Done"}
+    response(served, streams=streams, input=[USER, item.model_dump(exclude_none=True), result], tools=[PATCH])
+    asked, told = last_two(models)
+    assert [json.loads(call.arguments) for call in asked.tool_calls] == [{"input": NEW}]
+    assert told == Message("tool", "Done", tool_call_id=item.call_id)
+
+
+def test_the_events_of_a_custom_call_have_its_text_alone(served: Served, models: TellingModels) -> None:
+    models.texts = [called("apply_patch", input=NEW)]
+    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+        asked: Any = {"model": "auto", "input": "Hi", "tools": [PATCH], "stream": True}
+        events: list[Any] = list(client.responses.create(**asked))
+    steps = [event for event in events if event.type not in ("response.created", "response.in_progress")]
+    begun, delta, done, ended, _ = steps
+    assert (begun.type, begun.item.type, begun.item.input) == (
+        "response.output_item.added",
+        "custom_tool_call",
+        "",
+    )
+    assert (delta.type, delta.delta) == ("response.custom_tool_call_input.delta", NEW)
+    assert (done.type, done.input) == ("response.custom_tool_call_input.done", NEW)
+    assert (ended.item.id, ended.item.input) == (begun.item.id, NEW)
+
+
+@pytest.mark.parametrize(
+    ("choice", "names", "must"),
+    [
+        ({"type": "custom", "name": "apply_patch"}, ["shell", "mcp__tiny__secret", "apply_patch"], True),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "custom", "name": "apply_patch"}, {"type": "function", "name": "shell"}],
+            },
+            ["apply_patch", "shell"],
+            False,
+        ),
+    ],
+)
+def test_such_tools_can_be_chosen(
+    served: Served, models: TellingModels, choice: object, names: list[str], must: bool
+) -> None:
+    response(served, streams=False, input="Hi", tools=[SHELL, MCP, PATCH], tool_choice=choice)
+    request = models.requests[-1]
+    assert [json.loads(tool)["function"]["name"] for tool in request.tools] == names
+    assert (request.grammar is not None) == must
+
+
+def test_claude_code_hears_that_the_context_is_full(served: Served, models: TellingModels) -> None:
+    models.reason = "context"
+    with anthropic.Anthropic(base_url=served.url, api_key="none", max_retries=0) as client:
+        asked: Any = {"model": "auto", "max_tokens": 9_000, "messages": [USER]}
+        message = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+    assert message.stop_reason == streamed.stop_reason == "model_context_window_exceeded"
