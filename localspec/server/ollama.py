@@ -138,7 +138,7 @@ class _Reply(ProtocolReply):
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.block.kind == "call":
             if step.kind == "ends":
-                yield self._line({"tool_calls": [_call(step.block)]})
+                yield self._line({"tool_calls": [_call(step.block, len(self.blocks.calls) - 1)]})
         elif step.added:
             yield self._line({"content" if step.block.kind == "text" else "thinking": step.added})
 
@@ -150,7 +150,7 @@ class _Reply(ProtocolReply):
         if thinking := self.blocks.text("thinking"):
             said["thinking"] = thinking
         if self.blocks.calls:
-            said["tool_calls"] = [_call(block) for block in self.blocks.calls]
+            said["tool_calls"] = [_call(block, at) for at, block in enumerate(self.blocks.calls)]
         return self._line(said) | self._ending()
 
     def error_event(self, failure: ApiError) -> Json:
@@ -195,8 +195,10 @@ def _figures(summary: Summary) -> Json:
     }
 
 
-def _call(block: ContentBlock) -> Json:
-    return {"function": {"name": block.name, "arguments": call_arguments(block.text)}}
+def _call(block: ContentBlock, at: int) -> Json:
+    """Return a call; its position is also where LiteLLM looks for it, which else makes one of several."""
+    function = {"index": at, "name": block.name, "arguments": call_arguments(block.text)}
+    return {"id": block.id, "index": at, "function": function}
 
 
 async def _version(_service: ChatService, _request: Request) -> Response:

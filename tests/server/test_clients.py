@@ -148,3 +148,14 @@ def test_claude_code_hears_that_the_context_is_full(served: Served, models: Tell
         with client.messages.stream(**asked) as stream:
             streamed = stream.get_final_message()
     assert message.stop_reason == streamed.stop_reason == "model_context_window_exceeded"
+
+
+def test_litellm_tells_the_calls_of_an_ollama_stream_apart(served: Served, models: TellingModels) -> None:
+    models.texts = [called("shell", a=1) + called("shell", a=2)]
+    asked: Any = {"messages": [USER], "tools": [{"type": "function", "function": {"name": "shell"}}]}
+    lines = [json.loads(line)["message"] for line in served.post("/api/chat", asked).text.splitlines()]
+    calls = [call for line in lines for call in line.get("tool_calls", [])]
+    assert [(call["index"], call["function"]["arguments"]) for call in calls] == [
+        (0, {"a": 1}),
+        (1, {"a": 2}),
+    ]
