@@ -1,13 +1,16 @@
 """What README shows is what the program does."""
 
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from localspec.app.checks.build import BACKENDS, COMMON_OPTIONS, rebuild_command
+from localspec.cli.shared.arguments import SERVER_PORT
 from localspec.hardware.described import read_machine
 from localspec.storage.config import example
 
@@ -69,6 +72,19 @@ def test_files_named_in_contributing_exist() -> None:
     named = re.findall(r"`((?:localspec|tui|tests|\.ci)/[\w./-]+)`", page)
     assert len(named) >= 15
     assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_settings_of_agents_can_be_copied() -> None:
+    table = {program.partition(",")[0]: what for program, what in rows("Other programs")}
+    copied = {program: re.findall("`([^`]+)`", what) for program, what in table.items()}
+    codex = tomllib.loads("\n".join(line for line in copied["Codex"] if " = " in line))
+    assert codex["model_provider"] in codex["model_providers"]
+    opencode = json.loads(copied["OpenCode"][0])
+    provider, _, model = opencode["model"].partition("/")
+    assert model in opencode["provider"][provider]["models"]
+    shown = [*codex["model_providers"].values(), opencode["provider"][provider]["options"]]
+    for address in (each.get("base_url") or each.get("baseURL") for each in shown):
+        assert address == f"http://127.0.0.1:{SERVER_PORT}/v1"
 
 
 def test_the_readme_is_short() -> None:
