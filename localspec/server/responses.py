@@ -167,9 +167,12 @@ class _Reply(ProtocolReply):
         return self._event("response.failed", response=self.complete() | payload)
 
     def complete(self) -> Json:
-        output = [self._item(block, "completed") for block in self.blocks.all]
+        open_block = self.blocks.all[-1] if self.blocks.all and self.blocks.finished is None else None
+        output = [
+            self._item(block, "in_progress" if block is open_block else "completed")
+            for block in self.blocks.all
+        ]
         if self.blocks.finished is None:
-            output[-1:] = [{**item, "status": "in_progress"} for item in output[-1:]]
             return {**self._head, "status": "in_progress", "output": output, "usage": None}
         summary = self.blocks.finished.summary
         usage = {
@@ -191,7 +194,7 @@ class _Reply(ProtocolReply):
         if block.kind == "call":
             is_part = tool.is_custom and status == "in_progress"  # of the JSON around its input
             return {**head, "call_id": block.id, **tool.call("" if is_part else block.text)}
-        parts = [_part(block)] if status == "completed" else []
+        parts = [_part(block)] if block.text else []
         if block.kind == "thinking":
             return {**head, "type": "reasoning", "summary": [], "content": parts}
         return {**head, "type": "message", "role": "assistant", "content": parts}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,9 @@ import openai
 import pytest
 from openai.types.responses import Response
 
-from localspec.types.request import Message, ToolCall
+from localspec.server import exchange
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Message, Request, ToolCall
 from tests.server.running import Served, serving
 from tests.server.telling_models import TellingModels
 
@@ -114,6 +117,39 @@ def test_the_events_of_a_custom_call_have_its_text_alone(served: Served, models:
     assert (delta.type, delta.delta) == ("response.custom_tool_call_input.delta", NEW)
     assert (done.type, done.input) == ("response.custom_tool_call_input.done", NEW)
     assert (ended.item.id, ended.item.input) == (begun.item.id, NEW)
+
+
+class Halting(TellingModels):
+    """Waits in the middle of an answer until it may go on."""
+
+    goes_on = threading.Event()
+
+    def _rounds(self, request: Request) -> Iterator[GenerationEvent]:
+        events = list(super()._rounds(request))
+        middle = len(events) - 6
+        yield from events[:middle]
+        self.goes_on.wait(20)
+        yield from events[middle:]
+
+
+@pytest.mark.slow
+def test_a_custom_call_that_halts_shows_nothing_of_its_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "SILENCE_S", 0.02)
+    models = Halting(texts=[called("apply_patch", input=NEW)])
+    with (
+        serving(lambda: models) as served,
+        openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client,
+        client.responses.stream(model="auto", input="Hi", tools=[PATCH]) as stream,
+    ):
+        while next(stream).type != "response.output_item.added":
+            pass
+        beat = next(stream)
+        models.goes_on.set()
+        found: Any = stream.get_final_response().output[0]
+    assert beat.type == "response.in_progress"
+    (item,) = beat.response.model_dump()["output"]
+    assert (item["status"], item["input"]) == ("in_progress", "")
+    assert (found.status, found.input) == ("completed", NEW)
 
 
 @pytest.mark.parametrize(
