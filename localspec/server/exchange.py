@@ -93,12 +93,13 @@ def to_api_error(error: Exception) -> ApiError:
 def _overflow(error: ContextFullError) -> str:
     """Return the sentence for a full context that agents recognise, and shorten the conversation then.
 
-    It has llama-server's words and OpenAI's: LiteLLM, and what is built on it, looks for the latter alone.
+    It has the words of llama-server, of Anthropic, which LangChain looks for, and of OpenAI, for LiteLLM.
     """
     if not error.tokens:
         return f"the request exceeds the available context size; {error}"
     words = f"the request ({error.tokens} tokens) exceeds the available context size ({error.context} tokens)"
-    return f"{words}: this model's maximum context length is {error.context} tokens; {error.hint}"
+    why = f"the prompt is too long, as this model's maximum context length is {error.context} tokens"
+    return f"{words}; {why}: {error.hint}"
 
 
 def without_content(error: Exception) -> str:

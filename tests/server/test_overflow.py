@@ -49,6 +49,7 @@ def test_openai_clients_get_its_code_and_the_sizes(served: Served, stream: bool)
         words = "the request (600 tokens) exceeds the available context size (512 tokens)"
         assert words in failed.message
         assert "this model's maximum context length is 512 tokens" in failed.message  # LiteLLM looks for it
+        assert "prompt is too long" in failed.message  # as LangChain does for this
         body: Any = failed.body
         assert (body["n_prompt_tokens"], body["n_ctx"]) == (600, 512)
         assert body["type"] == "exceed_context_size_error"
