@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, warned
-from localspec.server.exchange import SERVER_SENT, ApiError, read_json
+from localspec.server.exchange import SERVER_SENT, SILENCE_S, ApiError, frame, read_json
 from localspec.server.fields import in_known_words, shared
 from localspec.server.messages import an_object, call_arguments, objects
 from localspec.server.openai import Chat, asked_in_chat, body_of
@@ -22,6 +22,8 @@ from localspec.server.service import ChatService, Protocol
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _VARIABLES = "chat_template_kwargs"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_DEAF = "claude-cli/"  # in the name of a client that does not hear pings
+_PINGS = round(120 / SILENCE_S)  # for each event that says nothing new
 _FULL = "model_context_window_exceeded"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
@@ -45,7 +47,8 @@ async def _asked(service: ChatService, request: Request) -> Chat:
 async def _answer(service: ChatService, request: Request) -> Response:
     chat = await _asked(service, request)
     streams = bool(chat.body.stream)
-    reply = _Reply(chat, await _counted(service, chat) if streams else 0)
+    tokens = await _counted(service, chat) if streams else 0
+    reply = _Reply(chat, tokens, hears_pings=_DEAF not in request.headers.get("user-agent", ""))
     return await reply.send(request, service.answer(chat.asked), streams=streams)
 
 
@@ -122,10 +125,10 @@ def _result(block: Json) -> str:
 class _Reply(ProtocolReply):
     """One message of the assistant; `tokens` are those of the prompt, if known before."""
 
-    form = replace(SERVER_SENT, waiting=lambda: 'event: ping\ndata: {"type": "ping"}\n\n')
-
-    def __init__(self, chat: Chat, tokens: int) -> None:
+    def __init__(self, chat: Chat, tokens: int, *, hears_pings: bool) -> None:
         super().__init__(chat.blocks())
+        self.form = replace(SERVER_SENT, waiting=self._waiting)
+        self._pings, self._hears_pings = 0, hears_pings
         self._tokens = tokens
         self._head: Json = {
             "id": f"msg_{uuid4().hex[:24]}",
@@ -138,6 +141,21 @@ class _Reply(ProtocolReply):
         usage = {"input_tokens": self._tokens, "output_tokens": 0}
         message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield {"type": "message_start", "message": message}
+
+    def _waiting(self) -> str:
+        """Return a ping for a stream that waits.
+
+        Anthropic's packages keep pings from the programs that use them, and Claude Code gives up after five
+        minutes. It also gets an event that says nothing new, which LiteLLM would take for the end.
+        """
+        self._pings += 1
+        events = list(self.begin())
+        if self._pings % _PINGS == 0 and not self._hears_pings:
+            unchanged = {"stop_reason": None, "stop_sequence": None}
+            events.append({"type": "message_delta", "delta": unchanged, "usage": {"output_tokens": 0}})
+        if not events:
+            events.append({"type": "ping"})
+        return "".join(map(frame, events))
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         block, index = step.block, step.block.index

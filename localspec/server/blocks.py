@@ -128,6 +128,7 @@ class ProtocolReply(ABC):
     def __init__(self, blocks: BlockStream) -> None:
         """Begin with nothing."""
         self.blocks = blocks
+        self._begun = False
 
     async def send(
         self, request: Request, events: AsyncGenerator[GenerationEvent], *, streams: bool
@@ -138,18 +139,15 @@ class ProtocolReply(ABC):
         return JSONResponse(await unless_gone(request, self._whole(events)))
 
     async def _stream(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
-        begun = False
         async with aclosing(events):  # an answer without a reader ends at once
             async for event in events:
-                if not begun:  # not before: what is wrong with a request shows until then, in the status
-                    begun = True
-                    for payload in self.first_events():
-                        yield payload
+                for payload in self.begin():  # not before: until then, the status shows what is wrong
+                    yield payload
                 for step in self.blocks.take(event):
                     for payload in self.events_of(step):
                         yield payload
                 if isinstance(event, Finished):
-                    begun = False  # another answer to the same may follow
+                    self._begun = False  # another answer to the same may follow
                     for payload in self.last_events():
                         yield payload
 
@@ -157,6 +155,12 @@ class ProtocolReply(ABC):
         async for _ in self._stream(events):
             pass
         return self.complete()
+
+    def begin(self) -> Iterator[Json]:
+        """Yield the first events of a stream that has not begun, which then has."""
+        if not self._begun:
+            self._begun = True
+            yield from self.first_events()
 
     def first_events(self) -> Iterator[Json]:
         """Yield the first events of a stream."""

@@ -122,7 +122,6 @@ class _Reply(ProtocolReply):
     def __init__(self, body: Json, chat: Chat) -> None:
         super().__init__(chat.blocks())
         self.form = replace(SERVER_SENT, waiting=self._waiting)
-        self._begun = False
         self._number = -1  # of the last event
         tools = (tool for tool, _ in flat_tools(objects(body.get("tools"), "tools")) if tool is not None)
         self._tools = {tool.flat: tool for tool in tools}
@@ -144,17 +143,15 @@ class _Reply(ProtocolReply):
         }
 
     def first_events(self) -> Iterator[Json]:
-        if not self._begun:
-            self._begun = True
-            for name in ("created", "in_progress"):
-                yield self._event(f"response.{name}", response=self.complete())
+        for name in ("created", "in_progress"):
+            yield self._event(f"response.{name}", response=self.complete())
 
     def _waiting(self) -> str:
         """Return an event for a stream that waits: Codex does not count comments, and gives up.
 
         `keepalive`, which OpenAI's own server sends then, ends some strict readers; this one all know.
         """
-        events = list(self.first_events())  # before which no reader takes another
+        events = list(self.begin())  # before which no reader takes another
         return "".join(map(frame, events or [self._event("response.in_progress", response=self.complete())]))
 
     def last_events(self) -> Iterator[Json]:

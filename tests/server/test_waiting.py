@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import anthropic
 import openai
@@ -13,6 +14,7 @@ import pytest
 
 from localspec.errors import ContextFullError, EngineError
 from localspec.inference.attached import AttachedModels, Server
+from localspec.server import anthropic as messages_api
 from localspec.server import application, exchange
 from localspec.types.events import GenerationEvent
 from localspec.types.request import Message, Request
@@ -101,7 +103,7 @@ def test_clients_of_every_protocol_bear_a_wait(
     [
         (CHAT, ASKED, ": waiting"),
         ("/v1/completions", {"prompt": "Hi", "max_tokens": TOKENS, "stream": True}, ": waiting"),
-        ("/v1/messages", ASKED, 'event: ping data: {"type": "ping"}'),
+        ("/v1/messages", ASKED, 'event: ping data: {"type":"ping"}'),
         ("/infill", {"input_prefix": "a", "input_suffix": "b", "n_predict": 3, "stream": True}, ": waiting"),
     ],
 )
@@ -142,6 +144,33 @@ def test_a_response_that_waits_sends_events_that_every_reader_knows(
     assert "response.created" not in {event.type for event in after}
     assert after[-1].type == "response.incomplete"
     assert after[-1].response.output_text == TOKENS * "H"
+
+
+@pytest.mark.parametrize(("agent", "hears"), [("claude-cli/2.1.197 (external, cli)", False), ("x", True)])
+def test_claude_code_hears_events_instead_of_pings(
+    held: Served, steps: threading.Semaphore, monkeypatch: pytest.MonkeyPatch, agent: str, hears: bool
+) -> None:
+    monkeypatch.setattr(messages_api, "_PINGS", BEATS)
+    asked: Any = {"model": "general", "messages": ASKED["messages"], "max_tokens": TOKENS}
+    agents = {"User-Agent": agent}
+    with (
+        anthropic.Anthropic(
+            base_url=held.url, api_key="none", max_retries=0, default_headers=agents
+        ) as client,
+        client.messages.stream(**asked) as stream,
+        held.client.stream("POST", CHAT, json=ASKED) as beside,
+    ):
+        assert next(stream).type == "message_start"
+        lines = beside.iter_lines()
+        for _ in range(3 * BEATS):  # the other stream hears as much as this
+            assert next(line for line in lines if line) == ": waiting"
+        steps.release(10_000)
+        kinds = [event.type for event in stream]
+        message = stream.get_final_message()
+    assert kinds.index("content_block_start") == (0 if hears else kinds.count("message_delta") - 1)
+    assert (kinds.count("message_delta") == 1) == hears
+    assert message.content[0].text == TOKENS * "H"  # type: ignore[union-attr]
+    assert message.stop_reason == "max_tokens"
 
 
 def test_a_stream_that_falls_silent_in_the_middle_says_so_too(
