@@ -137,7 +137,7 @@ class Decoder:
             self._evaluate(prompt[len(self._held) : end], 0)
             if end in turns:
                 self.model.checkpoint(pinned=end == settled)
-            yield PromptProgress(end - cached, len(prompt) - cached)
+            yield PromptProgress(end - cached, len(prompt) - cached, cached)
 
     def _evaluate(self, tokens: Sequence[int], logits: int) -> Rows:
         """Evaluate tokens, with `_held` right even if it is interrupted."""

@@ -253,7 +253,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             for so_far in progress:
                 total, cached = so_far.total, self._engine.decoder.reused
                 summary = Summary(so_far.tokens, cached, prompt_s=stopwatch.seconds())
-                yield PromptProgress(so_far.tokens - cached, total - cached)
+                yield PromptProgress(so_far.tokens - cached, total - cached, cached)
         is_whole = summary.prompt_tokens == total > 0
         yield Finished("length" if is_whole else "cancelled", summary)
 

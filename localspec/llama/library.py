@@ -21,6 +21,8 @@ from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir, expanded
 
 VERSION = "0.3.36"
+LLAMA_BUILD = 11312
+"""llama.cpp's, inside that version."""
 MAX_SEQUENCES = 256  # llama-cparams.h, LLAMA_MAX_SEQ
 ADDED_BACKEND = "GGML_BACKEND_PATH"  # ggml-backend-reg.cpp
 # Rows of a batch from which GPUs compute with weights in RAM. A norm of 32 to 64 heads has as many rows

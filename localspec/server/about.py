@@ -101,11 +101,13 @@ async def _props(service: ChatService, _request: Request) -> Response:
     )
 
 
-async def _slots(service: ChatService, _request: Request) -> Response:
+async def _slots(service: ChatService, request: Request) -> Response:
     """Return a slot for each answer that may be interleaved."""
     current, waiting = service.queue.jobs()
     begun = [job for job in (current, *waiting) if job is not None and (job is current or job.is_begun)]
     idle = [None] * (service.queue.parallel - len(begun))
+    if not idle and "fail_on_no_slot" in request.query_params:
+        raise HTTPException(503, "every slot is taken")
     jobs = enumerate([*begun, *idle])
     return JSONResponse([_slot(service, number, job, is_current=job is current) for number, job in jobs])
 
@@ -163,19 +165,37 @@ def _waiting(service: ChatService) -> float:
     return len(service.queue.jobs()[1])
 
 
+def _read(service: ChatService) -> float:
+    return service.totals["prompt_tokens"] - service.totals["cached_tokens"]
+
+
+def _read_speed(service: ChatService) -> float:
+    seconds = service.totals["prompt_s"]
+    return _read(service) / seconds if seconds else 0.0
+
+
+def _speed(service: ChatService) -> float:
+    seconds = service.totals["decode_s"]
+    return service.totals["tokens"] / seconds if seconds else 0.0
+
+
 _METRICS = (
     _total("requests", "Requests that were answered or failed."),
     _total("failed", "Requests that failed or whose client left."),
     _total("prompt_tokens", "Tokens of prompts."),
     _total("cached_tokens", "Tokens of prompts that were found in the cache.", "prompt_tokens_cached_total"),
-    _Metric(
-        "read_tokens_total",
-        "Tokens of prompts that were read.",
-        lambda service: service.totals["prompt_tokens"] - service.totals["cached_tokens"],
-        "prompt_tokens_total",
-    ),
+    _Metric("read_tokens_total", "Tokens of prompts that were read.", _read, "prompt_tokens_total"),
     _total("tokens", "Tokens written.", "tokens_predicted_total"),
     _total("rounds", "Passes of the target model that wrote tokens.", "n_decode_total"),
+    _total(
+        "verifications", "Passes of the target model that verified a draft.", "spec_decode_num_drafts_total"
+    ),
+    _Metric(
+        "longest_tokens",
+        "Tokens of the longest conversation, with its answer.",
+        lambda service: service.totals["longest"],
+        "n_tokens_max",
+    ),
     _total("drafted", "Tokens drafted.", "spec_decode_num_draft_tokens_total"),
     _total("accepted", "Drafted tokens that were accepted.", "spec_decode_num_accepted_tokens_total"),
     _total("hits", "Rounds whose draft was prepared."),
@@ -184,6 +204,15 @@ _METRICS = (
     _total("decode_s", "Seconds of writing.", "tokens_predicted_seconds_total"),
     _total("first_token_s", "Seconds from requests to their first token."),
     _total("waited_s", "Seconds that requests waited for others."),
+    _Metric("prompt_speed", "Tokens read in a second.", _read_speed, "prompt_tokens_seconds", "gauge"),
+    _Metric("speed", "Tokens written in a second.", _speed, "predicted_tokens_seconds", "gauge"),
+    _Metric(
+        "answers_per_pass",
+        "Answers that a pass works on.",
+        lambda service: float(service.totals["rounds"] > 0),
+        "n_busy_slots_per_decode",
+        "gauge",
+    ),
     _Metric("restarts_total", "Restarts of the model process.", lambda service: service.queue.restarts),
     _Metric("answering", "Answers being written.", _is_answering, "requests_processing", "gauge"),
     _Metric("waiting", "Answers that wait.", _waiting, "requests_deferred", "gauge"),
@@ -196,12 +225,23 @@ async def _metrics(service: ChatService, _request: Request) -> Response:
     return PlainTextResponse(text, headers=headers, media_type="text/plain; version=0.0.4")
 
 
+async def _no_adapters(_service: ChatService, _request: Request) -> Response:
+    return JSONResponse([])
+
+
+async def _not_offered(_service: ChatService, request: Request) -> Response:
+    """Refuse what llama-server offers at such a path."""
+    raise HTTPException(501, f"{request.url.path} is not offered by this server")
+
+
 async def _page(_service: ChatService, _request: Request) -> Response:
     headers = {"Content-Security-Policy": _NOTHING_FROM_ELSEWHERE}
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
+_OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
 PROTOCOL = Protocol(
+    dict.fromkeys(_OF_OTHERS, _not_offered),
     told={
         "/": _page,
         "/health": _health,
@@ -210,5 +250,6 @@ PROTOCOL = Protocol(
         "/props": _props,
         "/slots": _slots,
         "/metrics": _metrics,
-    }
+        "/lora-adapters": _no_adapters,
+    },
 )

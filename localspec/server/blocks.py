@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
@@ -19,6 +20,7 @@ from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
     Finished,
     GenerationEvent,
+    PromptProgress,
     TextDelta,
     ThinkingOpened,
     TokenScore,
@@ -129,6 +131,7 @@ class ProtocolReply(ABC):
         """Begin with nothing."""
         self.blocks = blocks
         self._begun = False
+        self.began = time.monotonic()
 
     async def send(
         self, request: Request, events: AsyncGenerator[GenerationEvent], *, streams: bool
@@ -143,6 +146,9 @@ class ProtocolReply(ABC):
             async for event in events:
                 for payload in self.begin():  # not before: until then, the status shows what is wrong
                     yield payload
+                if isinstance(event, PromptProgress):
+                    for payload in self.progress_events(event):
+                        yield payload
                 for step in self.blocks.take(event):
                     for payload in self.events_of(step):
                         yield payload
@@ -151,7 +157,7 @@ class ProtocolReply(ABC):
                     for payload in self.last_events():
                         yield payload
 
-    async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json:
+    async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json | list[Json]:
         async for _ in self._stream(events):
             pass
         return self.complete()
@@ -166,6 +172,10 @@ class ProtocolReply(ABC):
         """Yield the first events of a stream."""
         yield from ()
 
+    def progress_events(self, _progress: PromptProgress) -> Iterator[Json]:
+        """Yield the events of a part of the prompt that was read."""
+        yield from ()
+
     @abstractmethod
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         """Yield the events of a step."""
@@ -175,8 +185,8 @@ class ProtocolReply(ABC):
         """Yield the last events of a stream."""
 
     @abstractmethod
-    def complete(self) -> Json:
-        """Return the complete answer."""
+    def complete(self) -> Json | list[Json]:
+        """Return the complete answer, or those of several."""
 
     def error_event(self, failure: ApiError) -> Json:
         """Return the event for an answer that failed after its start."""
@@ -186,3 +196,13 @@ class ProtocolReply(ABC):
 def warned(warnings: Sequence[str]) -> Json:
     """Return the field for warnings about an answer, which is missing without any."""
     return {"warnings": list(warnings)} if warnings else {}
+
+
+def prompt_progress(progress: PromptProgress, began: float) -> Json:
+    """Return the progress of reading a prompt in llama-server's words, which count cached tokens as read.
+
+    `began` is a time of `time.monotonic`.
+    """
+    cached = progress.cached
+    told = {"total": progress.total + cached, "cache": cached, "processed": progress.done + cached}
+    return {"prompt_progress": told | {"time_ms": round(1000 * (time.monotonic() - began))}}

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.errors import UserError
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, warned
+from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, prompt_progress, warned
 from localspec.server.exchange import read, read_json
 from localspec.server.messages import an_object
-from localspec.server.openai import Body, answer_of, asked_of, bare_blocks, bare_texts, body_of, schemas_of
+from localspec.server.openai import (
+    Body,
+    answer_of,
+    answers_of,
+    asked_of,
+    bare_blocks,
+    bare_texts,
+    body_of,
+    schemas_of,
+)
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService, Protocol
-from localspec.types.events import TokenScore
+from localspec.types.events import PromptProgress, TokenScore
 from localspec.types.request import Infill
 from localspec.types.request import Request as GenerationRequest
 
@@ -30,6 +39,9 @@ class NativeBody:
 
     n_probs: int | None = None
     return_tokens: bool = False
+    return_progress: bool = False
+    timings_per_token: bool = False
+    response_fields: tuple[str, ...] = ()
 
     def over(self, body: Body) -> Body:
         """Return a request with these fields, by OpenAI's names."""
@@ -58,9 +70,8 @@ class InfillBody:
 async def _complete(service: ChatService, request: Request) -> Response:
     native, body = _bodies(await read_json(request))
     prompts = await asyncio.to_thread(bare_texts, body, service.queue.models)
-    if len(prompts) > 1:
-        raise UserError("prompt is a list of several prompts", "send one, or use /v1/completions")
-    return await _answered(service, request, native, body, answer_of(body, service, prompts[0]))
+    answers = [answer_of(body, service, prompt) for prompt in prompts]
+    return await _answered(service, request, native, body, answers)
 
 
 def _bodies(value: object) -> tuple[NativeBody, Body]:
@@ -78,47 +89,82 @@ async def _infill(service: ChatService, request: Request) -> Response:
     files = tuple((file.filename, file.text) for file in gap.input_extra)
     answer = answer_of(body, service, gap.input_prefix + gap.prompt)
     answer = replace(answer, infill=Infill(gap.input_suffix, files))
-    return await _answered(service, request, native, body, answer)
+    return await _answered(service, request, native, body, [answer])
 
 
 async def _answered(
-    service: ChatService, request: Request, native: NativeBody, body: Body, answer: GenerationRequest
+    service: ChatService,
+    request: Request,
+    native: NativeBody,
+    body: Body,
+    answers: Sequence[GenerationRequest],
 ) -> Response:
-    asked = asked_of(body, service, answer, service.profile(body.model))
-    blocks = bare_blocks(await schemas_of(service, answer))
-    reply = _Reply(service, asked, native, blocks)
-    return await reply.send(request, service.answer(asked), streams=bool(body.stream))
+    profile = service.profile(body.model)
+    every = [asked_of(body, service, answer, profile) for answer in answers]
+    schemas = await schemas_of(service, answers[0])
+    reply = _Reply(service, every, native, partial(bare_blocks, schemas))
+    return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
 
 
 class _Reply(ProtocolReply):
-    """The text that continues a prompt, or fills its gap."""
+    """The texts that continue prompts, or fill a gap: one object, or a list of them for several prompts."""
 
     def __init__(
-        self, service: ChatService, asked: QueuedRequest, native: NativeBody, blocks: BlockStream
+        self,
+        service: ChatService,
+        every: Sequence[QueuedRequest],
+        native: NativeBody,
+        blocks: Callable[[], BlockStream],
     ) -> None:
-        super().__init__(blocks)
+        super().__init__(blocks())
+        self._service, self._every, self._native, self._fresh = service, every, native, blocks
         self._scores = list[TokenScore]()
-        self._native = native
-        self._head: Json = {"index": 0, "id_slot": 0, "model": asked.profile.name}
-        settings = service.settings(asked)
-        self._about: Json = {"generation_settings": settings, "prompt": asked.overrides.answer.prompt}
+        self._ended = list[Json]()
+
+    @property
+    def _head(self) -> Json:
+        return {"index": len(self._ended), "id_slot": 0, "model": self._asked.profile.name}
+
+    @property
+    def _asked(self) -> QueuedRequest:
+        return self._every[min(len(self._ended), len(self._every) - 1)]
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
             sent = self._new_scores()
             yield self._head | {"content": step.added, "stop": False} | self._scored(sent)
 
+    def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
+        if self._native.return_progress:
+            told = prompt_progress(progress, self.began)
+            yield self._head | {"content": "", "tokens": [], "stop": False} | told
+
     def last_events(self) -> Iterator[Json]:
         left = self._new_scores()
-        yield self.complete() | {"content": ""} | self._scored(left)
+        whole = self._told()
+        yield self._wanted(whole | {"content": ""} | self._scored(left))
+        self._ended.append(whole)
+        self.blocks, self._scores = self._fresh(), []
 
-    def complete(self) -> Json:
+    def complete(self) -> Json | list[Json]:
+        found = [self._wanted(each) for each in self._ended]
+        return found if len(found) > 1 else found[0]
+
+    def _wanted(self, whole: Json) -> Json:
+        """Return the fields that the client wants, by their paths, or all."""
+        if not self._native.response_fields:
+            return whole
+        values = {path: _at(whole, path.split("/")) for path in self._native.response_fields}
+        return {path: value[0] for path, value in values.items() if value}
+
+    def _told(self) -> Json:
         assert self.blocks.finished is not None
         finished, summary = self.blocks.finished, self.blocks.finished.summary
-        text = self.blocks.text("text")
+        text, asked = self.blocks.text("text"), self._asked
         return {
             **self._head,
-            **self._about,
+            "generation_settings": self._service.settings(asked),
+            "prompt": asked.overrides.answer.prompt,
             "content": text,
             **self._scored(self._scores),
             "stop": True,
@@ -149,6 +195,15 @@ class _Reply(ProtocolReply):
                 for score in scores
             ]
         return found
+
+
+def _at(whole: object, steps: Sequence[str]) -> tuple[object, ...]:
+    """Return the value at a path, or nothing."""
+    for step in steps:
+        if not isinstance(whole, dict) or step not in whole:
+            return ()
+        whole = whole[step]
+    return (whole,)
 
 
 def _probability(token: int, data: bytes, logprob: float) -> Json:

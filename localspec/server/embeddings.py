@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -85,12 +86,10 @@ async def _old_ollama(service: ChatService, request: Request) -> Response:
 
 
 async def _embedded(service: ChatService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
-    """Embed the texts of a request; raises UserError."""
+    """Embed the texts of a request; raises UserError, and HTTPException (501) without a model."""
     body, embedder = read(EmbeddingBody, await read_json(request)), service.embedder
     if embedder is None:
-        raise UserError(
-            "this server has no model for embeddings", "start it with --embeddings FILE, an embedding model"
-        )
+        raise HTTPException(501, "this server has no model for embeddings; start it with --embeddings FILE")
     texts = _texts(body.given)
     if body.embd_normalize != 2:
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")

@@ -95,7 +95,7 @@ async def _answered(
     every = [_reseeded(one, index) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     reply = ChoicesReply(every, blocks, number, echoes=bool(body.echo), wants_usage=wants_usage)
-    return await reply.send(request, _answers(service, every), streams=bool(body.stream))
+    return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
 
 
 def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
@@ -105,7 +105,7 @@ def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
     return replace(asked, overrides=replace(asked.overrides, answer=another))
 
 
-async def _answers(service: ChatService, asked: Sequence[QueuedRequest]) -> AsyncGenerator[GenerationEvent]:
+async def answers_of(service: ChatService, asked: Sequence[QueuedRequest]) -> AsyncGenerator[GenerationEvent]:
     """Yield the events of answers, one after the other; several to one prompt find it in the KV cache."""
     for one in asked:
         async with aclosing(service.answer(one)) as events:

@@ -17,6 +17,7 @@ from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
 from localspec.inference.embedder import Embedder
 from localspec.inference.interface import check_room
+from localspec.llama.library import LLAMA_BUILD
 from localspec.safe_text import safe_line
 from localspec.server.beginnings import Beginnings
 from localspec.server.exchange import ApiError, error
@@ -30,7 +31,8 @@ _COUNTED = ("prompt_tokens", "cached_tokens", "tokens", "rounds", "drafted", "ac
             "prompt_s", "decode_s")  # fmt: skip
 
 
-FINGERPRINT = f"localspec-{__version__}"
+FINGERPRINT = f"b{LLAMA_BUILD}-localspec-{__version__}"
+"""What clients of llama-server read its build from."""
 LLAMA_NAMES = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat_last_n"}
 """The names of sampling's fields that llama-server calls otherwise."""
 
@@ -130,6 +132,8 @@ class ChatService:
     def _count(self, asked: QueuedRequest, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}
         waited = max(0.0, seconds - summary.seconds)
+        self.totals["longest"] = max(self.totals["longest"], summary.prompt_tokens + summary.tokens)
+        self.totals["verifications"] += summary.rounds if summary.drafted else 0
         self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
         line = summary_line("", summary).strip()
         if asked.reads:

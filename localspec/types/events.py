@@ -121,10 +121,11 @@ def _ratio(part: float, whole: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class PromptProgress:
-    """The progress of the prefill, in new tokens of the prompt."""
+    """The progress of the prefill, in new tokens of the prompt, beside those that were in the cache."""
 
     done: int
     total: int
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)

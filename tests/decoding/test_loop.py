@@ -165,7 +165,7 @@ def test_a_long_prompt_reports_its_progress_and_a_second_turn_only_its_own() -> 
     model.calls.clear()
     events = decode(model, Oracle(model), prompt=longer, decoder=decoder)
     assert [event for event in events if isinstance(event, PromptProgress)] == [
-        PromptProgress(READ_CHUNK, new)
+        PromptProgress(READ_CHUNK, new, len(longer) - new)
     ]
     assert model.calls[0] == READ_CHUNK
     assert tokens_of(events) == greedy_text(model, longer, 20)

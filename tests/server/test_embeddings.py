@@ -83,7 +83,7 @@ def test_what_has_no_vector_is_refused_by_name(
 def test_without_a_model_the_server_says_how_to_name_one() -> None:
     with serving(TurningModels) as served:
         reply = served.post("/v1/embeddings", {"input": "a"})
-        assert reply.status_code == 400
+        assert reply.status_code == 501
         assert "--embeddings FILE" in reply.json()["error"]["message"]
 
 

@@ -197,7 +197,7 @@ def test_invalid_requests_are_rejected_in_one_sentence(
 def test_the_client_understands_errors(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="shorten it"):
         client.chat.completions.create(model="auto", messages=[{"role": "user", "content": "word " * 3000}])
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(openai.InternalServerError, match="start it with --embeddings FILE"):
         client.embeddings.create(model="auto", input="Hi")
 
 

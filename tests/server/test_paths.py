@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,8 @@ def test_one_model_can_be_asked_for(made_up: Served) -> None:
 
 
 def test_replies_name_the_program_and_streams_their_times(made_up: Served) -> None:
-    assert made_up.chat(**HI).json()["system_fingerprint"].startswith("localspec-")
+    fingerprint = made_up.chat(**HI).json()["system_fingerprint"]
+    assert re.fullmatch(r"b\d{5}-localspec-\d.*", fingerprint)  # llama-server's clients read its build
     body = {**HI, "stream": True, "stream_options": {"include_usage": True}}
     *_, last = _events(made_up.post(CHAT, body).text)
     assert last["usage"]["completion_tokens"] == last["timings"]["predicted_n"] == 3
