@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, warned
+from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, prompt_progress, warned
 from localspec.server.exchange import SERVER_SENT
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import FINGERPRINT
-from localspec.types.events import Finished, TokenScore
+from localspec.types.events import Finished, PromptProgress, TokenScore
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a reply holds besides its answers: the prompt of a text, the usage and the reading in a stream."""
+
+    echoes: bool = False
+    usage: bool = False
+    progress: bool = False
 
 
 class ChoicesReply(ProtocolReply):
@@ -25,15 +34,13 @@ class ChoicesReply(ProtocolReply):
         asked: Sequence[QueuedRequest],
         blocks: Callable[[], BlockStream],
         number: int,
-        *,
-        echoes: bool,
-        wants_usage: bool,
+        wanted: Wanted,
     ) -> None:
         """Begin with nothing; each of the requests gets `number` answers."""
         super().__init__(blocks())
         self._fresh, self._number = blocks, number
         self._prompts = [one.overrides.answer.prompt for one in asked]
-        self._echoes, self._wants_usage = echoes, wants_usage
+        self._wanted = wanted
         self._is_chat = not isinstance(self._prompts[0], str)
         self._choices = list[Json]()
         self._scores = list[TokenScore]()  # of the present answer
@@ -51,13 +58,18 @@ class ChoicesReply(ProtocolReply):
         """Yield the first chunk of an answer."""
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
-        elif self._echoes:
+        elif self._wanted.echoes:
             yield self._chunk({"content": self._prompts[len(self._choices)]})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         """Yield the chunk of a step."""
         if (delta := _delta(step, self.blocks)) is not None:
             yield self._chunk(delta, self._new_scores())
+
+    def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
+        """Yield a chunk about the reading of a prompt, as llama-server has it."""
+        if self._wanted.progress:
+            yield self._chunk({}) | prompt_progress(progress, self.began)
 
     def last_events(self) -> Iterator[Json]:
         """Yield the last chunk of an answer, and the usage after the last answer."""
@@ -69,7 +81,7 @@ class ChoicesReply(ProtocolReply):
         choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
         self._choices.append(choice | {"finish_reason": blocks.reason})
         self.blocks, self._scores = self._fresh(), []
-        if self._wants_usage and len(self._ended) == len(self._prompts):
+        if self._wanted.usage and len(self._ended) == len(self._prompts):
             found = _usage(self._ended, self._number)
             yield {**self._head, "choices": [], "usage": found, **self._timings()}
 
@@ -83,7 +95,7 @@ class ChoicesReply(ProtocolReply):
     def _said(self) -> Json:
         blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
         if not self._is_chat:
-            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._echoes else text}
+            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._wanted.echoes else text}
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
             for call in blocks.calls

@@ -39,7 +39,6 @@ class NativeBody:
 
     n_probs: int | None = None
     return_tokens: bool = False
-    return_progress: bool = False
     timings_per_token: bool = False
     response_fields: tuple[str, ...] = ()
 
@@ -102,7 +101,8 @@ async def _answered(
     profile = service.profile(body.model)
     every = [asked_of(body, service, answer, profile) for answer in answers]
     schemas = await schemas_of(service, answers[0])
-    reply = _Reply(service, every, native, partial(bare_blocks, schemas))
+    blocks = partial(bare_blocks, schemas)
+    reply = _Reply(service, every, native, blocks, tells_progress=bool(body.return_progress))
     return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
 
 
@@ -115,9 +115,12 @@ class _Reply(ProtocolReply):
         every: Sequence[QueuedRequest],
         native: NativeBody,
         blocks: Callable[[], BlockStream],
+        *,
+        tells_progress: bool,
     ) -> None:
         super().__init__(blocks())
         self._service, self._every, self._native, self._fresh = service, every, native, blocks
+        self._tells_progress = tells_progress
         self._scores = list[TokenScore]()
         self._ended = list[Json]()
 
@@ -135,7 +138,7 @@ class _Reply(ProtocolReply):
             yield self._head | {"content": step.added, "stop": False} | self._scored(sent)
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
-        if self._native.return_progress:
+        if self._tells_progress:
             told = prompt_progress(progress, self.began)
             yield self._head | {"content": "", "tokens": [], "stop": False} | told
 

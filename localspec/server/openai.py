@@ -22,7 +22,7 @@ from localspec.chat.schema_check import checked_answer, checked_arguments, enfor
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockStream
-from localspec.server.choices import ChoicesReply
+from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
 from localspec.server.fields import in_known_words
 from localspec.server.messages import ChatMessage, Function, an_object, conversation, objects
@@ -94,7 +94,8 @@ async def _answered(
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
     every = [_reseeded(one, index) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-    reply = ChoicesReply(every, blocks, number, echoes=bool(body.echo), wants_usage=wants_usage)
+    wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress))
+    reply = ChoicesReply(every, blocks, number, wanted)
     return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
 
 
@@ -170,6 +171,7 @@ class Body:
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
 
@@ -311,20 +313,31 @@ def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
 
 
 def bare_texts(body: Body, models: SharedModels) -> list[str]:
-    """Return the texts that plain completions continue: of a text, of token ids, or of a list of such."""
+    """Return the texts that plain completions continue: of a text, of token ids, or of a list of such.
+
+    Token ids among texts are llama-server's: what they have between them is one prompt.
+    """
     prompt = body.prompt
-    several = isinstance(prompt, list) and not _is_tokens(prompt)
+    several = isinstance(prompt, list) and not _is_tokens(prompt) and not _is_mixed(prompt)
     prompts = prompt if isinstance(prompt, list) and several else [prompt]
     if not 1 <= len(prompts) <= _MAX_PROMPTS:
         raise UserError(f"prompt is a list of none, or of more than {_MAX_PROMPTS}")
-    return [_text_of_tokens(one, models) if _is_tokens(one) else _prompt(one) for one in prompts]
+    return [_prompt(one, models) for one in prompts]
 
 
 def _is_tokens(prompt: object) -> TypeGuard[list[int]]:
     return isinstance(prompt, list) and bool(prompt) and all(type(token) is int for token in prompt)
 
 
-def _prompt(prompt: object) -> str:
+def _is_mixed(prompt: object) -> TypeGuard[list[int | str]]:
+    return isinstance(prompt, list) and {type(part) for part in prompt} == {int, str}
+
+
+def _prompt(prompt: object, models: SharedModels) -> str:
+    if _is_mixed(prompt):
+        return "".join(part if isinstance(part, str) else models.detokenize([part]) for part in prompt)
+    if _is_tokens(prompt):
+        return _text_of_tokens(prompt, models)
     if not isinstance(prompt, str):
         raise UserError("prompt is not a text", "send texts, or lists of token ids")
     return prompt

@@ -54,6 +54,22 @@ def test_a_stream_tells_how_much_of_the_prompt_was_read(made_up: Served) -> None
     assert not any("prompt_progress" in chunk for chunk in chunks(made_up))
 
 
+def test_a_chat_tells_it_too(made_up: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": "Hi there"}], "max_tokens": 2, "stream": True}
+    text = made_up.chat(**asked, return_progress=True).text
+    assert '"prompt_progress":{"total":' in text
+    assert "prompt_progress" not in made_up.chat(**asked).text
+
+
+def test_tokens_and_texts_may_be_one_prompt(made_up: Served) -> None:
+    tokens = made_up.post("/tokenize", {"content": "Hi"}).json()["tokens"]
+    whole = made_up.post(PATH, ASK | {"prompt": [*tokens, " there"]}).json()
+    assert whole["prompt"] == made_up.post("/detokenize", {"tokens": tokens}).json()["content"] + " there"
+    both = made_up.post(PATH, ASK | {"prompt": [[*tokens, " there"], "Oh"]}).json()
+    assert [reply["prompt"] for reply in both] == [whole["prompt"], "Oh"]
+    assert made_up.post(PATH, ASK | {"prompt": ["Hi", 3.5]}).status_code == 400
+
+
 def test_the_figures_have_llama_servers_names(made_up: Served) -> None:
     made_up.post(PATH, ASK)
     lines = made_up.client.get("/metrics").text.splitlines()
