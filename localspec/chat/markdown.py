@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from localspec.code_fences import fence_after
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 DEEPEST = 100  # levels of quotations and lists; the parser leaves out what is deeper
 _LINE_END = re.compile(r"\r\n?|\n")  # as the parser has them
-_OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}(?=[^`\n]*$)|~{3,})", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,7 @@ def closed(text: str) -> str:
 class FenceScanner:
     """Follows a text that comes line by line into blocks of code and out of them.
 
-    Unlike `code_blocks` it needs no whole text. It sees fences with any indentation, which lists have, but
-    none behind a list's mark or in a quotation.
+    Unlike `code_blocks` it needs no whole text, and it sees those fences that `fence_after` does.
     """
 
     def __init__(self) -> None:
@@ -90,11 +90,6 @@ class FenceScanner:
 
     def add(self, line: str) -> bool:
         """Take a whole line and return whether it belongs to code; fences do."""
-        if self._fence:
-            mark = self._fence
-            if re.match(rf"[ \t]*{mark[0]}{{{len(mark)},}}[ \t]*(?:\n|\Z)", line):
-                self._fence = ""
-            return True
-        if opening := _OPENING.match(line):
-            self._fence = opening["mark"]
-        return self.is_in_code
+        was_in_code = self.is_in_code
+        self._fence = fence_after(self._fence, line)
+        return was_in_code or self.is_in_code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from localspec.llama.schemas.check import flaw
 from localspec.llama.schemas.references import SchemaError
@@ -12,6 +13,7 @@ from localspec.llama.schemas.split import split
 from localspec.types.request import Grammar
 
 _SHOWN = 8  # places
+_KEPT = 256  # tools: agents send the same ones with each request
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ def checked_arguments(tool: str) -> CheckedSchema:
     return _checked(json.loads(tool)["function"])
 
 
+@lru_cache(_KEPT)
 def enforced(tool: str) -> tuple[str, CheckedSchema]:
     """Return a tool with parameters that a grammar can enforce, and the check of its arguments.
 

@@ -27,8 +27,15 @@ class Constraint(Protocol):
     For one thread at a time; another thread uses a copy.
     """
 
+    @property
+    def is_lazy(self) -> bool:
+        """Whether it refuses nothing in most of an answer, so that `may_refuse` is worth asking."""
+
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow, at least one; None means all."""
+
+    def may_refuse(self, text: Sequence[int], drafted: Sequence[int]) -> bool:
+        """Return whether a token may be refused after a text, or after one of the tokens drafted for it."""
 
     def copy(self) -> Constraint:
         """Return another that says the same."""
@@ -42,12 +49,23 @@ class ForcedTokens:
     tokens: tuple[int, ...]
     elsewhere: Constraint | None = None
 
+    @property
+    def is_lazy(self) -> bool:
+        """Whether nothing is refused in most of an answer."""
+        return self.elsewhere is None or self.elsewhere.is_lazy
+
     def mask(self, text: Sequence[int]) -> TokenMask | None:
         """Return the tokens that may follow, at least one; None means all."""
         place = len(text) - self.start
         if 0 <= place < len(self.tokens):
             return TokenMask(np.array([self.tokens[place]], np.int64))
         return None if self.elsewhere is None else self.elsewhere.mask(text)
+
+    def may_refuse(self, text: Sequence[int], drafted: Sequence[int]) -> bool:
+        """Return whether a token may be refused after a text, or after one of the tokens drafted for it."""
+        place = len(text) - self.start
+        is_forced = place < len(self.tokens) and place + len(drafted) >= 0
+        return is_forced or (self.elsewhere is not None and self.elsewhere.may_refuse(text, drafted))
 
     def copy(self) -> ForcedTokens:
         """Return another that says the same."""
@@ -60,6 +78,11 @@ class TokenRules:
 
     bias: tuple[tuple[int, float], ...] = ()
     constraint: Constraint | None = None
+
+    @property
+    def are_lazy(self) -> bool:
+        """Whether most of an answer is decoded as if there were none."""
+        return not self.bias and (self.constraint is None or self.constraint.is_lazy)
 
     def copy(self) -> TokenRules:
         """Return the same rules for another thread."""
@@ -79,8 +102,14 @@ class TokenRules:
         """Return the tokens that may follow a text; None means all."""
         return None if self.constraint is None else self.constraint.mask(text)
 
+    def apply(self, text: Sequence[int], drafted: Sequence[int]) -> bool:
+        """Return whether they change anything about the tokens after a text and those drafted for it."""
+        return bool(self.bias) or (self.constraint is not None and self.constraint.may_refuse(text, drafted))
+
     def accepts(self, text: Sequence[int], tokens: Sequence[int]) -> int:
         """Return the number of leading tokens that are allowed."""
+        if self.constraint is None or not self.constraint.may_refuse(text, tokens):
+            return len(tokens)
         for count, token in enumerate(tokens):
             mask = self.mask([*text, *tokens[:count]])
             if mask is not None and (token in mask.ids) == mask.are_refused:

@@ -156,10 +156,14 @@ class Engine:
         proposer = RowProposer(
             params.sampling, settings, for_draft, self._vocabulary if is_larger else None, drafted, start
         )
-        self.decoder.model.choose(_candidates(params))
+        candidates = _candidates(params)
+        self.decoder.model.choose(candidates)
         self.drafters.index.rules = rules
         policy = self.drafters.policy(
-            latency, settings, deterministic=proposer.deterministic, ruled=rules is not None
+            latency,
+            settings,
+            deterministic=proposer.deterministic,
+            ruled=rules is not None and not rules.are_lazy,
         )
         if state is not None:  # rules, penalties and heads look at the whole text
             state.model.choose(proposer.candidates)
@@ -168,6 +172,7 @@ class Engine:
             state.most_read = CATCH_UP if may_skip else None
             proposer.leaps = rules is not None and not is_head  # a head needs its own state before each
         drafter = self.drafters.drafter(settings, policy, proposer)
+        params = replace(params, candidates=candidates)
         return self._watched(self.decoder.rounds(prompt, drafter, policy, params, for_target))
 
     def _watched(self, rounds: Rounds) -> Rounds:
@@ -216,8 +221,12 @@ class Engine:
 
 
 def _candidates(params: DecodeParams) -> int | None:
-    """Return the number of the target's candidates that decide an answer; None: all logits are needed."""
-    needs_all = params.rules is not None or params.top_logprobs is not None
+    """Return the number of the target's candidates that decide an answer; None: all logits are needed.
+
+    Where lazy rules apply, all are needed, too.
+    """
+    is_ruled = params.rules is not None and not params.rules.are_lazy
+    needs_all = is_ruled or params.top_logprobs is not None
     return None if needs_all else deciding(params.sampling)
 
 

@@ -69,7 +69,8 @@ class Decoder:
         try:
             with failing(drafter.model_name):
                 drafter.begin(text)
-            clock = _Clock(self.model, drafter)
+            clock, ruled = _Clock(self.model, drafter), params
+            params = self._applying(ruled, text, draft)
             rows = yield from self._read(text)
             while True:
                 try:
@@ -93,9 +94,24 @@ class Decoder:
                 with failing(drafter.model_name):
                     drafter.commit(outcome)
                     draft = drafter.draft(min(params.draft_length, room - 1, self.model.max_draft))
+                params = self._applying(ruled, text, draft)
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
+
+    def _applying(self, params: DecodeParams, text: Sequence[int], draft: Draft) -> DecodeParams:
+        """Return the parameters for judging a draft: without lazy rules where they refuse nothing.
+
+        The model returns all logits only where they do.
+        """
+        rules = params.rules
+        if rules is None or not rules.are_lazy:
+            return params
+        if rules.apply(text, draft.tokens):
+            self.model.choose(None)
+            return params
+        self.model.choose(params.candidates)
+        return replace(params, rules=None)
 
     def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[int]:
         """Read what the cache lacks of the beginning of a prompt; its end stays reachable for `truncate`.

@@ -42,6 +42,7 @@ class DecodeParams:
     rules: TokenRules | None = None
     top_logprobs: int | None = None
     answer_start: int = 0  # where the answer begins in the text, of which penalties see nothing before
+    candidates: int | None = None  # of the target that decide it where no rules apply; None: all logits
 
 
 class RoundTimes(NamedTuple):

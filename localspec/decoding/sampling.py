@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import LogitsError
-from localspec.types.candidates import MOST, Candidates, FullRow, Ids, Logits, largest, top_entries
+from localspec.types.candidates import MOST, Candidates, FullRow, Ids, Logits, largest, masked, top_entries
 from localspec.types.drafts import Distribution, TokenMask
 from localspec.types.request import EngineSettings, Sampling
 
@@ -76,16 +76,6 @@ def _of_few(row: Candidates, count: int, sampling: Sampling, history: Sequence[i
         return one_point(ids[0])
     probs = _truncated(logits[: sampling.top_k], sampling, sampling.temperature)
     return Distribution(np.array(ids[: len(probs)], np.int64), np.array(probs))
-
-
-def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
-    """Apply a mask to a row: return its entries with ids, or the whole row with minus infinity elsewhere."""
-    ids = mask.ids[: mask.ids.searchsorted(len(row))]
-    if not mask.are_refused:
-        return row.take(ids), ids
-    row = row.copy()
-    row[ids] = -inf
-    return row, None
 
 
 def _sampled(row: Logits, sampling: Sampling) -> Distribution:

@@ -32,6 +32,7 @@ from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.inference.interface import check_room
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
+from localspec.llama.lazy_grammar import Heads, LazyConstraint
 from localspec.llama.model import Model
 from localspec.llama.rendering import renderer
 from localspec.llama.template.begun_answer import trailing_spaces
@@ -597,9 +598,12 @@ class Runtime(AbstractContextManager["Runtime"]):
             if not isfinite(value):
                 raise UserError(f"logit bias: {value} for token {token} is not a number", "-100 bans a token")
         constraint: Constraint | None = None
+        opened = tags_of(answer.opening) if answer.opening else None
         if grammar is not None:
-            opened = tags_of(answer.opening) if answer.opening else None
             constraint = self._grammars.constraint(grammar, prompt, opened)
+        elif request.triggers:
+            heads = list(map(Heads.of, request.triggers))
+            constraint = LazyConstraint(self._grammars, heads, len(prompt), opened, _begun_answer(request))
         if forced is not None:
             constraint = replace(forced, elsewhere=constraint)
         return TokenRules(bias, constraint) if bias or constraint is not None else None
@@ -616,6 +620,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         if settings.mode == "ssd" and not self._contexts.can_branch:
             return replace(settings, mode="sd")
         return settings
+
+
+def _begun_answer(request: Request) -> str:
+    """Return the answer that a prompt has begun and the model continues; empty if there is none."""
+    last = None if isinstance(request.prompt, str) else request.prompt[-1]
+    is_begun = last is not None and last.role == "assistant" and not last.tool_calls
+    return last.content.rstrip() if last is not None and is_begun else ""
 
 
 def _look_up(*models: ModelOptions | None) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 MAX_BYTES = 2**20  # of a grammar: a hundred times the largest in use
-_GRAMMARS_KEPT = 8
+_GRAMMARS_KEPT = 32  # one for each tool that is called
 _POSITIONS_KEPT = 64  # more than a draft has
 _MASKS_KEPT = 16  # as lists of tokens: inside a string, say, one is wanted again and again
 _NAMES = {"json_schema": "JSON schema", "gbnf": "grammar", "lark": "Lark grammar", "regex": "expression"}
@@ -36,6 +36,8 @@ class GrammarConstraint:
     With `thinking`, it begins where that ends. Once it is complete, only an end token may follow; tokens
     after that, or after a rejected token, are ignored.
     """
+
+    is_lazy = False
 
     def __init__(self, compiled: CompiledGrammar, start: int, thinking: ClosingTag | None = None) -> None:
         self._compiled = compiled
@@ -73,9 +75,13 @@ class GrammarConstraint:
         self._known.pop(len(path) - _POSITIONS_KEPT, None)
         return found
 
+    def may_refuse(self, text: Sequence[int], drafted: Sequence[int]) -> bool:
+        """Return True: nearly everywhere."""
+        return True
+
     def _go(self, path: Sequence[int]) -> bool:
         """Bring the matcher to exactly these tokens; return whether more than an end may follow."""
-        held, shared = self._held, _shared(self._held, path)
+        held, shared = self._held, shared_tokens(self._held, path)
         if len(held) > shared:
             self._matcher.rollback(len(held) - shared)
             del held[shared:]
@@ -134,7 +140,7 @@ class _ThinkingEnd:
     def end(self, path: Sequence[int]) -> int | None:
         """Return the number of an answer's tokens in its thinking, None if all are."""
         held, closing = self._held, self.closing
-        shared = _shared(held, path)
+        shared = shared_tokens(held, path)
         if len(held) > shared:
             del held[shared:], self._ends[shared + 1 :]
             self._is_over = False
@@ -152,7 +158,7 @@ class _ThinkingEnd:
         return self.closing.mask(self._ends[-1])
 
 
-def _shared(held: Sequence[int], path: Sequence[int]) -> int:
+def shared_tokens(held: Sequence[int], path: Sequence[int]) -> int:
     """Return the length of the common prefix, or somewhat less; differences are drafts, near the end."""
     shared, back = min(len(held), len(path)), 1
     while held[:shared] != path[:shared]:
@@ -188,6 +194,27 @@ class Grammars:
         """
         closing = None if opened is None else self._closing_tag(opened.closing)
         return GrammarConstraint(self._compiled(grammar), len(prompt), closing)
+
+    def piece(self, token: int) -> bytes:
+        """Return the bytes of a token, those of control tokens too."""
+        return self._vocabulary.piece(token, special=True)
+
+    def byte_token(self, byte: int) -> int | None:
+        """Return the token of a single byte, None without one."""
+        return self._byte_tokens.get(byte)
+
+    def usable(self, grammar: Grammar) -> CompiledGrammar | None:
+        """Return a grammar, None for an invalid or too large one."""
+        try:
+            return self._compiled(grammar)
+        except UserError:
+            return None
+
+    @cached_property
+    def _byte_tokens(self) -> dict[int, int]:
+        others = self._vocabulary.special_tokens
+        pieces = enumerate(self._pieces)
+        return {piece[0]: token for token, piece in pieces if len(piece) == 1 and token not in others}
 
     @cached_property
     def _pieces(self) -> list[bytes]:

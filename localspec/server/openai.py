@@ -18,6 +18,7 @@ from localspec.app.answer_json import Json
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.grammar import call_grammar
 from localspec.chat.calls.reader import AnswerReader
+from localspec.chat.calls.triggers import call_triggers
 from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
@@ -46,6 +47,7 @@ from localspec.types.request import (
     TemplateVariables,
     TopK,
     TopP,
+    Trigger,
     seed_after,
 )
 from localspec.types.request import Request as GenerationRequest
@@ -217,7 +219,7 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     for line in warnings:
         service.warn(line)
     service.compare_beginning(messages, tools)
-    form, grammar = None, answer.grammar
+    form, grammar, triggers = None, answer.grammar, tuple[Trigger, ...]()
     schemas = await schemas_of(service, answer)
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}
     if tools:
@@ -225,15 +227,17 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     is_schema = grammar is not None and grammar.kind == "json_schema"
     if must_call and grammar is not None and not is_schema:
         raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
+    halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call or tools])
+    token = partial(_only_token, service.queue.models)
     if form is not None and (must_call or is_schema):  # a schema is for the answer that calls nothing
-        halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call or tools])
         arguments |= {_name(tool): check for tool, check in halves}
-        token = partial(_only_token, service.queue.models)
         several = body.parallel_tool_calls is not False and (not must_call or body.tool_choice == "required")
         otherwise = None if must_call or grammar is None else enforced_answer(grammar)
         calls = partial(call_grammar, several=several, otherwise=otherwise)
         grammar = await asyncio.to_thread(calls, form, [tool for tool, _ in halves], token)
-    answer = replace(answer, grammar=grammar, tools=tools, shows_control=bool(tools))
+    elif form is not None and grammar is None:
+        triggers = await asyncio.to_thread(call_triggers, form, [tool for tool, _ in halves], token)
+    answer = replace(answer, grammar=grammar, triggers=triggers, tools=tools, shows_control=bool(tools))
     schemas = replace(schemas, arguments=arguments)
     return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas, warnings)
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.errors import EngineError, LogitsError
+from localspec.types.drafts import TokenMask
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -42,6 +43,13 @@ class Candidates(ABC):
         """Return the `count` likeliest tokens with their logits, best first; fewer if there are no more.
 
         Raises `LogitsError` where logits are not numbers.
+        """
+
+    @abstractmethod
+    def among(self, mask: TokenMask, count: int) -> tuple[list[int], list[float]]:
+        """Return the `count` likeliest tokens that a mask allows, as `top` does; possibly none.
+
+        Of a row that stayed on a device, these are of the tokens that it chose.
         """
 
     @abstractmethod
@@ -108,6 +116,14 @@ class FullRow(Candidates):
         ids, logits = top_entries(self._row, count)
         return ids.tolist(), logits.tolist()
 
+    def among(self, mask: TokenMask, count: int) -> tuple[list[int], list[float]]:
+        """Return the likeliest tokens that a mask allows, with their logits, best first."""
+        left, ids = masked(self._row, mask)
+        if not len(left):
+            return [], []
+        places, values = top_entries(left, count)
+        return (places if ids is None else ids.take(places)).tolist(), values.tolist()
+
     def lead(self, sharpness: float) -> tuple[int, float]:
         """Return the likeliest token and its share; of tokens in one column only the likeliest is a rival."""
         token, maxima = _best_and_column_maxima(self._row)
@@ -173,6 +189,12 @@ class ChosenRow(Candidates):
         largest(self._values)
         return self._ids.take(order).tolist(), self._values.take(order).tolist()
 
+    def among(self, mask: TokenMask, count: int) -> tuple[list[int], list[float]]:
+        """Return the likeliest of the chosen tokens that a mask allows, best first."""
+        listed = np.isin(self._ids, mask.ids, assume_unique=True)
+        places = np.flatnonzero(listed != mask.are_refused)
+        return ChosenRow(self._ids.take(places), self._values.take(places)).top(count)
+
     def lead(self, sharpness: float) -> tuple[int, float]:
         """Return the likeliest token and its share."""
         ids, logits = self.top(RIVALS)
@@ -203,6 +225,16 @@ class ChosenRows(Rows):
         """Return the last `count` rows."""
         first = len(self) - count
         return ChosenRows(self._ids[first:], self._values[first:])
+
+
+def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:
+    """Apply a mask to a row: return its entries with ids, or the whole row with minus infinity elsewhere."""
+    ids = mask.ids[: mask.ids.searchsorted(len(row))]
+    if not mask.are_refused:
+        return row.take(ids), ids
+    row = row.copy()
+    row[ids] = -inf
+    return row, None
 
 
 def largest(logits: Logits) -> float:

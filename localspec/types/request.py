@@ -170,6 +170,20 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
+class Trigger:
+    """Where grammars begin in an answer whose other text is free: behind the `head` of a call, until its end.
+
+    The head is a regular expression whose group `name` says which of the grammars follows. A leading one
+    counts only where the answer begins, or where a call has ended. In thinking and in blocks of code there
+    are none. A grammar has to admit any text behind the end of the call: tokens may go past that.
+    """
+
+    head: str
+    grammars: tuple[tuple[str, Grammar], ...]
+    is_leading: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One answer to generate: from a conversation, or from a bare text that the model continues.
 
@@ -189,7 +203,9 @@ class Request:
     thinking are always shown in a conversation. `reuses_cache` False processes the whole prompt, as if it
     were the first. `grammar` masks what the target may write, exactly: sampling continues among the tokens
     that are left. Where the prompt has opened the model's thinking, it holds from the end of that. Where it
-    allows only one token, that is drafted without a model, and counts as drafted and accepted. Each of
+    allows only one token, that is drafted without a model, and counts as drafted and accepted. `triggers`
+    do the same for the calls of tools in an answer that is free elsewhere; one whose grammar cannot be used
+    stays free. Each of
     `logit_bias` adds a number to the logit of a token, and -100 or less bans it, unless the grammar leaves
     nothing else. The order is: logit bias, grammar, penalties and the rest of `Sampling`. `top_logprobs`
     asks for `TokensScored`: with that many of the best tokens for each (0: only itself).
@@ -209,6 +225,7 @@ class Request:
     measures_first: bool = field(default=False, repr=False)  # files of the tuner are named by the repr
     reuses_cache: bool = True
     grammar: Grammar | None = None
+    triggers: tuple[Trigger, ...] = field(default=(), repr=False)
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: TopLogprobs | None = None
     ignores_circles: bool = False

@@ -70,7 +70,8 @@ class RestlessToy(Toy):
 
         def decode(mode: Mode, segment: int) -> Rounds:
             left = tokens - (len(text) - len(prompt))
-            params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            longest = settings.draft_length
+            params = DecodeParams(sampling, settings.acceptance, longest, left, end_tokens, self.rules)
             if self.forgets_places:
                 params = replace(params, answer_start=len(text))
             now = replace(settings, mode=mode)
@@ -132,7 +133,8 @@ class StoppingToy(Toy):
             assert mode == settings.mode
             first = segment + 1
             left = tokens - (len(text) - len(prompt))
-            params = DecodeParams(sampling, settings.acceptance, settings.draft_length, left, end_tokens)
+            longest = settings.draft_length
+            params = DecodeParams(sampling, settings.acceptance, longest, left, end_tokens, self.rules)
             if self.forgets_places:
                 params = replace(params, answer_start=len(text))
             return self.engine.rounds(text, settings, params, latency_model(), seed, segment)

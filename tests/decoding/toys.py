@@ -66,6 +66,8 @@ def proposer_of(
 class MadeConstraint:
     """Refuses a third of the tokens, by the sum of the text, and sometimes all but one."""
 
+    is_lazy = False
+
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
 
@@ -74,6 +76,9 @@ class MadeConstraint:
         allowed = self.allowed(text)
         refused = np.setdiff1d(np.arange(self.vocabulary), allowed)
         return TokenMask(refused, are_refused=True) if len(text) % 2 else TokenMask(allowed)
+
+    def may_refuse(self, text: Sequence[int], drafted: Sequence[int]) -> bool:
+        return True
 
     def allowed(self, text: Sequence[int]) -> NDArray[np.int64]:
         total, tokens = sum(text), np.arange(self.vocabulary)

@@ -155,3 +155,44 @@ def test_a_required_call_may_be_several(served: Served, extra: Any, several: boo
     request = asked(served, "/v1/chat/completions", {"messages": HI, "tools": [function("a")], **extra})
     assert request.grammar is not None
     assert ("call){0," in request.grammar.text) == several
+
+
+ALIKE: Any = [
+    ("/v1/chat/completions", {"messages": HI, "tools": [function("a")]}),
+    ("/v1/responses", {"input": "Hi", "tools": [flat("a")]}),
+    ("/v1/messages", {"messages": HI, "tools": [{"name": "a", "input_schema": PARAMETERS}]}),
+    ("/api/chat", {"model": "auto", "messages": HI, "tools": [function("a")], "stream": False}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ALIKE)
+def test_a_call_that_a_model_may_make_follows_its_schema_at_every_path(
+    served: Served, path: str, body: object
+) -> None:
+    request = asked(served, path, body)
+    assert request.grammar is None
+    found = [dict(trigger.grammars)["a"].text for trigger in request.triggers]
+    assert len(found) == 2
+    assert all('"city": {"type": "string"}' in text for text in found)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [{"tools": []}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"response_format": FORMAT}],
+)
+def test_no_grammar_begins_in_answers_without_calls_or_under_another(served: Served, extra: Any) -> None:  # noqa: ANN401
+    body = {"messages": HI, "tools": [function("a")], **extra}
+    assert asked(served, "/v1/chat/completions", body).triggers == ()
+
+
+def test_a_schema_that_is_no_grammar_leaves_the_arguments_open_and_is_checked(served: Served) -> None:
+    away = {"type": "object", "properties": {"a": {"$ref": "http://x/y"}}}
+    tools = [function("a"), {"type": "function", "function": {"name": "away", "parameters": away}}]
+    models = served.service.queue.models
+    assert isinstance(models, TellingModels)
+    models.texts = ['<tool_call>\n{"name": "away", "arguments": {"a": 1}}\n</tool_call>']
+    reply = served.chat(messages=HI, tools=tools).json()
+    grammar = dict(models.requests[-1].triggers[0].grammars)["away"].text
+    assert '%json {"type": "object", "x-guidance"' in grammar
+    (warning,) = reply["warnings"]
+    assert warning.startswith("the JSON of the arguments of away: its schema cannot be checked")

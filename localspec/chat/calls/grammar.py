@@ -15,29 +15,23 @@ from localspec.types.request import Grammar
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _MOST_CALLS = 8  # in one answer that has to call: weak models do not stop by themselves
 
+TokenOf = Callable[[str], int | None]
+"""Returns the single token of a tag, if it is one."""
+
 
 def call_grammar(
     form: ToolFormat,
     tools: Sequence[str],
-    token: Callable[[str], int | None],
+    token: TokenOf,
     *,
     several: bool = False,
     otherwise: Grammar | None = None,
 ) -> Grammar:
     """Return the grammar of one call of the tools, or `several`, or `otherwise` of a JSON schema.
 
-    `token` returns the single token of a tag, if it is one. If arguments are not JSON, the grammar only
-    forces a call and its name. Calls that are written as one list come alone.
+    If arguments are not JSON, the grammar only forces a call and its name. Calls that are written as one list
+    come alone.
     """
-
-    def spelled(text: str) -> str:
-        parts = [part for part in re.split(f"({TAG.pattern})", text) if part]
-        tokens = [token(part) if TAG.fullmatch(part) else None for part in parts]
-        return " ".join(
-            json.dumps(part, ensure_ascii=False) if number is None else f"<[{number}]>"
-            for part, number in zip(parts, tokens, strict=True)
-        )
-
     between = form.between.replace(PROBE[1].tool_calls[0].id, new_id())  # which some forms repeat
     begins_anew = form.kind == "named" or (form.kind == "json" and form.after.endswith(">"))
     more = rf' ("\n"? call){{0,{_MOST_CALLS - 1}}}' if several and begins_anew else ""
@@ -48,6 +42,17 @@ def call_grammar(
         function = json.loads(tool)["function"]
         schema = {**(function.get("parameters") or {"type": "object"}), "x-guidance": _SPACING}
         arguments = f"%json {json.dumps(schema)}" if form.between else r"/[^\w.-](.|\n)*/"
-        called = " ".join((spelled(form.before), json.dumps(function["name"]), spelled(between)))
-        rules.append(f"call{number}: {called} {arguments} {spelled(form.after)}")
+        before, after = spelled(form.before, token), spelled(form.after, token)
+        called = " ".join((before, json.dumps(function["name"]), spelled(between, token)))
+        rules.append(f"call{number}: {called} {arguments} {after}")
     return Grammar("lark", "\n".join(rules))
+
+
+def spelled(text: str, token: TokenOf) -> str:
+    """Return a text as a Lark grammar has it, with its tags as tokens where they are single ones."""
+    parts = [part for part in re.split(f"({TAG.pattern})", text) if part]
+    tokens = [token(part) if TAG.fullmatch(part) else None for part in parts]
+    return " ".join(
+        json.dumps(part, ensure_ascii=False) if number is None else f"<[{number}]>"
+        for part, number in zip(parts, tokens, strict=True)
+    )

@@ -11,10 +11,10 @@ import numpy as np
 
 from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.sampling import draft_distribution, draw, masked, one_point, penalises
+from localspec.decoding.sampling import draft_distribution, draw, one_point, penalises
 from localspec.decoding.verify import BufferedUniforms
-from localspec.types.candidates import Candidates, FullRow, FullRows, Rows
-from localspec.types.drafts import Distribution
+from localspec.types.candidates import MOST, Candidates, FullRow, FullRows, Rows
+from localspec.types.drafts import Distribution, TokenMask
 from localspec.types.request import EngineSettings, Sampling
 
 CANDIDATES = 16  # a draft distribution over this many tokens loses almost nothing (prototype: top 12 to 16)
@@ -101,6 +101,7 @@ class RowProposer:
         With `needs_history` proposals depend on the text before them beyond the logits.
         """
         self._rules = rules
+        self._has_bias = rules is not None and bool(rules.bias)
         self._vocabulary = vocabulary
         self.deterministic = sampling.is_greedy or settings.acceptance == "match"
         self._penalised = penalises(sampling)
@@ -110,7 +111,7 @@ class RowProposer:
         self._sampling = plain if sampling.is_greedy else sampling
         self._window, self._answer_start = sampling.penalty_window, answer_start
         self._sharpness = 1.0 / self._sampling.temperature
-        self._has_guesses = settings.mode == "ssd" or self.needs_history
+        self._has_guesses = settings.mode == "ssd"
         self._settings = settings
         self._random = BufferedUniforms(random)
 
@@ -136,8 +137,15 @@ class RowProposer:
 
     @property
     def candidates(self) -> int | None:
-        """Return the number of a row's candidates that proposals are made of, None for all logits."""
-        return CANDIDATES if self._rules is None and self._vocabulary is None else None
+        """Return the number of a row's candidates that proposals are made of, None for all logits.
+
+        Rules that apply to a small part of an answer make do with more of them, because they may refuse some.
+        """
+        if self._vocabulary is not None:
+            return None
+        if self._rules is None:
+            return CANDIDATES
+        return MOST if self._rules.are_lazy else None
 
     def propose(self, rows: Rows, histories: Histories | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties and rules only."""
@@ -146,14 +154,18 @@ class RowProposer:
         if self.needs_history:
             seen = histories or [()] * len(rows)
             return [self._after(row, text) for row, text in zip(rows, seen, strict=True)]
-        if self._has_guesses or not self.deterministic:
-            return [self._of(*row.top(CANDIDATES)) for row in rows]
-        return [Proposal(*row.lead(self._sharpness), (), None) for row in rows]
+        return [self._free(row) for row in rows]
+
+    def _free(self, row: Candidates) -> Proposal:
+        """Return a proposal of a row alone."""
+        if self._has_guesses:
+            return self._of(*row.top(CANDIDATES))
+        if self.deterministic:
+            return Proposal(*row.lead(self._sharpness), (), None)
+        return self._drawn(*row.top(CANDIDATES), ())
 
     def _of(self, ids: list[int], logits: list[float]) -> Proposal:
-        """Return a proposal of a row's best tokens, with their chances where alternatives are asked for."""
-        if not self._has_guesses:
-            return self._drawn(ids, logits, ())
+        """Return a proposal of a row's best tokens, with their chances."""
         best, sharpness = logits[0], self._sharpness
         weights = [exp((value - best) * sharpness) for value in logits]
         share = 1.0 / sum(weights)
@@ -176,7 +188,10 @@ class RowProposer:
 
     def _after(self, row: Candidates, text: Sequence[int]) -> Proposal:
         """Return a token drawn from q, or its best; with penalties the best tokens of q are the drafts."""
-        ids, logits = self._allowed(row, text)
+        mask = None if self._rules is None else self._rules.mask(text)
+        if mask is None and not (self._penalised or self._has_bias):
+            return self._free(row)
+        ids, logits = self._allowed(row, mask)
         if not self._penalised:
             return self._of(ids, logits)
         history = text[max(self._answer_start, len(text) - self._window) :]
@@ -187,21 +202,15 @@ class RowProposer:
             return Proposal(*guesses[0], guesses, None)
         return Proposal(draw(q, self._random.random()), guesses[0][1], guesses, q)
 
-    def _allowed(self, row: Candidates, text: Sequence[int]) -> tuple[list[int], list[float]]:
-        """Return the best tokens that may follow a text.
+    def _allowed(self, row: Candidates, mask: TokenMask | None) -> tuple[list[int], list[float]]:
+        """Return the best tokens that a mask allows.
 
         Where the draft model gives none of them a chance (it may know few tokens), they are all the same to
         it; where it does not even have them in its vocabulary, its best of all is refused.
         """
-        if self._rules is None:
+        if self._rules is not None and self._has_bias:
+            row = FullRow(self._rules.biased(row.logits))
+        ids, logits = row.top(CANDIDATES) if mask is None else row.among(mask, CANDIDATES)
+        if not ids:
             return row.top(CANDIDATES)
-        logits, mask = self._rules.biased(row.logits), self._rules.mask(text)
-        if mask is None:
-            return FullRow(logits).top(CANDIDATES)
-        left, ids = masked(logits, mask)
-        if not len(left):
-            return FullRow(logits).top(CANDIDATES)
-        places, values = FullRow(left).top(CANDIDATES)
-        if values[0] == -inf:
-            values = [0.0] * len(values)
-        return places if ids is None else ids[places].tolist(), values
+        return ids, [0.0] * len(logits) if logits[0] == -inf else logits
