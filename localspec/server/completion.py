@@ -68,7 +68,7 @@ class InfillBody:
 
 async def _complete(service: ChatService, request: Request) -> Response:
     native, body = _bodies(await read_json(request))
-    prompts = await asyncio.to_thread(bare_texts, body, service.queue.models)
+    prompts = await asyncio.to_thread(partial(bare_texts, mixes=True), body, service.queue.models)
     answers = [answer_of(body, service, prompt) for prompt in prompts]
     return await _answered(service, request, native, body, answers)
 

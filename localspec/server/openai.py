@@ -316,17 +316,17 @@ def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:
     return BlockStream(AnswerReader(is_bare=True), schemas)
 
 
-def bare_texts(body: Body, models: SharedModels) -> list[str]:
+def bare_texts(body: Body, models: SharedModels, *, mixes: bool = False) -> list[str]:
     """Return the texts that plain completions continue: of a text, of token ids, or of a list of such.
 
-    Token ids among texts are llama-server's: what they have between them is one prompt.
+    With `mixes`, token ids among texts are one prompt together.
     """
     prompt = body.prompt
-    several = isinstance(prompt, list) and not _is_tokens(prompt) and not _is_mixed(prompt)
+    several = isinstance(prompt, list) and not _is_tokens(prompt) and not (mixes and _is_mixed(prompt))
     prompts = prompt if isinstance(prompt, list) and several else [prompt]
     if not 1 <= len(prompts) <= _MAX_PROMPTS:
         raise UserError(f"prompt is a list of none, or of more than {_MAX_PROMPTS}")
-    return [_prompt(one, models) for one in prompts]
+    return [_prompt(one, models, mixes=mixes) for one in prompts]
 
 
 def _is_tokens(prompt: object) -> TypeGuard[list[int]]:
@@ -337,8 +337,8 @@ def _is_mixed(prompt: object) -> TypeGuard[list[int | str]]:
     return isinstance(prompt, list) and {type(part) for part in prompt} == {int, str}
 
 
-def _prompt(prompt: object, models: SharedModels) -> str:
-    if _is_mixed(prompt):
+def _prompt(prompt: object, models: SharedModels, *, mixes: bool) -> str:
+    if mixes and _is_mixed(prompt):
         return "".join(part if isinstance(part, str) else models.detokenize([part]) for part in prompt)
     if _is_tokens(prompt):
         return _text_of_tokens(prompt, models)
