@@ -219,8 +219,8 @@ def test_ollama_clients_hear_what_there_is(made_up: Served) -> None:
     [running] = made_up.client.get("/api/ps").json()["models"]
     assert running["context_length"] == 512
     assert made_up.client.get("/api/version").json()["version"].count(".") == 2
-    images = {"messages": [{"role": "user", "content": "Hi", "images": ["x"]}]}
-    assert made_up.post("/api/chat", images).json()["error"].startswith("messages[0] holds images")
+    images = {"prompt": "Hi", "images": ["x"], "raw": True}
+    assert made_up.post("/api/generate", images).json()["error"].startswith("the request holds images")
 
 
 def test_the_page_needs_nothing_from_elsewhere(made_up: Served) -> None:
