@@ -216,3 +216,40 @@ def test_calls_of_other_programs_keep_the_models_own_form(served: Served) -> Non
     result = {"role": "tool", "tool_call_id": call["id"], "content": "dry"}
     read = prompts(served, CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [call]}, result]})
     assert '<tool_call>{"name": "f", "arguments": {}}</tool_call><tool>dry' in read["json"]
+
+
+@pytest.fixture
+def cut_calls(models: TemplatedModels) -> Iterator[None]:
+    """Let the models write calls that their length cuts."""
+    before = models.texts
+    models.texts, models.reason = (
+        ['I write.\n<tool_call>\n{"name": "write", "arguments": {"text": "long'],
+        "length",
+    )
+    yield
+    models.texts, models.reason = before, "stop"
+
+
+@pytest.mark.usefixtures("cut_calls")
+def test_a_call_that_was_cut_is_taken_back(served: Served) -> None:
+    schema = {"type": "object", "properties": {"text": {"type": "string"}}}
+    function = {"name": "write", "parameters": schema}
+    chat = {"messages": [USER], "tools": [{"type": "function", "function": function}]}
+    message = served.post(CHAT, chat).json()["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "cut"}
+    read = prompts(served, CHAT, chat | {"messages": [USER, message, result]})
+    assert '<tool_call>{"name": "write", "arguments": {"text": "long"}}</tool_call>' in read["json"]
+
+    asked = {"max_tokens": 99, "messages": [USER], "tools": [{"name": "write", "input_schema": schema}]}
+    blocks = served.post(MESSAGES, asked).json()["content"]
+    answer = {"type": "tool_result", "tool_use_id": blocks[-1]["id"], "content": "cut", "is_error": True}
+    turns = [USER, {"role": "assistant", "content": blocks}, {"role": "user", "content": [answer]}]
+    read = prompts(served, MESSAGES, asked | {"messages": turns})
+    assert "long" in read["strict"]
+    assert "Error: cut" in read["strict"]
+
+    asked = {"input": [USER], "tools": [{"type": "function", **function}]}
+    items = served.post(RESPONSES, asked).json()["output"]
+    output = {"type": "function_call_output", "call_id": items[-1]["call_id"], "output": "cut"}
+    read = prompts(served, RESPONSES, asked | {"input": [USER, *items, output]})
+    assert "<function=write><parameter=text>long</parameter>" in read["strict"]
