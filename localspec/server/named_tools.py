@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from localspec.app.answer_json import Json
+from localspec.errors import UserError
 from localspec.server.messages import call_arguments, objects
 
 _INPUT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
@@ -37,30 +38,31 @@ class NamedTool:
 
 
 def named(tool: Json, namespace: object = None) -> NamedTool:
-    """Return the tool that a description, a choice, or a call of it names."""
-    space = tool.get("namespace") if namespace is None else namespace
-    is_custom = tool.get("type") in ("custom", "custom_tool_call")
-    return NamedTool(str(tool.get("name")), str(space or ""), is_custom)
+    """Return the tool that a description, a choice, or a call of it names; raises UserError."""
+    name, space = tool.get("name"), namespace or tool.get("namespace") or ""
+    if not isinstance(name, str) or not isinstance(space, str):
+        raise UserError("a tool, a call or a choice of one has no name")
+    return NamedTool(name, space, tool.get("type") in ("custom", "custom_tool_call"))
 
 
-def flat_tools(tools: Iterable[Json]) -> Iterator[tuple[NamedTool | None, Json]]:
+def flat_tools(tools: Iterable[Json], namespace: object = None) -> Iterator[tuple[NamedTool | None, Json]]:
     """Yield each tool, also of namespaces, and its form in a chat; None is one that models cannot call."""
     for tool in tools:
         if tool.get("type") == "namespace":
-            inner = objects(tool.get("tools"), "tools[].tools")
-            yield from ((named(each, tool.get("name")), _function(each, tool.get("name"))) for each in inner)
+            yield from flat_tools(objects(tool.get("tools"), "tools[].tools"), tool.get("name"))
         elif tool.get("type") in ("function", "custom"):
-            yield named(tool), _function(tool)
+            found = named(tool, namespace)
+            yield found, _function(tool, found)
         else:
             yield None, {"type": tool.get("type")}
 
 
-def _function(tool: Json, namespace: object = None) -> Json:
+def _function(tool: Json, found: NamedTool) -> Json:
     """Return a tool in the nested form of a chat."""
     about, parameters = tool.get("description"), tool.get("parameters")
-    if tool.get("type") == "custom":
+    if found.is_custom:
         about, parameters = _with_format(tool), _INPUT
-    function = {"name": named(tool, namespace).flat, "description": about, "parameters": parameters}
+    function = {"name": found.flat, "description": about, "parameters": parameters}
     return {"type": "function", "function": function}
 
 

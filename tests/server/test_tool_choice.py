@@ -61,9 +61,9 @@ def names(request: Request) -> list[str]:
             "/v1/responses",
             {
                 "input": "Hi",
-                "tools": [{"type": "namespace", "name": "x", "tools": []}, flat("a"), {"type": "mcp"}],
+                "tools": [{"type": "web_search"}, flat("a"), {"type": "mcp"}],
             },
-            "mcp, namespace",
+            "mcp, web_search",
         ),
         (
             "/v1/messages",

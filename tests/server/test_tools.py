@@ -356,6 +356,7 @@ def test_settings_of_responses_clients_reach_the_models(models: TellingModels, u
         ("/v1/messages", {"messages": [USER], "tool_choice": {"type": "any"}}, "there are no tools"),
         ("/v1/responses", {"input": "Hi", "previous_response_id": "resp_1"}, "nothing is stored"),
         ("/v1/responses", {"instructions": "Hi"}, "input is missing or empty"),
+        ("/v1/responses", {"input": "Hi", "tools": [{"type": "function"}]}, "has no name"),
         ("/v1/responses", {"input": ["Hi"]}, "input[0] is not an object"),
         ("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function"}]}, "tools[0].function"),
         ("/v1/chat/completions", {"messages": [USER], "tools": [TOOL], "tool_choice": "most"}, "tool_choice"),
