@@ -80,6 +80,13 @@ class JsonCalls:
         """Read one object; return whether it is a call."""
         source, members, name = self._source, dict[str, str](), None
         source.take(1)
+        yield from source.blank()
+        if (yield from source.starts("{")):  # Qwen2.5-Coder's own template doubles the braces
+            made = yield from self._object(is_certain=is_certain)
+            yield from source.blank()
+            while made and (yield from source.starts("}")):  # it has one more than it opens
+                source.take(1)
+            return made
         while (head := (yield from self._next_member())) not in ("", "}", "<"):
             if head in "{[]:":
                 return False
