@@ -14,7 +14,7 @@ from localspec_tui.widgets.composer.composer import QueueStrip
 from localspec_tui.widgets.log_panel import LogLines
 from localspec_tui.widgets.transcript.message import ActionAsked
 from tests.scripted import Gate, says
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 from tests.tui.settled import settled
 from tests.tui.transcripts import selected
 
@@ -155,6 +155,26 @@ async def test_comparison_that_is_left_hides_nothing_of_the_chat(
         assert desk.texts == before
         chat = desk.store.chat(desk.chat.session.chat.info.id)
         assert chat.leaf == desk.path[-1].id  # and so it is at the next start
+
+
+@pytest.mark.slow
+async def test_text_typed_at_a_comparison_keeps_no_answer_before_it_has_ended(tmp_path: Path) -> None:
+    gate = Gate()
+    scripts = says("one"), says("two"), says("a stub ", gate, "and more"), says("drafted"), says("prepared")
+    async with desktop(tmp_path, *scripts) as desk:
+        await desk.answered("first question")
+        await desk.answered("second question")
+        before = desk.texts
+        await to_message(desk, 1)
+        await desk.press("m")
+        await desk.shows("a stub")
+        await burst(desk, [*"ake it shorter", "enter"])
+        gate.open()
+        await desk.shows("Enter keeps the chosen answer")
+        await desk.press("escape")
+        await desk.until(lambda: desk.app.screen is desk.chat)
+        await settled(desk.pilot)
+        assert desk.texts == before
 
 
 @pytest.mark.slow

@@ -54,6 +54,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self._message_id: int | None = None
         self._body: MessageBody | None = None  # once the answer has begun
         self._complete = False
+        self._has_ended = False
         self.border_title = Content(f"{mode_name(mode)}  waits")
 
     def compose(self) -> ComposeResult:
@@ -90,6 +91,8 @@ class AnswerColumn(Vertical, can_focus=True):
         self._entitle("" if self._complete else "stopped")
         if update.saved.record is not None:
             self.answer = ComparedAnswer(written, update.saved.record, self._complete)
+        self._has_ended = True
+        self.refresh_bindings()
         self.query_one(".answer-column--keep", Static).update("Enter keeps this answer")
         return True
 
@@ -102,13 +105,17 @@ class AnswerColumn(Vertical, can_focus=True):
         if self._message_id is not None:
             self._keep(self._message_id)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keep no answer before it has ended: Enter may belong to text that is being typed."""
+        return self._has_ended if action == "keep" else super().check_action(action, parameters)
+
     def action_scroll_text(self, lines: int) -> None:
         """Scroll the text."""
         self.query_one(VerticalScroll).scroll_relative(y=lines, animate=False)
 
     def on_click(self, event: events.Click) -> None:
         """Keep the answer when the line is clicked."""
-        if event.widget is not None and event.widget.has_class("answer-column--keep"):
+        if event.widget is not None and event.widget.has_class("answer-column--keep") and self._has_ended:
             self.action_keep()
 
     def _entitle(self, state: str) -> None:
