@@ -114,6 +114,7 @@ class Branches:
         self._info: ChatInfo
         self._outlines: dict[int, AnswerRecord]
         self._written: dict[int, AnswerRecord] = {}  # perhaps not in the store
+        self._shown_before: dict[int, int | None] = {}  # ends of branches, by the message added instead
         self.tree = Tree({}, {}, None, {})  # as it is at this moment
         self.reload()
         self.tree = self.tree.answered()
@@ -161,6 +162,7 @@ class Branches:
             message = self._store.add(
                 self._chat_id, parent, role, content, state=state, attachments=attachments
             )
+            self._shown_before[message.id] = None if parent is None else self.tree.leaf_below(parent)
             self.tree = self.tree.with_messages([message]).with_leaf(message.id)
             self._info = self._store.chat(self._chat_id)  # its first question names a chat
             return message
@@ -184,9 +186,13 @@ class Branches:
             self.tree = self.tree.with_leaf(leaf)
 
     def give_up(self, id_: int) -> None:
-        """Take an answer of which nothing came out of the tree."""
+        """Take an answer of which nothing came out of the tree; what was shown before it is shown again."""
         with self._changing:
+            is_shown, before = self.tree.leaf == id_, self._shown_before.get(id_)
             self.tree = self.tree.without(id_)
+            if is_shown:
+                self.tree = self.tree.with_leaf(before) if before in self.tree.messages else self.tree
+                self._store.set_leaf(self._chat_id, self.tree.leaf)
             self._store.write(id_, "", "stopped")  # `Tree.of` leaves it out from then on
 
     def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:

@@ -129,6 +129,26 @@ def test_an_answer_that_someone_took_out_of_the_chat_is_reported(chat: OpenChat,
         list(answer)
 
 
+def test_an_answer_of_which_nothing_comes_gives_way_to_what_was_shown(
+    chat: OpenChat, store: FullDisk
+) -> None:
+    question = chat.path[-1]
+    answer_again(chat, "first")
+    chat.ask("two?")
+    answer_again(chat, "follows")
+    chat.back_to(question.id)
+    answer_again(chat, "second")
+    chat.switch(chat.path[-1].id, -1)
+    shown = ["one?", "first", "two?", "follows"]
+    assert texts(chat.path) == shown
+    chat.back_to(question.id)
+    answer = chat.answer(ScriptedModels(says("never")), options())
+    assert isinstance(next(answer), Started)
+    answer.close()
+    assert texts(chat.path) == shown
+    assert texts(OpenChat(store, chat.info.id).path) == shown
+
+
 def test_others_read_and_walk_while_an_answer_is_written(chat: OpenChat) -> None:
     question = chat.path[-1]
     answer_again(chat, "first")
