@@ -71,7 +71,6 @@ class ChatSession:
         self.rates = PlainRates()
         self.titles = False  # whether the models name new chats
         self.reads_ahead = True  # whether idle models read what comes before the next answer
-        self._newest: int | None = None  # chat that was begun here
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
@@ -131,9 +130,9 @@ class ChatSession:
         self.chat.reload()
 
     def new(self) -> None:
-        """Open an empty chat with the default profile, or the last one that has only unsent text."""
-        begun = self._begun()
-        self.chat = self._fresh() if begun is None else self._opened(begun)
+        """Open the newest chat that has only unsent text, or else an empty one with the default profile."""
+        unsent = () if self._is_aside else self.store.unsent()
+        self.chat = self._opened(unsent[0].id) if unsent else self._fresh()
 
     def open(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a chat, on the branch that a message is in if one is given."""
@@ -262,16 +261,7 @@ class ChatSession:
             chat.reload()
 
     def _fresh(self) -> OpenChat:
-        self._newest = self.store.new_chat(profile=self.usual_profile).id
-        return self._opened(self._newest)
-
-    def _begun(self) -> int | None:
-        """Return the newest chat if its text, which no list leads to, was never sent."""
-        with suppress(UserError):
-            if self._newest is not None:
-                chat = self.store.chat(self._newest)
-                return chat.id if chat.draft and not chat.messages else None
-        return None
+        return self._opened(self.store.new_chat(profile=self.usual_profile).id)
 
     def _opened(self, chat_id: int) -> OpenChat:
         chat = OpenChat(self.store, chat_id, self._usual_system)

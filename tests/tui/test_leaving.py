@@ -12,7 +12,7 @@ from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import ChangeAsked
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, says
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = pytest.mark.asyncio
 
@@ -78,6 +78,24 @@ async def test_new_chat_keeps_text_that_was_typed_into_an_empty_one(tmp_path: Pa
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
         assert desk.composer.text == "half a thou"
+
+
+@pytest.mark.slow
+async def test_new_chat_brings_the_newest_unsent_text_of_an_earlier_start_back(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        await desk.answered("first")
+        first = desk.chat.session.chat.info.id
+        await burst(desk, ["ctrl+n", *"half a thou"])
+        await desk.until(lambda: desk.composer.text == "half a thou")
+        await desk.chat.pane.open_chat(first)
+    async with desktop(tmp_path) as desk:
+        assert desk.texts[0] == "first"
+        await burst(desk, ["ctrl+n", *"ght"])
+        await desk.until(lambda: desk.composer.text == "half a thought")
+        await desk.answered("half a thought")
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        assert desk.composer.text == ""
 
 
 @pytest.mark.slow
