@@ -98,6 +98,25 @@ async def test_letter_that_comes_before_anybody_can_have_read_agrees_to_nothing(
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("letters", ["no, that is wrong", "yes", "why", "n"])
+async def test_text_that_comes_before_anybody_can_have_read_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, letters: str
+) -> None:
+    monkeypatch.setattr(dialogs, "WRITING_S", 0.0)
+    monkeypatch.setattr(dialogs, "READING_S", 3600.0)
+    app = Host(is_careful=True)
+    async with app.run_test() as pilot:
+        await pilot.press(*letters[:-1])
+        if letters == "why":  # its last letter comes late
+            monkeypatch.setattr(dialogs, "READING_S", 0.0)
+        await pilot.press(letters[-1])
+        await pilot.pause(0.05)
+        assert app.results == []
+        await pilot.press("enter")
+        assert app.results == [False]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("button", "answer"), [("#yes", True), ("#no", False)])
 async def test_buttons_answer(button: str, answer: bool) -> None:
     app = Host()

@@ -178,11 +178,11 @@ async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: 
         await desk.press("ctrl+b", "ctrl+b", "G")
         for no in ("escape", "n"):
             await desk.press("delete")
-            await desk.shows("Put “about boats” into the bin?")
+            await desk.shows("Put “about boats” with 2 messages into the bin?")
             await desk.press(no)
             await nothing_but_a_prompt(desk, "", chats)
         await desk.press("delete")
-        await desk.shows("Put “about boats” into the bin?")
+        await desk.shows("Put “about boats” with 2 messages into the bin?")
         await desk.press("y")
         await desk.shows("“about boats” is in the bin; Ctrl+Z restores it", "Bin, deleted after 30 days")
         await nothing_but_a_prompt(desk, "", chats[1:])

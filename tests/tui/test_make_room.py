@@ -6,6 +6,7 @@ from textual.geometry import Region
 from textual.widgets import SelectionList, Static
 
 from localspec.chat.prompting import ContextBudget, Exchange
+from localspec_tui.screens import dialogs
 from localspec_tui.screens.dialogs import MakeRoomScreen
 from tests.tui.styled import STYLES
 
@@ -43,6 +44,20 @@ async def test_enter_leaves_the_proposal_out() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         assert app.sum == "Frees 3,000 tokens: 4,500 of 8,000 stay, 3,500 are free."
+        await pilot.press("enter")
+        assert app.results == [(1, 2, 3, 4)]
+
+
+@pytest.mark.asyncio
+async def test_enter_that_comes_before_anybody_can_have_read_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialogs, "READING_S", 3600.0)
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("enter")
+        assert app.results == []
+        monkeypatch.setattr(dialogs, "READING_S", 0.0)
         await pilot.press("enter")
         assert app.results == [(1, 2, 3, 4)]
 

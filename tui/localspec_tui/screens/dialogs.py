@@ -20,12 +20,12 @@ from textual.widgets import Button, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import ContextBudget
-from localspec_tui.keys import KeyFooter, key_of, take_key
+from localspec_tui.keys import KeyFooter, bindings_of, key_of, take_key
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 
 WRITING_S = 0.5  # between two letters of a user who is typing
-READING_S = 0.5  # too short to have read a question: a letter was meant for the screen before
+READING_S = 0.5  # too short to have read a question: a key was meant for the screen before
 
 
 class AskScreen(ModalScreen[bool]):
@@ -68,25 +68,26 @@ class AskScreen(ModalScreen[bool]):
             self.query_one("#no").focus()
 
     def on_key(self, event: events.Key) -> None:
-        """Ignore letters that follow others."""
+        """Ignore letters that follow others, and those that come before the question can have been read."""
         if not (self._is_careful and event.is_printable):
             return
-        if self._is_written_on:
+        is_new = monotonic() - self._since < READING_S
+        if self._is_written_on or is_new:
             event.stop()
             event.prevent_default()
             if self._agreeing is not None:
                 self._agreeing.stop()
-        self._is_written_on = True
+        is_answer = any(binding.key == event.key for binding in bindings_of(self))
+        if not (is_new and is_answer):  # the same letter answers a moment later
+            self._is_written_on = True
 
     def action_agree(self) -> None:
-        """Answer yes, unless other letters follow or the question is too new."""
+        """Answer yes, unless other letters follow."""
 
         def agree() -> None:
             self.dismiss(True)
 
-        if self._is_careful and monotonic() - self._since < READING_S:
-            self._is_written_on = False  # the same letter answers a moment later
-        elif self._is_careful:
+        if self._is_careful:
             self._agreeing = self.set_timer(WRITING_S, agree)
         else:
             agree()
@@ -224,6 +225,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
     def __init__(self, room: ContextBudget) -> None:
         super().__init__()
         self._room = room
+        self._since = monotonic()
 
     def compose(self) -> ComposeResult:
         """Return the list, what it comes to, and the two ways out."""
@@ -254,6 +256,7 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
 
     def on_mount(self) -> None:
         """Show what the proposal comes to."""
+        self._since = monotonic()
         self._add_up()
         self.query_one(SelectionList).focus()
 
@@ -277,7 +280,9 @@ class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
         return not (self._room.waits and self._room.excess(self._out))
 
     def action_apply(self) -> None:
-        """Leave the checked exchanges out."""
+        """Leave the checked exchanges out, unless the key came before they can have been read."""
+        if monotonic() - self._since < READING_S:
+            return
         if isinstance(self.focused, Button) and self.focused.id == "make-room-leave":
             self.dismiss(None)
         elif self._suffices:

@@ -114,7 +114,9 @@ class ProfilesScreen(ModalScreen[tuple[str, bool]]):
     async def _delete(self, profile: Profile) -> None:
         if not self._is_own(profile):
             raise UserError(f"{profile.title} comes with LocalSpec and stays")
-        question = f"Delete your profile {profile.title}? The built-in one of its name takes its place."
+        question = f"Delete your profile {profile.title}, the file {profile.path.name}?"
+        if profile.name in shipped_files():
+            question += " The built-in one of its name takes its place."
         if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep", is_careful=True)):
             await asyncio.to_thread(_remove, profile)
             await self._show(profile.name, f"{profile.title} is deleted")

@@ -46,7 +46,7 @@ from localspec.models.default_pair import introduction, name_of
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.types.request import Mode
-from localspec.units import MODE_NAMES
+from localspec.units import MODE_NAMES, counted
 from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.actions import ACTIONS
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
@@ -297,7 +297,8 @@ class ChatScreen(Screen[int]):
             self._deleted.append((chat, was_open))
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
 
-        question = f"Put {name} into the bin? It can be restored for 30 days."
+        holds = f" with {counted(chat.messages, 'message')}" if chat.messages else ", which was not sent,"
+        question = f"Put {name}{holds} into the bin? It can be restored for 30 days."
         self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
