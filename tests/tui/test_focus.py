@@ -172,6 +172,21 @@ async def test_what_is_typed_while_a_chat_opens_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_title_typed_in_a_burst_is_the_title(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("an answer"), size=(110, 40), config=WITH_CHATS) as desk:
+        await desk.answered("about boats")
+        number = desk.chat.session.chat.info.id
+        await desk.press("ctrl+b")
+        await burst(desk, ["ctrl+b", "r", *"pop jigs /", "enter"])
+        await desk.until(lambda: desk.store.chat(number).title == "pop jigs /")
+        await burst(desk, ["slash", *"rpg"])
+        await desk.until(lambda: "rpg" in desk.screen_text())
+        await settled(desk.pilot)
+        assert not desk.store.chat(number).pinned
+        assert desk.composer.text == ""
+
+
+@pytest.mark.slow
 async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: Path) -> None:
     async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
         chats = await three_chats(desk)

@@ -301,7 +301,7 @@ class Sidebar(Widget):
     def find(self) -> None:
         """Open the filter of the list; it closes when it is left empty."""
         self._line.display = True
-        self._line.focus()
+        self.screen.set_focus(self._line)  # before the next key is looked at
 
     def on_chat_picked(self) -> None:
         """Look for nothing any more."""
@@ -313,8 +313,8 @@ class Sidebar(Widget):
             self._line.display = bool(self._line.value)
 
     def focus(self, scroll_visible: bool = True) -> Self:
-        """Put the cursor into the list."""
-        self._list.focus(scroll_visible)
+        """Put the cursor into the list, before the next key is looked at."""
+        self.screen.set_focus(self._list, scroll_visible)
         return self
 
 
@@ -337,7 +337,7 @@ class TitleInput(Input):
         self.styles.offset = (2, row)
         self.styles.width = max(1, width - 2)
         self.add_class("-editing")
-        self.focus()
+        self.screen.set_focus(self)  # before the next key is looked at
 
     def on_blur(self, event: events.Blur) -> None:
         """Save the title, unless the whole terminal lost the focus."""
