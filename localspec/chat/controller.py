@@ -21,6 +21,7 @@ from localspec.types.request import Mode
 
 NEWS_S = 1 / 12  # between two updates of an answer in progress
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
+ANSWERING = "an answer is being written"
 
 
 class ChatView(Protocol):
@@ -105,7 +106,7 @@ class ChatController:
     def require_idle(self) -> None:
         """Raise `UserError` while an answer is written."""
         if self.answering:
-            raise UserError("an answer is being written", "stop it first: Esc")
+            raise UserError(ANSWERING, "stop it first: Esc")
 
     async def _leave_answer(self) -> None:
         """Stop the answer in progress and wait until it is saved, because the chat is about to change."""

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.loading import Failed
+from localspec.errors import UserError
+from localspec.types.events import PromptProgress
+from localspec_tui.screens.chat import screen
 from localspec_tui.widgets import status
 from tests.scripted import Gate, says
-from tests.tui.desktop import Desktop, desktop
+from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = pytest.mark.asyncio
 
@@ -68,6 +72,64 @@ async def test_what_is_reported_during_an_answer_can_be_read(
         gates[2].open()
         await desk.until(lambda: not desk.chat.pane.working)
         assert said not in desk.status()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clock")
+async def test_what_is_reported_of_an_answer_goes_with_it(tmp_path: Path) -> None:
+    gate, other = Gate(), Gate()
+    scripts = says(PromptProgress(10, 100), gate, "never"), says("one ", other), says("two")
+    async with desktop(tmp_path, *scripts, size=(80, 24)) as desk:
+        await desk.enter("question")
+        await desk.shows("reading the prompt: 10 of 100 tokens")
+        await desk.press("escape")
+        await desk.until(lambda: "reading the prompt" not in desk.status())
+        await desk.enter("question")
+        await desk.until(other.reached.is_set)
+        await desk.press("ctrl+r")
+        await desk.shows("an answer is being written; stop it first: Esc")
+        other.open()
+        await desk.until(lambda: "stop it first" not in desk.status())
+
+
+@pytest.mark.slow
+async def test_a_key_that_would_quit_is_reported_as_long_as_it_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "QUIT_WITHIN_S", 0.3)
+    async with desktop(tmp_path) as desk:
+        await burst(desk, ["ctrl+c", *"draft"])
+        await desk.shows("Ctrl+C again quits")
+        await desk.until(lambda: "again quits" not in desk.status())
+        await desk.press("ctrl+c")
+        assert "Ctrl+C again quits" in desk.status()
+        assert desk.composer.text == "draft"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clock")
+async def test_a_stop_is_reported_as_long_as_prompts_wait(tmp_path: Path) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, says("one ", gate), size=(80, 24)) as desk:
+        await desk.enter("question")
+        await desk.until(gate.reached.is_set)
+        await desk.enter("waits")
+        await desk.press("escape")
+        await desk.shows("stopped; Enter in an empty prompt sends the next queued prompt")
+        await desk.press("alt+up")
+        await desk.until(lambda: desk.composer.text == "waits")
+        assert "stopped;" not in desk.status()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clock")
+async def test_models_that_did_not_open_are_no_news_once_some_are_open(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        line = desk.chat.pane.status
+        await line.show_state(Failed(UserError("no memory for them"), "Enter tries again"))
+        assert "no memory for them; Enter tries again" in desk.status()
+        await line.show_state(desk.loader.state)
+        assert "no memory" not in desk.status()
 
 
 async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> None:

@@ -36,6 +36,8 @@ SHORTEST_NOTE = 20  # columns of a reason that are worth showing
 READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
 
 Side = Literal["left", "right"]
+Topic = Literal["", "answer", "downloads", "models", "queue", "quitting"]
+"""What a message is about, as long as it may be over before the message is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,10 +235,11 @@ class StatusLine(ExplainedWidget):
     said = reactive("")  # at present
     _read_at = 0.0  # when the user will have read it
     _is_error = False
+    _about: Topic = ""
 
-    def say(self, text: str, *, is_error: bool = False) -> None:
-        """Say something in place of the figures until it is replaced; an empty text clears it."""
-        self.said, self._is_error = text, is_error
+    def say(self, text: str, *, is_error: bool = False, about: Topic = "") -> None:
+        """Say something in place of the figures until it is replaced or over; an empty text clears it."""
+        self.said, self._is_error, self._about = text, is_error, about
         self._read_at = monotonic() + (READING_S + len(text) / CHARACTERS_PER_S if text else 0)
 
     @property
@@ -244,10 +247,15 @@ class StatusLine(ExplainedWidget):
         """Return whether the message has been shown for long enough."""
         return monotonic() >= self._read_at
 
-    def show_transient(self, text: str) -> None:
+    def show_transient(self, text: str, *, about: Topic = "") -> None:
         """Show a short-lived message, or clear it, unless another message is still being read."""
         if self.is_read:
-            self.said, self._is_error = text, False
+            self.said, self._is_error, self._about = text, False, about
+
+    def over(self, about: Topic) -> None:
+        """Clear what is said about something that is over, read or not."""
+        if self._about == about:
+            self.say("")
 
     def clear_error(self) -> None:
         """Clear an error: something has succeeded."""

@@ -232,6 +232,7 @@ class ChatPane(Vertical):
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
         self.composer.set_answering(False)
+        self.status.over("answer")
 
     async def show_news(self, answer: RunningAnswer) -> None:
         """Show what came of an answer since the last time."""
@@ -247,7 +248,7 @@ class ChatPane(Vertical):
         self.timeline.add(update.rounds)
         self.status.tell(update)
         if answer.is_stuck and self.status.said != STUCK:
-            self.status.say(STUCK)
+            self.status.say(STUCK, about="answer")
         elif answer.models is not None and not answer.is_stuck:
             self.status.tell_first_call(answer.models.first_call_s())
 
@@ -282,7 +283,9 @@ class ChatPane(Vertical):
         if error is None and not answer.is_stopped:
             await self._ask_waiting()
         elif answer.is_stopped and self.session.queue:
-            self.status.say("stopped; Enter in an empty prompt sends the next queued prompt", is_error=True)
+            self.status.say(
+                "stopped; Enter in an empty prompt sends the next queued prompt", is_error=True, about="queue"
+            )
 
     async def _explain(self, error: BaseException, answer: RunningAnswer) -> None:
         """Report the error of an answer, and offer a way out."""

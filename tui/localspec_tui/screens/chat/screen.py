@@ -107,6 +107,7 @@ class ChatScreen(Screen[int]):
         self.fetches = PairFetches()
         self.looks_for_better = False  # pairs than the one included
         self._offers: dict[str, Offer] = {}  # as they were last shown
+        self._reported = ""  # the one that a line was about
         self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
@@ -157,6 +158,7 @@ class ChatScreen(Screen[int]):
             more = introduction(target)
             self.pane.title_bar.models = names
             self.pane.welcome.introduce(f"{names}: {more}" if more else names)
+            self.pane.status.over("downloads")
             if self.looks_for_better:
                 self.fetches.look()
             self._show_fetches()
@@ -179,6 +181,8 @@ class ChatScreen(Screen[int]):
         """Show how far pairs are; what the user should know who does not look at the welcome page is said."""
         best, before = self._best, self._offers
         self._offers = dict(self.fetches.offers)
+        if self._offers.get(self._reported) is not before.get(self._reported):
+            self.pane.status.over("downloads")
         on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
         on_the_way += [best] if best is not None and best.stage == "paused" else []
         self.pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
@@ -188,13 +192,17 @@ class ChatScreen(Screen[int]):
             if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
                 continue  # already reported, or on the welcome page
             key = key_of(self, "chat.fetch" if is_best else "chat.setup")
+            line = ""
             if offer.problem:
-                self.pane.status.say(f"{offer.problem}; {key} tries again", is_error=True)
+                line = f"{offer.problem}; {key} tries again"
             elif offer.stage == "here" and (is_best or not is_new):
                 what = "better models are" if is_best else f"{offer.pair.pair.target.title} is"
-                self.say(f"{what} downloaded: {key} opens them")
+                line = f"{what} downloaded: {key} opens them"
             elif offer.stage == "paused" and is_best and is_new:
-                self.say(f"better models are partly downloaded: {key} resumes")
+                line = f"better models are partly downloaded: {key} resumes"
+            if line:
+                self.pane.status.say(line, is_error=bool(offer.problem), about="downloads")
+                self._reported = name
 
     async def fetch_best(self) -> None:
         """Download the best models for this machine, pause that, or open them once they are downloaded."""
@@ -432,7 +440,13 @@ class ChatScreen(Screen[int]):
             self.app.exit(0)
         else:
             self._interrupted = time.monotonic()
-            self.say("Ctrl+C again quits")
+            self.pane.status.say("Ctrl+C again quits", about="quitting")
+            self.set_timer(QUIT_WITHIN_S, self._stay)
+
+    def _stay(self) -> None:
+        """Take back that Ctrl+C quits, unless it was pressed again."""
+        if time.monotonic() - self._interrupted >= QUIT_WITHIN_S:
+            self.pane.status.over("quitting")
 
     def action_toggle_sidebar(self) -> None:
         """Show or hide the chats."""

@@ -10,13 +10,14 @@ from textual import work
 
 from localspec import units
 from localspec.chat.answering import LiveUpdate
+from localspec.chat.controller import ANSWERING
 from localspec.chat.figures import Figures, of_record
 from localspec.chat.live_stats import LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
-from localspec.errors import EngineError, LocalSpecError
+from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.inference.interface import QuickChooser
 from localspec.types.events import ReadAhead
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
@@ -54,7 +55,8 @@ class ChatStatus(StatusLine):
         try:
             await action
         except LocalSpecError as error:
-            self.say(error_line(error), is_error=True)
+            is_busy = isinstance(error, UserError) and error.message == ANSWERING
+            self.say(error_line(error), is_error=True, about="answer" if is_busy else "")
         else:
             self.clear_error()
 
@@ -66,7 +68,8 @@ class ChatStatus(StatusLine):
             self._take_up(update.started)
         if update.progress is not None and update.progress.total:
             self.show_transient(
-                f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens"
+                f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens",
+                about="answer",
             )
         for change in update.changes:
             self._live_stats.changed(change)
@@ -81,13 +84,15 @@ class ChatStatus(StatusLine):
             self._is_estimate = True
             self._show_use()
             self.figures = self._live_stats.figures()
-        if update.saved is not None and update.saved.record is not None:
-            self._show_record(update.saved.record)
+        if update.saved is not None:
+            self.over("answer")
+            if update.saved.record is not None:
+                self._show_record(update.saved.record)
 
     def tell_first_call(self, seconds: float | None) -> None:
         """Say for how long a GPU has been making programs, if it is."""
         if seconds is not None or self._makes_programs:
-            self.show_transient("" if seconds is None else units.first_call(seconds))
+            self.show_transient("" if seconds is None else units.first_call(seconds), about="answer")
         self._makes_programs = seconds is not None
 
     def _tell_measuring(self) -> None:
@@ -203,11 +208,10 @@ class ChatStatus(StatusLine):
     async def show_state(self, state: LoadState) -> None:
         """Show how the models are coming along."""
         self.loaded = state.fraction if isinstance(state, Loading) else None
-        if self.said == UNOPENED:
-            self.say("")
+        self.over("models")
         match state:
             case Closed():
-                self.say(UNOPENED)
+                self.say(UNOPENED, about="models")
             case Ready(models, problem):
                 for note in models.notes:
                     self.say(note)
@@ -216,7 +220,7 @@ class ChatStatus(StatusLine):
                 self._show_context()
                 await self.update_memory()
             case Failed(error, hint):
-                self.say(f"{error}; {hint}" if hint else str(error))
+                self.say(f"{error}; {hint}" if hint else str(error), about="models")
 
     async def update_memory(self) -> None:
         """Show how full the devices are."""

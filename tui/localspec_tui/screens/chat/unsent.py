@@ -221,6 +221,8 @@ class ChatComposer(Composer):
 
     def _queue_changed(self) -> None:
         self.set_queue(self._session.queue)
+        if not self._session.queue:
+            self._status.over("queue")
         self._keep_soon()
 
     @on(QueuedPromptAsked)
