@@ -360,12 +360,16 @@ def choice_named(text: str, open_now: Sequence[ModelInfo]) -> ModelChoice:
 
 
 def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
-    """Return this machine without the models that are open now, those on its disks, and the catalogue."""
+    """Return this machine without the models that are open now, those on its disks, and the catalogue.
+
+    Open models are among those on the disks, wherever their files are.
+    """
     from localspec.hardware.machine import known_machine
 
+    local = on_this_computer([model.path for model in open_now if model.path.is_file()])
     if any(model.servers for model in open_now):  # as it was seen before these were opened
-        return known_machine(may_measure=False, again=False), on_this_computer(), shipped()
-    return without(known_machine(may_measure=False), open_now), on_this_computer(), shipped()
+        return known_machine(may_measure=False, again=False), local, shipped()
+    return without(known_machine(may_measure=False), open_now), local, shipped()
 
 
 def without(machine: Machine, models: Sequence[ModelInfo]) -> Machine:

@@ -65,10 +65,11 @@ def _real(path: Path) -> str:
 
 
 def on_this_computer(folders: Sequence[Path] = ()) -> tuple[LocalModel, ...]:
-    """Return the models in the caches, in given folders, and those that come with LocalSpec."""
+    """Return the models in the caches, in given folders or files, and those that come with LocalSpec."""
     from localspec.models.local import find_models  # 20 ms that the default pair does without
 
-    return find_models(folders, bundled=(*bundled_pair(), smollm2.draft()))
+    bundled = (*bundled_pair(), smollm2.draft())
+    return find_models([folder for folder in folders if folder not in bundled], bundled=bundled)
 
 
 def name_of(model: ModelInfo) -> str:

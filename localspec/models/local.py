@@ -244,12 +244,21 @@ def candidates(place: ModelFolder, headers: Headers) -> Iterator[_Found]:
     if stat.S_ISDIR(mode):
         yield from _Walk(place, headers).models()
     elif stat.S_ISREG(mode):
-        name, files = whole_text(place.path.stem), (place.path,)
+        name, files = whole_text(stem_of(place.path.name)), _all_of(place.path)
         kind = headers.kind(place.path, files) or "model"
         yield (
             LocalModel(name, place.path, files, 0, place.kind, problem=_NO_MODEL.get(kind, ""), kind=kind),
             name,
         )
+
+
+def _all_of(path: Path) -> tuple[Path, ...]:
+    """Return all files of the model that a file belongs to, as far as they are there."""
+    try:
+        beside = [file.name for file in path.parent.iterdir()]
+        return tuple(path.with_name(part) for part in all_parts(path.name, beside))
+    except (OSError, UserError):
+        return (path,)
 
 
 def _mode(path: Path) -> int:

@@ -46,6 +46,14 @@ def test_given_folders_and_bundled_files_are_looked_into(tmp_path: Path) -> None
     assert [(model.name, model.source) for model in models] == expected
 
 
+def test_a_given_file_is_a_model_with_all_its_parts(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"big-0000{number}-of-00002.gguf").write_bytes(DRAFT)
+    (tmp_path / "beside.gguf").write_bytes(DRAFT)
+    (model,) = find_models([tmp_path / "big-00001-of-00002.gguf"], places=[])
+    assert (model.name, len(model.files), model.bytes) == ("big", 2, 2 * len(DRAFT))
+
+
 def test_a_given_folder_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no folder"):
         find_models([tmp_path / "gone"])

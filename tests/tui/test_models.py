@@ -110,6 +110,24 @@ async def test_what_is_here_and_what_could_be_downloaded_at_every_size(tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("other")
+async def test_what_is_open_is_listed_wherever_it_came_from(tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    mine = tiny.llama(folder / "mine.gguf")
+
+    def opened_from_there() -> ScriptedModels:
+        models = included()
+        models.target = replace(models.target, path=mine)
+        return models
+
+    async with desktop(tmp_path, models=opened_from_there, size=(110, 30)) as screen:
+        await screen.press("f8", *"mine")
+        await screen.shows("● mine", "from ", "my models")
+        assert rows(screen)[0].split() == ["On", "this", "machine"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("other")
 async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=included) as screen:
         await screen.answered("Hi")
