@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Static, Tab, Tabs
 
 from localspec.chat.answering import AnswerEvent, LiveAnswer
@@ -24,6 +23,7 @@ from localspec.chat.running_answer import STUCK_S
 from localspec.types.request import Mode
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.chat.status import STUCK
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageBody, prepare
 
@@ -122,7 +122,7 @@ class AnswerColumn(Vertical, can_focus=True):
         self.border_title = Content(f"{mode_name(self.mode)}  {state}".rstrip())
 
 
-class CompareScreen(ModalScreen[int | None]):
+class CompareScreen(Dialog[int | None]):
     """A column for each mode, in tabs where it is narrow. Returns the message to keep showing.
 
     One thread runs the modes one after the other: at once, they would share the machine.

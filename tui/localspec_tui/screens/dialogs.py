@@ -13,7 +13,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.strip import Strip
 from textual.timer import Timer
 from textual.widgets import Button, SelectionList, Static, TextArea
@@ -21,6 +20,7 @@ from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import ContextBudget
 from localspec_tui.keys import KeyFooter, bindings_of, key_of, take_key
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.markdown.blocks import clean
 
@@ -28,7 +28,7 @@ WRITING_S = 0.5  # between two letters of a user who is typing
 READING_S = 0.5  # too short to have read a question: a key was meant for the screen before
 
 
-class AskScreen(ModalScreen[bool]):
+class AskScreen(Dialog[bool]):
     """Ask, and return whether the answer was yes; Escape means no.
 
     With `is_careful`, typing on is not an answer: Enter means no until the user moves to yes, and only a
@@ -93,7 +93,7 @@ class AskScreen(ModalScreen[bool]):
             agree()
 
 
-class NoteScreen(ModalScreen[None]):
+class NoteScreen(Dialog[None]):
     """Show a title and some lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -122,7 +122,7 @@ class EditArea(TextArea):
         await take_key(event, self.screen, self)
 
 
-class EditScreen(ModalScreen[str | None]):
+class EditScreen(Dialog[str | None]):
     """Edit a text, and return it; None to leave it unchanged.
 
     A changed text is only dropped at the second Escape.
@@ -211,7 +211,7 @@ class TickList(SelectionList[Ticked]):
         return Strip([left, Segment(" " * len(box.text), box.style), *rest])
 
 
-class MakeRoomScreen(ModalScreen[tuple[int, ...] | None]):
+class MakeRoomScreen(Dialog[tuple[int, ...] | None]):
     """A list of exchanges; the ticked ones are left out. Returns the ids of all their messages.
 
     If a question waits for space, only a choice that frees enough is accepted.

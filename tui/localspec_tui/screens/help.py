@@ -15,12 +15,12 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from localspec.chat.commands.command import Command
 from localspec.chat.commands.registry import ON_SCREEN
 from localspec_tui.keys import HelpEntry, KeyFooter
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import glossary
 from localspec_tui.widgets.filtered_list import FilterLine, is_found
 
@@ -29,7 +29,7 @@ _Line = tuple[str, str] | tuple[str, str, str]
 """What is explained, and how; after keys the name of their binding, which may be empty."""
 
 
-class HelpScreen(ModalScreen[None]):
+class HelpScreen(Dialog[None]):
     """Show help; `entries` come from `collect`, asked before this screen is pushed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

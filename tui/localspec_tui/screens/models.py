@@ -12,7 +12,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 from textual.worker import get_current_worker
 
@@ -25,6 +24,7 @@ from localspec.hardware.placement.candidates import Placement
 from localspec.models.pair_request import ModelChoice
 from localspec.types.models import ModelInfo
 from localspec_tui.keys import KeyFooter
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import error_line
 
@@ -34,7 +34,7 @@ _SIZE, _STATE = 9, 14  # columns
 _DOES = {"offered": "downloads", "fetching": "pauses", "paused": "resumes", "here": "opens"}
 
 
-class ModelsScreen(ModalScreen[ModelChoice | None]):
+class ModelsScreen(Dialog[ModelChoice | None]):
     """Show the models as they are found, and return the chosen ones."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -11,7 +11,6 @@ from textual.app import ComposeResult, SuspendNotSupported
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import OptionList, Static
 
 from localspec.app.editor import edit_profile
@@ -22,12 +21,13 @@ from localspec.storage.config import keep, read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles, shipped_files
 from localspec_tui.keys import KeyFooter
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import error_line
 
 
-class ProfilesScreen(ModalScreen[tuple[str, bool]]):
+class ProfilesScreen(Dialog[tuple[str, bool]]):
     """Return the name of the profile that is taken, and whether its settings are to be opened."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -11,12 +11,12 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from localspec.chat.messages import SearchHit
 from localspec_tui.keys import KeyFooter, take_key
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
@@ -33,7 +33,7 @@ class SearchInput(Input):
         await take_key(event, self.screen, self)
 
 
-class SearchScreen(ModalScreen[ChatPicked | None]):
+class SearchScreen(Dialog[ChatPicked | None]):
     """Search, and return the chosen chat.
 
     `search` is called in a thread; for an empty text it may return recent chats.

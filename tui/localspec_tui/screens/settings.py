@@ -10,13 +10,13 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
 
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep
 from localspec.errors import LocalSpecError, UserError
 from localspec_tui.keys import KeyFooter
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchInput
 from localspec_tui.widgets.status import error_line
@@ -94,7 +94,7 @@ class SettingRow(Horizontal):
         self.look()
 
 
-class SettingsScreen(ModalScreen[tuple[str, bool]]):
+class SettingsScreen(Dialog[tuple[str, bool]]):
     """Change settings; returns a line about what was saved, and whether the models have to be reopened.
 
     Changes are only dropped at the second Escape.

@@ -15,7 +15,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Button, SelectionList, Static
 
 from localspec.app.tuning import DEFAULT_TASKS, StopSignal, TuneChoice
@@ -48,6 +47,7 @@ from localspec.tuning.words import (
 from localspec.types.request import EngineSettings, TaskType
 from localspec.units import ago, duration
 from localspec_tui.keys import KeyFooter
+from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import TickList
 from localspec_tui.widgets.explained import ExplainedText
 from localspec_tui.widgets.status import error_line
@@ -163,7 +163,7 @@ def _detail(text: str, width: int) -> Iterator[Content]:
         yield Content.styled(f"{_INDENT}{line}", "dim")
 
 
-class TuneScreen(ModalScreen[None]):
+class TuneScreen(Dialog[None]):
     """First a choice of tasks, then the run; the chat's models are closed meanwhile."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - an instance attribute in Textual
