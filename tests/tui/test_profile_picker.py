@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from textual.containers import Vertical
 
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
@@ -51,8 +52,12 @@ async def test_profile_is_copied_changed_taken_for_new_chats_and_deleted(tmp_pat
     async with desktop(tmp_path) as desk:
         await opened(desk)
         await burst(desk, [*"stories", "ctrl+n"])
-        await desk.shows("New profile like Writing: its title")
-        await desk.press(*"My Poems", "ctrl+s")
+        await desk.shows("Title of the new profile like Writing")
+        frame = desk.app.screen.query_one(Vertical)
+        assert (frame.size.width, frame.size.height) < (60, 4)
+        await burst(desk, ["enter", *"Auto", "enter"])  # which is not free
+        await desk.shows("`auto` cannot be the name of a profile")
+        await burst(desk, [*["backspace"] * 4, *"My Poems", "enter"])
         await desk.shows("My Poems is yours to change")
         await desk.press("escape", *"poems", "ctrl+d")
         await desk.shows("new chats use My Poems, saved in config.toml")

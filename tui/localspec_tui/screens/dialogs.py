@@ -1,4 +1,4 @@
-"""Small screens over the chat: a question, a note, a text to change, exchanges to leave out."""
+"""Small screens over the chat: a question, a note, a line, a text to change, exchanges to leave out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.strip import Strip
 from textual.timer import Timer
-from textual.widgets import Button, SelectionList, Static, TextArea
+from textual.widgets import Button, Input, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import ContextBudget
@@ -112,6 +112,42 @@ class NoteScreen(Dialog[None]):
             frame.border_subtitle = "Esc closes"
             yield ExplainedText(clean(self._text), markup=False)
         yield KeyFooter()
+
+
+class LineInput(Input):
+    """A line whose keys take effect in the order in which they were typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "submit", "Save", id="line.save")]
+
+    async def on_key(self, event: events.Key) -> None:
+        """Take the keys that this or the screen binds."""
+        await take_key(event, self.screen, self)
+
+
+class LineScreen(Dialog[str | None]):
+    """Ask for one line that is not empty, and return it; None if it is left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Leave", id="line.leave")]
+
+    def __init__(self, title: str, text: str = "", problem: str = "") -> None:
+        """Begin with a text; `problem` says why it was not taken before."""
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._problem = problem
+
+    def compose(self) -> ComposeResult:
+        """Frame the line."""
+        with Vertical() as frame:
+            frame.border_title = Content(self._title)
+            yield LineInput(self._text, compact=True, select_on_focus=False)
+            yield Static(self._problem, id="hint", markup=False)
+        yield KeyFooter()
+
+    @on(Input.Submitted)
+    def _save(self, event: Input.Submitted) -> None:
+        if text := " ".join(event.value.split()):
+            self.dismiss(text)
 
 
 class EditArea(TextArea):

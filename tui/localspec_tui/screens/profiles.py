@@ -22,7 +22,7 @@ from localspec.storage.paths import config_dir
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, profiles, shipped_files
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialog import Dialog
-from localspec_tui.screens.dialogs import AskScreen, EditScreen
+from localspec_tui.screens.dialogs import AskScreen, LineScreen
 from localspec_tui.widgets.filtered_list import FilteredList, ListRow
 from localspec_tui.widgets.status import error_line
 
@@ -91,13 +91,21 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
             self._note.update(error_line(error))
 
     async def _copy(self, like: Profile) -> None:
-        title = await self.app.push_screen_wait(EditScreen(f"New profile like {like.title}: its title", ""))
-        if title and title.strip():
-            title = " ".join(title.split())[:40]
+        heading, title, problem = f"Title of the new profile like {like.title}", "", ""
+        while True:
+            line = await self.app.push_screen_wait(LineScreen(heading, title, problem))
+            if line is None:
+                return
+            title = line[:40]
             name = re.sub(r"\W+", "-", title.lower()).strip("-")[:40]
             source = DEFAULT_PROFILE if is_auto(like) else like.name
-            await asyncio.to_thread(copy_profile, source, name, self._folder, title)
-            await self._show(name, f"{title} is yours to change")
+            try:
+                await asyncio.to_thread(copy_profile, source, name, self._folder, title)
+            except UserError as error:
+                problem = error_line(error)
+            else:
+                await self._show(name, f"{title} is yours to change")
+                return
 
     async def _edit(self, profile: Profile) -> None:
         try:
