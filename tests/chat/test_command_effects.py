@@ -45,7 +45,6 @@ def run(session: ChatSession, text: str, folder: Path = Path(), *, has_draft: bo
     ("text", "effect"),
     [
         ("/new", NewChat()),
-        ("/pin", ChangeChat("pin")),
         ("/rename Boats", ChangeChat("rename", "Boats")),
         ("/search two words", Act("search", "two words")),
         ("/search", Act("search")),

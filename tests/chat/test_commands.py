@@ -54,6 +54,8 @@ def offers(text: str) -> list[str]:
         ("/export talk.JSON", "export", ("json", "talk.JSON")),
         ("/export my talk.md", "export", ("md", "my talk.md")),
         ('/export json "my talk.md"', "export", ("json", "my talk.md")),
+        ('/export "my talk"', "export", ("md", "my talk")),
+        ("/export md x.html", "export", ("md", "x.html")),
     ],
 )
 def test_commands_and_their_arguments_are_understood(text: str, name: str, argument: object) -> None:

@@ -94,6 +94,50 @@ async def test_system_prompt_belongs_to_the_chat(tmp_path: Path) -> None:
         assert desk.models.requests[-1].prompt[0] != Message("system", "Talk like a pirate.")
 
 
+def names_in(folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir()]
+
+
+SAID = {
+    "/tag work": "#work; the same again ",
+    "/tag #home": "added #home; the same again removes it",
+    "/tag home new": "added #home and #new",
+    "/tag new home #x": "added #new and #home and #x",
+    "/tag x new new": "removed #x and #new; the same again adds it",
+    "/tag #": "`#` names no tag; /tag work adds #work to the title",
+}
+
+
+@pytest.mark.slow
+async def test_commands_without_an_effect_in_sight_say_what_they_did(tmp_path: Path) -> None:
+    script = says("<think>hm</think>fine")
+    async with desktop(tmp_path, says("one"), says(""), script) as desk:
+        await desk.answered("question")
+        await desk.enter("/thinking")
+        await desk.shows("no answer here has any thinking; it would be shown")
+        await desk.press("ctrl+t")
+        await desk.shows("no answer here has any thinking; it would be folded")
+        await desk.enter("/continue")
+        await desk.shows("the model added nothing: this answer is complete")
+        await desk.until(lambda: not desk.chat.pane.working)
+        await desk.answered("another")
+        await desk.press("ctrl+t")
+        await desk.shows("thinking is shown")
+        await desk.press("ctrl+t")
+        await desk.shows("thinking is folded")
+        await desk.enter("/pin")
+        await desk.shows("pinned at the top of the chats")
+        await desk.enter("/pin")
+        await desk.shows("no longer pinned")
+        for command, problem in (
+            ("/export html x", "there is no format `html`; formats: md, json"),
+            ("/export x.html", "a chat cannot be written as .html; /export md x.html writes Markdown"),
+        ):
+            await desk.enter(command)
+            await desk.shows(problem)
+    assert not [name for name in names_in(tmp_path) if "x" in name]
+
+
 @pytest.mark.slow
 async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_path: Path) -> None:
     async with desktop(tmp_path, says("fine"), config=Config(sidebar=True), size=(120, 30)) as desk:
@@ -110,7 +154,7 @@ async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_p
             ("/tag #", "#home a question"),
         ):
             await desk.enter(command)
-            await desk.shows(f"▌ {title}")
+            await desk.shows(f"▌ {title}", SAID[command])
         assert [hit.chat.title for hit in desk.store.search("#home")] == ["#home a question"]
         await desk.enter("/new")
         await desk.answered("another one")

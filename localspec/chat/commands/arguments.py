@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Literal, cast, get_args
 
 from localspec.chat.commands.command import Argument
@@ -12,6 +13,7 @@ from localspec.values import range_of
 
 ExportFormat = Literal["md", "json"]
 AutoMode = Mode | Literal["auto"]
+_SUFFIXES = frozenset({"", ".json", ".md", ".markdown", ".txt"})  # of exported chats
 _MODE_ALIASES = {"ar": "off"}
 _MODES = {
     "auto": "the fastest mode on this machine",
@@ -90,14 +92,21 @@ def _reads_code(argument: str) -> bool:
 def _read_export(argument: str) -> tuple[ExportFormat, str]:
     """Return the format and the file that `[md|json] [FILE]` asks for; the file may be empty.
 
-    Without a word, the file's suffix decides the format.
+    Without a word, the file's suffix decides the format; raises UserError for what may be meant as another.
     """
     first, _, rest = argument.partition(" ")
     for written in get_args(ExportFormat):
         if first.lower() == written:
             return written, unquoted(rest)
     file = unquoted(argument)
-    return "json" if file.lower().endswith(".json") else "md", file
+    suffix = PurePath(file).suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise UserError(
+            f"a chat cannot be written as {suffix}", f"/export md {argument} writes Markdown there"
+        )
+    if rest and not suffix and file == argument:
+        raise UserError(f"there is no format `{first}`", "formats: md, json; a name with blanks needs quotes")
+    return "json" if suffix == ".json" else "md", file
 
 
 def unquoted(argument: str) -> str:

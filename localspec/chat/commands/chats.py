@@ -46,6 +46,13 @@ def import_chats(context: CommandContext, name: str) -> Iterator[Effect]:
     yield SwitchChat(added[-1].chat.id)
 
 
+def pin_chat(context: CommandContext, _argument: None) -> Iterator[Effect]:
+    """Pin the open chat at the top of the list, or unpin it."""
+    is_pinned = context.session.chat.info.pinned
+    yield ChangeChat("pin")
+    yield Say("no longer pinned" if is_pinned else "pinned at the top of the chats; the same again unpins it")
+
+
 def rename_chat(_context: CommandContext, title: str) -> Iterator[Effect]:
     """Give the open chat another title."""
     yield ChangeChat("rename", title)
@@ -56,8 +63,13 @@ def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:
     context.session.chat.last()  # a chat without a message is not in the list
     words = context.session.chat.info.title.split()
     tags = [f"#{word.lstrip('#')}" for word in dict.fromkeys(names.split()) if word.strip("#")]
+    if not tags:
+        raise UserError(f"`{names}` names no tag", "/tag work adds #work to the title")
+    named = " and ".join(tags)
     if set(tags) <= set(words):
-        words = [word for word in words if word not in tags]
+        words, said = [word for word in words if word not in tags], f"removed {named}; the same again adds it"
     else:
         words = [*(tag for tag in reversed(tags) if tag not in words), *words]
+        said = f"added {named}; the same again removes it"
     yield ChangeChat("rename", " ".join(words))
+    yield Say(said)

@@ -81,7 +81,7 @@ COMMANDS: tuple[Command[Any], ...] = (
         "tag", chats.tag_chat, arguments.TAGS,
         "add #NAME to this chat's title for searching; again removes it",
     ),
-    Command("pin", _always(ChangeChat("pin")), NOTHING, "pin this chat at the top, or unpin it"),
+    Command("pin", chats.pin_chat, NOTHING, "pin this chat at the top, or unpin it"),
     Command(
         "delete", _always(ChangeChat("delete")), NOTHING, "move this chat to the bin; can be undone"
     ),

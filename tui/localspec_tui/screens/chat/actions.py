@@ -9,6 +9,7 @@ from localspec.chat import figures
 from localspec.chat.commands.effects import ActionName
 from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.settings import sources
+from localspec.chat.thinking import split
 from localspec.errors import UserError
 from localspec.storage.config import keep
 from localspec_tui.keys import collect
@@ -82,6 +83,18 @@ async def _figures(pane: ChatPane, _argument: str) -> None:
     pane.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
 
 
+def _thinking(pane: ChatPane, _argument: str) -> None:
+    transcript = pane.transcript
+    transcript.thinking = not transcript.thinking
+    answers = (message.content for message in pane.session.chat.path if message.role == "assistant")
+    has_some = any(part.kind == "thinking" for answer in answers for part in split(answer))
+    if has_some:
+        pane.status.say("thinking is shown" if transcript.thinking else "thinking is folded")
+    else:
+        later = "shown" if transcript.thinking else "folded"
+        pane.status.say(f"no answer here has any thinking; it would be {later}")
+
+
 def _theme(pane: ChatPane, name: str) -> None:
     if not name:
         pane.app.search_themes()
@@ -113,7 +126,7 @@ ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "search": _search,
     "settings": _settings,
     "theme": _theme,
-    "thinking": lambda pane, _: pane.transcript.action_toggle("thinking"),
+    "thinking": _thinking,
     "timeline": lambda pane, _: pane.timeline.toggle_class("hidden"),
     "vim": _vim,
 }

@@ -9,7 +9,7 @@ from contextlib import suppress
 from textual import work
 
 from localspec import units
-from localspec.chat.answering import LiveUpdate
+from localspec.chat.answering import AnswerSaved, LiveUpdate
 from localspec.chat.controller import ANSWERING
 from localspec.chat.figures import Figures, of_record
 from localspec.chat.live_stats import LiveStats
@@ -39,6 +39,7 @@ class ChatStatus(StatusLine):
         self._typed = 0  # tokens of the prompt below
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer in progress
+        self._continued = ""  # the text that the answer in progress began with
         self._held = 0  # tokens that the open chat takes,
         self._is_estimate = False  # an estimate
         self._is_new = True
@@ -85,9 +86,16 @@ class ChatStatus(StatusLine):
             self._show_use()
             self.figures = self._live_stats.figures()
         if update.saved is not None:
-            self.over("answer")
-            if update.saved.record is not None:
-                self._show_record(update.saved.record)
+            self._take_in(update.saved)
+
+    def _take_in(self, saved: AnswerSaved) -> None:
+        """Show the figures of an answer that was saved, and say if nothing was added to an earlier text."""
+        self.over("answer")
+        if self._continued and (saved.message.content, saved.message.state) == (self._continued, "complete"):
+            self.say("the model added nothing: this answer is complete")
+        self._continued = ""
+        if saved.record is not None:
+            self._show_record(saved.record)
 
     def tell_first_call(self, seconds: float | None) -> None:
         """Say for how long a GPU has been making programs, if it is."""
@@ -118,6 +126,7 @@ class ChatStatus(StatusLine):
         options = self._session.in_use
         assert options is not None  # it is being used
         self.route, self.reason = self._session.route_shown(options.profile), options.reason
+        self._continued = started.content
         self._prompt_tokens, self._written = estimate(self._session.chat.prompt()), 0
         self._live_stats.start(options.request.settings.mode, self._prompt_tokens)
         self._count_prompt(started)
