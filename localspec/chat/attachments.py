@@ -1,27 +1,26 @@
-"""Text files that travel with a prompt which names them, as `references` finds it."""
+"""Files, folders and patterns that a prompt names, as `references` finds them: what travels with it."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
 from localspec import units
+from localspec.chat.attached_file import USUAL_LIMIT, Lines, excerpt, lines_of, read_attachment
+from localspec.chat.attached_pattern import read_matching
+from localspec.chat.folders.contents import listing
 from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment
 from localspec.chat.references import FileReference, Obstacle, begins_name, path_named, references
 from localspec.errors import UserError
-from localspec.storage.text_file import decode_text
 
-USUAL_LIMIT = 256 * 1024
-MAX_SEARCHED = 64 * 2**20  # bytes of a file of which some lines are attached
 MAX_COMPLETIONS = 50
 MAX_ENTRIES = 5000  # of a folder are looked at: some milliseconds
+MAX_DESCRIBED = 4  # files that are described one by one
 _UNFINISHED = re.compile(r'(?<!\\)@("[^"\n]*|[^\s"@]*)\Z')
 _AS_TEXT = "a \\ before the @ makes it plain text"
 _WHY_NOT: dict[Obstacle | None, str] = {
@@ -29,6 +28,8 @@ _WHY_NOT: dict[Obstacle | None, str] = {
     "code": "it is in a code block; name the file outside of it to attach it",
     "longer": "the word continues after that name; put a space there to attach the file",
 }
+READ = ", read"
+_Key = tuple[Path, Lines | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,72 +42,64 @@ class Completion:
     start: int = 0
 
 
-def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> tuple[str, tuple[Attachment, ...]]:
-    """Return a prompt and the files that it names, relative to `folder`, each once.
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A prompt, the files that it names, each once, and notes on what is not attached.
 
-    Raises UserError for a file that cannot be read, has more than `limit` bytes, is not text, or is missing
-    although the word can only mean a file.
+    The text lacks the backslash before an @ that is to stay text.
     """
-    found: dict[tuple[Path, tuple[int, int] | None], Attachment] = {}
+
+    text: str
+    files: tuple[Attachment, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> Attached:
+    """Return a prompt with the files, folders and patterns that it names, relative to `folder`.
+
+    Raises UserError for what cannot be read, has more than `limit` bytes, is not text, or is missing although
+    the word can only mean a file.
+    """
+    named = tuple(references(text, folder))
+    found: dict[_Key, Attachment] = {}
+    notes: dict[str, None] = {}
     pieces, at = [], 0
-    for reference in references(text, folder):
+    for reference in named:
         if reference.obstacle == "backslash":
             pieces.append(text[at : reference.start - 1])
             at = reference.start
-        key = (_real_path(reference.name, folder), reference.lines)
-        if reference.obstacle is None and key not in found:
+        elif reference.obstacle is None:
             try:
-                found[key] = _read(reference, folder, limit)
+                notes[_add(reference, folder, limit, found)] = None
             except UserError as error:
                 hint = f"{error.hint}; {_AS_TEXT}" if error.hint else _AS_TEXT
                 raise UserError(error.message, hint) from None
-    return "".join((*pieces, text[at:])), tuple(dict.fromkeys(found.values()))
-
-
-def unread(text: str, folder: Path, files: Sequence[Attachment]) -> tuple[str, ...]:
-    """Return a line for each file that a prompt seems to name and that `files`, read for it, lack.
-
-    Another one says where all of a file was read, because it lacks the lines that are named.
-    """
-    lines: dict[str, None] = {}
-    for reference in references(text, folder):
-        name = reference.name
-        if reference.obstacle in _WHY_NOT and all(file.source != name for file in files):
-            lines[f"@{name} is not attached: {_WHY_NOT[reference.obstacle]}"] = None
-        whole = next((file for file in files if file.name == name and not reference.obstacle), None)
-        if whole and reference.lines and not _excerpt(whole, reference.lines):
-            count = units.counted(len(_lines_of(whole)), "line")
-            lines[f"all of {name} is attached: it has {count}, and no line {reference.lines[0]}"] = None
-    return tuple(lines)
-
-
-def read_attachment(name: str, folder: Path, limit: int = USUAL_LIMIT) -> Attachment:
-    """Read one text file; raises UserError for everything that cannot be attached."""
-    path = path_named(name, folder)
-    try:
-        _check(name, path.stat(), limit)
-        with path.open("rb") as file:
-            data = file.read(limit)
-    except FileNotFoundError:
-        if path.is_symlink():
-            raise UserError(f"`{name}` links to a file that is gone", "name another file") from None
-        there = {entry.name.casefold(): entry.name for entry in _matching(path.parent, "")}
-        close = get_close_matches(path.name.casefold(), there, n=1)
-        hint = f"did you mean `{there[close[0]]}`?" if close else ""
-        raise UserError(f"there is no file `{name}`", hint) from None
-    except OSError as error:
-        raise UserError(f"cannot read `{name}`: {error.strerror}") from None
-    except ValueError:
-        raise UserError(f"{name!r} is not the name of a file") from None
-    return Attachment(name, _decoded(name, data))
+    files = tuple(dict.fromkeys(found.values()))
+    notes |= dict.fromkeys(_remark(reference, files) for reference in named)
+    return Attached("".join((*pieces, text[at:])), files, tuple(filter(None, notes)))
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
     """Return an attachment in words, such as `notes.txt, 12.3 kB, 3,104 tokens`."""
-    words = [attachment.name, units.size(len(attachment.text.encode()))]
+    name = attachment.name + " (names and sizes)" * attachment.is_folder
+    words = [name, units.size(len(attachment.text.encode()))]
     if tokens is not None:
-        words.append(f"{tokens:,} token{'' if tokens == 1 else 's'}")
+        words.append(units.counted(tokens, "token"))
     return ", ".join(words)
+
+
+def describe_all(
+    files: Sequence[Attachment], tokens: Sequence[int | None] = (), read: int = 0
+) -> tuple[str, ...]:
+    """Return attachments in words, many of them as one sum; models have `read` the first ones ahead."""
+    counts = tokens or [None] * len(files)
+    if len(files) <= MAX_DESCRIBED:
+        words = [describe(file, count) for file, count in zip(files, counts, strict=True)]
+        return tuple(line + READ * (place < read) for place, line in enumerate(words))
+    known = [count for count in counts if count is not None]
+    size = units.size(sum(len(file.text.encode()) for file in files))
+    total = f", {units.counted(sum(known), 'token')}" if len(known) == len(files) else ""
+    return (f"{len(files)} files, {size}{total}" + READ * (read >= len(files)),)
 
 
 def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
@@ -133,31 +126,40 @@ def reference_at_end(text: str) -> int | None:
     return None if any(block.is_open for block in code_blocks(text)) else found.start(1)
 
 
-def _read(reference: FileReference, folder: Path, limit: int) -> Attachment:
-    """Read the lines that are wanted of a file, or all of it where it lacks them; raises UserError."""
-    if reference.lines is None:
-        return read_attachment(reference.name, folder, limit)
-    whole = read_attachment(reference.name, folder, max(limit, MAX_SEARCHED))
-    wanted = _excerpt(whole, reference.lines) or whole
-    if (size := len(wanted.text.encode())) > limit:
-        raise _too_large(wanted.name, size, limit)
-    return wanted
+def _add(reference: FileReference, folder: Path, limit: int, found: dict[_Key, Attachment]) -> str:
+    """Read what a reference names and is not found yet; return a note on what is left out, or nothing."""
+    name = reference.name
+    if reference.kind == "pattern":
+        matching = read_matching(name, folder, limit)
+        for file in matching.files:
+            found.setdefault((_real_path(file.name, folder), None), file)
+        return matching.note
+    key = (_real_path(name, folder), reference.lines)
+    if key not in found and reference.kind == "folder":
+        found[key] = _listed(name, folder)
+    elif key not in found:
+        found[key] = read_attachment(name, folder, limit, reference.lines)
+    return ""
 
 
-def _excerpt(file: Attachment, lines: tuple[int, int] | None) -> Attachment | None:
-    """Return some lines of a file, None where it lacks them or all are wanted."""
-    if lines is None:
-        return None
-    first, last, all_lines = *lines, _lines_of(file)
-    wanted = all_lines[first - 1 : last] if first else []
-    if not wanted:
-        return None
-    numbers = f"{first}-{first + len(wanted) - 1}" if len(wanted) > 1 else f"{first}"
-    return Attachment(f"{file.name}:{numbers}", "\n".join(wanted) + "\n")
+def _listed(name: str, folder: Path) -> Attachment:
+    """Return the names of what is in a folder; raises UserError."""
+    try:
+        return Attachment(name.rstrip("/") + "/", listing(path_named(name, folder)))
+    except OSError as error:
+        raise UserError(f"cannot read the folder `{name}`: {error.strerror}") from None
 
 
-def _lines_of(file: Attachment) -> list[str]:
-    return file.text.removesuffix("\n").split("\n")
+def _remark(reference: FileReference, files: Sequence[Attachment]) -> str:
+    """Return why a file is not attached that a reference seems to name, or that the lines are missing."""
+    name = reference.name
+    if reference.obstacle in _WHY_NOT and all(file.source != name for file in files):
+        return f"@{name} is not attached: {_WHY_NOT[reference.obstacle]}"
+    whole = next((file for file in files if file.name == name and not reference.obstacle), None)
+    if whole and reference.lines and not excerpt(whole, reference.lines):
+        count = units.counted(len(lines_of(whole)), "line")
+        return f"all of {name} is attached: it has {count}, and no line {reference.lines[0]}"
+    return ""
 
 
 def _real_path(name: str, folder: Path) -> Path:
@@ -166,34 +168,6 @@ def _real_path(name: str, folder: Path) -> Path:
         return path.resolve()
     except (OSError, RuntimeError, ValueError):
         return path
-
-
-def _check(name: str, status: os.stat_result, limit: int) -> None:
-    if stat.S_ISDIR(status.st_mode):
-        raise UserError(f"`{name}` is a folder", "name a file in it")
-    if not stat.S_ISREG(status.st_mode):
-        raise UserError(f"`{name}` is not a regular file", "only text files can be attached")
-    if status.st_size > limit:
-        raise _too_large(name, status.st_size, limit)
-
-
-def _too_large(name: str, size: int, limit: int) -> UserError:
-    return UserError(
-        f"`{name}` has {units.size(size)}, more than the {units.size(limit)} that can be attached",
-        f"attach some lines of it, as @{name.partition(':')[0]}:1-200, or raise max_kib in config.toml",
-    )
-
-
-def _decoded(name: str, data: bytes) -> str:
-    try:
-        text = decode_text(data, f"`{name}`")
-    except UserError as error:
-        raise UserError(
-            error.message, f"{error.hint}; pictures, PDF and office files cannot be attached"
-        ) from None
-    if not text.strip():
-        raise UserError(f"`{name}` is empty")
-    return text.replace("\r\n", "\n")
 
 
 def _matching(folder: Path, beginning: str) -> list[os.DirEntry[str]]:

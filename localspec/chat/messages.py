@@ -37,9 +37,9 @@ _LINES = re.compile(r":\d+(-\d+)?\Z")
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A text file that travels with a prompt, as it was when it was sent, or some lines of it.
+    """A file that travels with a prompt as text, as it was when it was sent, or some lines or pages of it.
 
-    `name` ends with the numbers of the lines, as in `main.py:3-5`.
+    `name` ends with their numbers, as in `main.py:3-5`; with a slash for a folder, whose entries are listed.
     """
 
     name: str
@@ -49,6 +49,11 @@ class Attachment:
     def source(self) -> str:
         """Return the name of the file alone."""
         return _LINES.sub("", self.name)
+
+    @property
+    def is_folder(self) -> bool:
+        """Return whether it is the listing of a folder."""
+        return self.name.endswith("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def _content(message: StoredMessage) -> str:
 
 def question_of(text: str, attachments: Sequence[Attachment]) -> str:
     """Return the text of a question with its attached files."""
-    files = [f"File {file.name}:\n{fenced(file.text)}" for file in attachments]
+    files = [
+        f"{'Folder' if file.is_folder else 'File'} {file.name}:\n{fenced(file.text)}" for file in attachments
+    ]
     return "\n\n".join(part for part in (*files, text) if part)
 
 

@@ -1,13 +1,14 @@
 r"""File references in a text: `@name`, `@"name with spaces"`, `@~/name`; or lines: `@name:3-5`, `@name#L3`.
 
+`@folder` and `@folder/` name a folder, `@folder/*.py` and `@folder/**` the files that match a pattern.
 The existing files decide where a name ends, so punctuation may follow it directly.
-A word that names no file stays text: `@dataclass`, `me@example.org`. `\@name` always stays text.
+A word that names nothing stays text: `@dataclass`, `me@example.org`. `\@name` always stays text.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import stat
 import string
 import unicodedata
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from localspec.chat.folders.patterns import has_signs, split_base
 from localspec.chat.markdown import code_blocks
+from localspec.chat.spelled_paths import address_at, shell_word_at
 
+Kind = Literal["file", "folder", "pattern"]
 Obstacle = Literal["address", "backslash", "code", "longer"]
 """Why a file that is there is not read: the `@` is in an address or a path, behind a backslash or in a
 block of code, or the word continues where the name of the file ends."""
@@ -27,18 +31,21 @@ _FILE_ENDINGS = frozenset(  # with these, a name that does not exist is a slip a
     ".sh .sql .tex .toml .ts .tsv .txt .xml .yaml .yml".split()
 )
 _PATH_STARTS = ("./", "../", "~/", "/", ".\\", "..\\")
+_FOLDERS_ALONE = ("./", "../", "~/")
 _OF_FOLDERS = "/\\~-"  # signs that may end a name
 _CLOSING = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "‘": "’", "«": "»", "「": "」", "『": "』"}
 _OF_ADDRESSES = f"{string.ascii_letters}{string.digits}._%+~/\\-"
 _GOES_ON = re.compile(r"(?!\.[A-Z])[._/\\]*[A-Za-z0-9]")  # a capital letter begins a sentence
 _LINES = re.compile(r"(?::|#[Ll])([0-9]{1,9})(?:[-–][Ll]?([0-9]{1,9}))?(?::[0-9]+)?(?![.,]?[A-Za-z0-9])")
 _ENDING = re.compile(r"(?<=.)\.[A-Za-z]+")
+_BEHIND_PATTERNS = ".,;:!?)}>'`\u201d\u2019\u00bb"
 _WORD = re.compile(r'[^\s"]*')
+_PATTERN = re.compile(r"(.*[*?\]])([\w./-]*)", re.ASCII)  # after its last sign, no text in another script
 
 
 @dataclass(frozen=True, slots=True)
 class FileReference:
-    """An `@` at character `start`, and the file named by the text up to `end`.
+    """An `@` at character `start`, and the file, folder or pattern named by the text up to `end`.
 
     `lines` are the first and the last line, None for all. With an `obstacle` the file exists but is not read;
     without one it is read, and may be missing.
@@ -49,6 +56,7 @@ class FileReference:
     name: str
     lines: tuple[int, int] | None = None
     obstacle: Obstacle | None = None
+    kind: Kind = "file"
 
 
 def references(text: str, folder: Path) -> Iterator[FileReference]:
@@ -68,18 +76,18 @@ def references(text: str, folder: Path) -> Iterator[FileReference]:
             obstacle = "code"
         elif not begins_name(before):
             obstacle = "address"
-        name, end = _named(text, at + 1, folder)
-        if not name and obstacle in (None, "backslash") and _is_certain(before):
-            name, end = _misspelt(text, at + 1, folder)
-        if not name and obstacle is None:
-            name, end = _beginning(text, at + 1, folder)
+        named = _named(text, at + 1, folder)
+        if named is None and obstacle in (None, "backslash") and _is_certain(before):
+            named = _pattern(text, at + 1, folder) or _misspelt(text, at + 1, folder)
+        if named is None and obstacle is None:
+            named = _beginning(text, at + 1, folder)
             obstacle = "longer"
-        if not name:
+        if named is None or (named.kind != "file" and obstacle not in (None, "backslash")):
             continue
-        lines = _LINES.match(text, end)
+        lines = _LINES.match(text, named.end) if named.kind == "file" else None
         if obstacle in (None, "backslash"):
-            done = lines.end() if lines else end
-        yield FileReference(at, end, name, _range(lines), obstacle)
+            done = lines.end() if lines else named.end
+        yield FileReference(at, named.end, named.name, _range(lines), obstacle, named.kind)
 
 
 def begins_name(before: str) -> bool:
@@ -101,42 +109,85 @@ def _is_certain(before: str) -> bool:
     return not last.isascii() or last.isspace() or last in "([{"
 
 
-def _named(text: str, start: int, folder: Path) -> tuple[str, int]:
-    """Return the file that is there and that a text names at `start`, and where its name ends; or nothing."""
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a text names, where the name ends in the text, and its kind."""
+
+    name: str
+    end: int
+    kind: Kind = "file"
+
+
+def _named(text: str, start: int, folder: Path) -> _Named | None:
+    """Return the file, folder or pattern that a text names at `start` and that is there."""
     line = _line(text, start)
     close = line.find(_CLOSING.get(line[:1], "\n"), 1)
-    if close > 1 and (name := _existing(line[1:close], folder)):
-        return name, start + close + 1
-    if not line[:1].isspace():
-        for length in range(len(line), 0, -1):
-            if not _GOES_ON.match(text, start + length) and (name := _existing(line[:length], folder)):
-                return name, start + length
-    return "", 0
+    if close > 1 and (found := _existing(line[1:close], folder)):
+        return _Named(found[0], start + close + 1, found[1])
+    if line[:1].isspace():
+        return None
+    for length in range(len(line), 0, -1):
+        if not _GOES_ON.match(text, start + length) and (found := _existing(line[:length], folder)):
+            if found[1] == "folder" and (pattern := _pattern(text, start, folder)):
+                return pattern
+            return _Named(found[0], start + length, found[1])
+    return _spelled(text, start, folder)
 
 
-def _misspelt(text: str, start: int, folder: Path) -> tuple[str, int]:
-    """Return the text at `start` if it can only be the name of a missing file; else nothing."""
+def _spelled(text: str, start: int, folder: Path) -> _Named | None:
+    """Return the file or folder that an address names, or a name with a backslash before each blank."""
+    line = _line(text, start)
+    for spelled in (address_at(line, 0), shell_word_at(line, 0)):
+        if spelled is not None and (found := _existing(spelled[0], folder)):
+            return _Named(found[0], start + spelled[1], found[1])
+    return None
+
+
+def _pattern(text: str, start: int, folder: Path) -> _Named | None:
+    """Return the pattern that a text has at `start`, if it can only be one of files that are there."""
     line = _line(text, start)
     close = line.find('"', 1) if line.startswith('"') else -1
     if close > 1:
-        return line[1:close], start + close + 1
+        word, end = line[1:close], start + close + 1
+    else:
+        bare = _word(line).partition("@")[0].rstrip(_BEHIND_PATTERNS)
+        if text[start - 2 : start - 1] == "*":  # emphasis in Markdown
+            bare = bare.rstrip("*")
+        found = _PATTERN.match(bare)
+        word = found[0].rstrip(".") if found else ""
+        end = start + len(word)
+    if not has_signs(word):
+        return None
+    base = split_base(word)[0]
+    begins = word.startswith("**/") or (base and _existing(base, folder))
+    ending = _ENDING.search(word.rpartition("/")[2])
+    is_meant = begins or (ending is not None and ending[0].lower() in _FILE_ENDINGS)
+    return _Named(word, end, "pattern") if is_meant else None
+
+
+def _misspelt(text: str, start: int, folder: Path) -> _Named | None:
+    """Return the text at `start` if it can only be the name of a missing file."""
+    line = _line(text, start)
+    close = line.find('"', 1) if line.startswith('"') else -1
+    if close > 1:
+        return _Named(line[1:close], start + close + 1)
     word = _word(line).partition("@")[0]
     for ending in _ENDING.finditer(word):
         if ending[0].lower() in _FILE_ENDINGS and not _GOES_ON.match(text, start + ending.end()):
-            return word[: ending.end()], start + ending.end()
+            return _Named(word[: ending.end()], start + ending.end())
     while word and unicodedata.category(word[-1]).startswith(("P", "S")) and word[-1] not in _OF_FOLDERS:
         word = word[:-1]
-    is_path = word.startswith(_PATH_STARTS) or _is_folder(word, folder)
-    return (word, start + len(word)) if is_path and word not in _PATH_STARTS else ("", 0)
+    is_path = word.startswith(_PATH_STARTS) or _begins_with_folder(word, folder)
+    return _Named(word, start + len(word)) if is_path and word not in _PATH_STARTS else None
 
 
-def _beginning(text: str, start: int, folder: Path) -> tuple[str, int]:
-    """Return the file whose name begins the word at `start`; or nothing."""
+def _beginning(text: str, start: int, folder: Path) -> _Named | None:
+    """Return the file whose name begins the word at `start`."""
     word = _word(_line(text, start))
     for length in range(len(word), 0, -1):
-        if name := _existing(word[:length], folder):
-            return name, start + length
-    return "", 0
+        if (found := _existing(word[:length], folder)) and found[1] == "file":
+            return _Named(found[0], start + length)
+    return None
 
 
 def _line(text: str, start: int) -> str:
@@ -148,20 +199,31 @@ def _word(line: str) -> str:
     return found[0] if found else ""
 
 
-def _existing(name: str, folder: Path) -> str:
-    """Return the spelling of a file name on the disk, with its accents composed or not; or nothing."""
+def _existing(name: str, folder: Path) -> tuple[str, Kind] | None:
+    """Return the spelling of a name on the disk, with its accents composed or not, and its kind.
+
+    A link that leads nowhere is a file: whether it can be read is another question.
+    """
     composed, apart = unicodedata.normalize("NFC", name), unicodedata.normalize("NFD", name)
     for spelling in dict.fromkeys((name, composed, apart)):
         path = path_named(spelling, folder)
         with suppress(OSError, ValueError):
-            if spelling.endswith(path.name) and not stat.S_ISDIR(path.stat().st_mode):  # no slash after it
-                return spelling
-    return ""
+            path.lstat()
+            if not spelling.rstrip("/").endswith(path.name):
+                continue
+            if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where the folder above is closed
+                if any(map(str.isalnum, spelling)) or spelling.endswith(_FOLDERS_ALONE):
+                    return spelling, "folder"
+            elif not spelling.endswith("/"):
+                return spelling, "file"
+    return None
 
 
-def _is_folder(name: str, folder: Path) -> bool:
+def _begins_with_folder(word: str, folder: Path) -> bool:
+    """Return whether a word with a slash begins with the name of a folder."""
+    first, slash, _ = word.partition("/")
     with suppress(OSError, ValueError):
-        return "/" in name and path_named(name, folder).is_dir()
+        return bool(first and slash) and path_named(first, folder).is_dir()
     return False
 
 

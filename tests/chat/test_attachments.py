@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from localspec.chat.attachments import attach, describe, read_attachment
+from localspec.chat.attached_file import read_attachment
+from localspec.chat.attachments import Attached, attach, describe
 from localspec.chat.messages import Attachment
 from localspec.errors import UserError
 
@@ -23,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def names(text: str, folder: Path) -> list[str]:
-    return [attachment.name for attachment in attach(text, folder)[1]]
+    return [attachment.name for attachment in attach(text, folder).files]
 
 
 def complaint(name: str, folder: Path, limit: int = 1000) -> str:
@@ -33,7 +35,7 @@ def complaint(name: str, folder: Path, limit: int = 1000) -> str:
 
 
 def test_a_file_is_attached_and_the_text_stays(folder: Path) -> None:
-    assert attach("Sum up @notes.txt please", folder) == ("Sum up @notes.txt please", (NOTES,))
+    assert attach("Sum up @notes.txt please", folder) == Attached("Sum up @notes.txt please", (NOTES,))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,6 @@ def test_references_are_found(text: str, wanted: list[str], folder: Path) -> Non
         '@app.route("/x")',
         "@someone what do you think",
         "import @types/node",
-        "the @src folder",
         "@/",
         "```\n@notes.txt\n```",
         "~~~ python\n@notes.txt and @missing.txt",
@@ -73,11 +74,12 @@ def test_references_are_found(text: str, wanted: list[str], folder: Path) -> Non
     ],
 )
 def test_what_means_no_file_stays_text(text: str, folder: Path) -> None:
-    assert attach(text, folder) == (text, ())
+    found = attach(text, folder)
+    assert (found.text, found.files) == (text, ())
 
 
 def test_a_backslash_keeps_a_name_as_text(folder: Path) -> None:
-    assert attach(r"\@notes.txt or \@missing.txt", folder) == ("@notes.txt or @missing.txt", ())
+    assert attach(r"\@notes.txt or \@missing.txt", folder) == Attached("@notes.txt or @missing.txt")
 
 
 def test_a_reference_after_code_counts(folder: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_reference_after_code_counts(folder: Path) -> None:
 
 def test_the_home_folder_is_known(folder: Path, empty_home: Path) -> None:
     (empty_home / "todo.md").write_text("all", encoding="utf-8")
-    assert attach("@~/todo.md", folder)[1] == (Attachment("~/todo.md", "all"),)
+    assert attach("@~/todo.md", folder).files == (Attachment("~/todo.md", "all"),)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,8 @@ def test_the_home_folder_is_known(folder: Path, empty_home: Path) -> None:
         ('@"what ever"', "no file `what ever`"),
         ("@~/nothing,", "no file `~/nothing`"),
         ("@~nobody-of-that-name/x.txt", "no file `~nobody-of-that-name/x.txt`"),
-        ("@src/", "`src/` is a folder"),
+        ("@src/nothing", "no file `src/nothing`"),
+        ("@src/nothing.py?", "no file `src/nothing.py`"),
     ],
 )
 def test_what_can_only_be_a_file_has_to_exist(text: str, words: str, folder: Path) -> None:
@@ -138,7 +141,41 @@ def test_encodings_that_say_what_they_are(encoding: str, tmp_path: Path) -> None
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
 def test_a_pipe_is_not_waited_for(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
-    assert "not a regular file" in complaint("pipe", folder)
+    assert complaint("pipe", folder) == "`pipe` is a pipe; name a file"
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="needs sockets with names")
+def test_a_socket_is_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)  # names of sockets are short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("server")
+    with pytest.raises(UserError, match="`server` is a socket"):
+        attach("@server", folder)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").is_char_device(), reason="needs devices")
+def test_a_device_is_not_read(folder: Path) -> None:
+    with pytest.raises(UserError, match="`/dev/zero` is a device"):
+        attach("what is in @/dev/zero?", folder)
+
+
+def test_a_loop_of_links_is_reported(folder: Path) -> None:
+    (folder / "loop").symlink_to("pool")
+    (folder / "pool").symlink_to("loop")
+    with pytest.raises(UserError, match="cannot read `loop`"):
+        attach("see @loop please", folder)
+
+
+def test_a_link_to_nothing_is_reported_whatever_its_name(folder: Path) -> None:
+    (folder / "todo").symlink_to("gone")
+    with pytest.raises(UserError, match="`todo` links to a file that is gone"):
+        attach("see @todo please", folder)
+
+
+@pytest.mark.skipif(not Path("/proc/kallsyms").is_file(), reason="needs files without a size")
+def test_a_file_that_tells_no_size_is_not_cut(folder: Path) -> None:
+    with pytest.raises(UserError, match="more than the 1 kB"):
+        attach("@/proc/kallsyms", folder, 1000)
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")

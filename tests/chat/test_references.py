@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from localspec.chat.attachments import attach, reference_at_end, unread
+from localspec.chat.attachments import Attached, attach, reference_at_end
 
 SIGNS = """ ( [ { < " ' ` * ** _ ~ - ... , ; : = | ! ? & $ § “ „ ‘ «
     ‹ 「 『 （ 【 《 ， 。 ： 、 ； ！ ？ … — · """
@@ -40,7 +40,7 @@ def empty() -> Iterator[Path]:
 
 
 def texts(prompt: str, folder: Path) -> list[str]:
-    return [file.text for file in attach(prompt, folder)[1]]
+    return [file.text for file in attach(prompt, folder).files]
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_any_file_is_attached_in_any_surroundings(empty: Path, name: str, before
     try:
         file.write_text("found", encoding="utf-8")
         prompt = f"{before}@{name}{behind}"
-        assert attach(prompt, empty)[0] == prompt
+        assert attach(prompt, empty).text == prompt
         assert texts(prompt, empty) == ["found"], prompt
     finally:
         file.unlink(missing_ok=True)
@@ -63,9 +63,9 @@ def test_any_file_is_attached_in_any_surroundings(empty: Path, name: str, before
 def test_a_file_is_attached_in_any_surroundings(before: str, folder: Path) -> None:
     for behind in BEHIND:
         prompt = f"{before}@notes.txt{behind}"
-        files = attach(prompt, folder)[1]
-        assert [file.name for file in files] == ["notes.txt"], prompt
-        assert unread(prompt, folder, files) == (), prompt
+        found = attach(prompt, folder)
+        assert [file.name for file in found.files] == ["notes.txt"], prompt
+        assert found.notes == (), prompt
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_file_is_attached_in_any_surroundings(before: str, folder: Path) -> No
     ],
 )
 def test_several_names(prompt: str, wanted: list[str], folder: Path) -> None:
-    assert [file.name for file in attach(prompt, folder)[1]] == wanted
+    assert [file.name for file in attach(prompt, folder).files] == wanted
 
 
 @pytest.mark.parametrize(
@@ -107,25 +107,25 @@ def test_accents_may_be_written_either_way(typed: str, kept: str, tmp_path: Path
     ],
 )
 def test_lines_of_a_file(prompt: str, name: str, text: str, folder: Path) -> None:
-    files = attach(prompt, folder)[1]
-    assert [(file.name, file.text) for file in files] == [(name, text)]
-    assert files[0].source == name.rpartition(":")[0] or files[0].source == name
-    assert unread(prompt, folder, files) == ()
+    found = attach(prompt, folder)
+    assert [(file.name, file.text) for file in found.files] == [(name, text)]
+    assert found.files[0].source == name.rpartition(":")[0] or found.files[0].source == name
+    assert found.notes == ()
 
 
 @pytest.mark.parametrize("lines", [":12", ":0", ":3-2", "#L44-L50"])
 def test_lines_that_are_not_there_are_reported_and_all_is_attached(lines: str, folder: Path) -> None:
     prompt = f"@notes.txt{lines}"
-    files = attach(prompt, folder)[1]
-    assert [file.name for file in files] == ["notes.txt"]
-    (line,) = unread(prompt, folder, files)
+    found = attach(prompt, folder)
+    assert [file.name for file in found.files] == ["notes.txt"]
+    (line,) = found.notes
     assert line.startswith("all of notes.txt is attached: it has 3 lines")
 
 
 def test_lines_of_a_file_that_is_too_large_as_a_whole(folder: Path) -> None:
     (folder / "big.log").write_text("".join(f"line {number}\n" for number in range(1, 1001)))
     assert texts("@big.log:700-701", folder) == ["line 700\nline 701\n"]
-    assert attach("@big.log:2", folder, 100)[1][0].text == "line 2\n"
+    assert attach("@big.log:2", folder, 100).files[0].text == "line 2\n"
     for prompt in ("@big.log", "@big.log:1-900", "@big.log:5000"):
         with pytest.raises(Exception, match=r"more than the 100 bytes .* as @big\.log:1-200"):
             attach(prompt, folder, 100)
@@ -147,15 +147,16 @@ def test_lines_of_a_file_that_is_too_large_as_a_whole(folder: Path) -> None:
     ],
 )
 def test_names_that_are_not_attached_are_reported(prompt: str, why: str, folder: Path) -> None:
-    assert attach(prompt, folder) == (prompt, ())
-    (line,) = unread(prompt, folder, ())
+    found = attach(prompt, folder)
+    assert (found.text, found.files) == (prompt, ())
+    (line,) = found.notes
     assert "is not attached: " in line
     assert why in line
 
 
 def test_a_file_that_is_attached_is_not_reported_as_missing(folder: Path) -> None:
     prompt = "me@notes.txt, and @notes.txt:2"
-    assert unread(prompt, folder, attach(prompt, folder)[1]) == ()
+    assert attach(prompt, folder).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -170,18 +171,18 @@ def test_a_file_that_is_attached_is_not_reported_as_missing(folder: Path) -> Non
     ],
 )
 def test_mere_text_is_not_spoken_of(prompt: str, folder: Path) -> None:
-    assert attach(prompt, folder)[1] == ()
-    assert unread(prompt, folder, ()) == ()
+    found = attach(prompt, folder)
+    assert (found.files, found.notes) == ((), ())
 
 
 @pytest.mark.parametrize("prompt", ['"\\@notes.txt"', "看\\@notes.txt", "(\\@note.txt)"])
 def test_a_backslash_keeps_a_name_as_text_wherever_it_counts(prompt: str, folder: Path) -> None:
-    assert attach(prompt, folder) == (prompt.replace("\\", ""), ())
+    assert attach(prompt, folder) == Attached(prompt.replace("\\", ""))
 
 
 @pytest.mark.parametrize("prompt", [r"[\@#]", r"\w+\@\w+", r"a\@someone", r"the regex \@[a-z]+"])
 def test_a_backslash_before_no_name_stays(prompt: str, folder: Path) -> None:
-    assert attach(prompt, folder) == (prompt, ())
+    assert attach(prompt, folder) == Attached(prompt)
 
 
 @pytest.mark.parametrize("prompt", ["@note.txt", "看@note.txt吧", "（@note.txt）", "@note.txt:3"])
@@ -192,7 +193,7 @@ def test_a_slip_is_rejected_in_any_script(prompt: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("prompt", ["x = '@note.txt'", '"@" + name + "."', "from '@/parts/a.js'"])
 def test_code_within_a_sentence_is_not_a_slip(prompt: str, folder: Path) -> None:
-    assert attach(prompt, folder) == (prompt, ())
+    assert attach(prompt, folder) == Attached(prompt)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.attachments import read_attachment
+from localspec.chat.attached_file import read_attachment
 from localspec.errors import UserError
 from localspec.storage.text_file import decode_text, read_text
 

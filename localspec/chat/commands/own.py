@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.chat.attachments import read_attachment
+from localspec.chat.attached_file import read_attachment
 from localspec.chat.commands.arguments import unquoted
 from localspec.chat.commands.command import Argument, Command, CommandCall, CommandContext
 from localspec.chat.commands.effects import Ask, Effect

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from localspec.chat.attachments import attach, describe, unread
+from localspec.chat.attachments import attach, describe_all
 from localspec.chat.messages import Attachment
 from localspec.chat.references import path_named, references
 from localspec.cli.shared.console import say
@@ -23,12 +23,12 @@ def with_files(text: str) -> tuple[str, tuple[Attachment, ...]]:
     """
     if "@" not in text:
         return text, ()
-    question, files = attach(text, _HERE, read_config(config_dir() / "config.toml").attachment_bytes)
-    for file in files:
-        say(f"attached {describe(file)}")
-    for line in unread(text, _HERE, files):
+    found = attach(text, _HERE, read_config(config_dir() / "config.toml").attachment_bytes)
+    for line in describe_all(found.files):
+        say(f"attached {line}")
+    for line in found.notes:
         note(line)
-    return question, files
+    return found.text, found.files
 
 
 def tell_unread(text: str, why: str) -> None:

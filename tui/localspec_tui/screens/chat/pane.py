@@ -360,10 +360,10 @@ class ChatPane(Vertical):
         message = as_message(prompt, {*SCREEN_NAMES, *own_names})
 
         async def read() -> tuple[str, tuple[Attachment, ...]]:
-            text, files = await asyncio.to_thread(self.composer.attached, message)
-            for line in await asyncio.to_thread(self.composer.unread, message, files):
+            found = await asyncio.to_thread(self.composer.attached, message)
+            for line in found.notes:
                 self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
-            return text, files
+            return found.text, found.files
 
         await self.controller.ask(read)
 

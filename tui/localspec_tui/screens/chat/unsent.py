@@ -13,7 +13,7 @@ from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
-from localspec.chat.attachments import Completion, attach, describe, unread
+from localspec.chat.attachments import Attached, Completion, attach, describe_all
 from localspec.chat.commands.completion import complete_input
 from localspec.chat.commands.own import own_commands
 from localspec.chat.loading import ModelLoader
@@ -29,7 +29,6 @@ from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import error_line
 
 REST_S = 0.35
-READ = ", read"
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
 
 
@@ -142,11 +141,10 @@ class ChatComposer(Composer):
 
     def _line(self) -> str:
         """Return the line about the prompt."""
-        read = self._reading.files_read([file for file, _ in self._weighed.files])
-        lines = [
-            describe(file, tokens) + READ * (place < read)
-            for place, (file, tokens) in enumerate(self._weighed.files)
-        ]
+        files = [file for file, _ in self._weighed.files]
+        lines = describe_all(
+            files, [count for _, count in self._weighed.files], self._reading.files_read(files)
+        )
         return "; ".join((*lines, *self._weighed.notes))
 
     @work(group="draft", exclusive=True, exit_on_error=False)
@@ -171,8 +169,8 @@ class ChatComposer(Composer):
         models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
-            question, files = self.attached(text)
-            unread_lines = self.unread(text, files)
+            found = self.attached(text)
+            question, files = found.text, found.files
             counts: list[int | None] = [None] * len(files)
             if models is not None and text.strip():
                 count = models.count_tokens
@@ -183,15 +181,11 @@ class ChatComposer(Composer):
             if isinstance(error, EngineDied):
                 self._loader.reopen(models)
             return _Weighed(tokens, notes=(error_line(error),))
-        return _Weighed(tokens, tuple(zip(files, counts, strict=True)), unread_lines, question)
+        return _Weighed(tokens, tuple(zip(files, counts, strict=True)), found.notes, question)
 
-    def attached(self, text: str) -> tuple[str, tuple[Attachment, ...]]:
+    def attached(self, text: str) -> Attached:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
         return attach(text, self._folder, self._attachment_bytes)
-
-    def unread(self, text: str, files: Sequence[Attachment]) -> tuple[str, ...]:
-        """Return a line for each file that a prompt seems to name and that is not among its files."""
-        return unread(text, self._folder, files)
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and its unsent text: the queue and the prompt."""

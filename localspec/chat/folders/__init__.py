@@ -1,0 +1,1 @@
+"""Folders and patterns in a prompt: what is in them, which of it is attached."""
