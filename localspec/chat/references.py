@@ -178,7 +178,7 @@ def _misspelt(text: str, start: int, folder: Path) -> _Named | None:
     while word and unicodedata.category(word[-1]).startswith(("P", "S")) and word[-1] not in _OF_FOLDERS:
         word = word[:-1]
     is_path = word.startswith(_PATH_STARTS) or _begins_with_folder(word, folder)
-    return _Named(word, start + len(word)) if is_path and word not in _PATH_STARTS else None
+    return _Named(word, start + len(word)) if is_path and _has_letter(word) else None
 
 
 def _beginning(text: str, start: int, folder: Path) -> _Named | None:
@@ -209,14 +209,18 @@ def _existing(name: str, folder: Path) -> tuple[str, Kind] | None:
         path = path_named(spelling, folder)
         with suppress(OSError, ValueError):
             path.lstat()
-            if not spelling.rstrip("/").endswith(path.name):
-                continue
-            if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where the folder above is closed
-                if any(map(str.isalnum, spelling)) or spelling.endswith(_FOLDERS_ALONE):
-                    return spelling, "folder"
-            elif not spelling.endswith("/"):
+            is_folder = os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises where a folder above is closed
+            if is_folder and spelling.endswith(_FOLDERS_ALONE):
+                return spelling, "folder"
+            if is_folder and _has_letter(spelling) and spelling.rstrip("/").endswith(path.name):
+                return spelling, "folder"
+            if not is_folder and spelling.endswith(path.name):  # no slash after it
                 return spelling, "file"
     return None
+
+
+def _has_letter(name: str) -> bool:
+    return any(map(str.isalnum, name))
 
 
 def _begins_with_folder(word: str, folder: Path) -> bool:
