@@ -32,7 +32,7 @@ def read_matching(pattern: str, folder: Path, limit: int) -> AttachedPattern:
 
     PDF files are only read if the pattern ends in .pdf. Raises UserError if no file can be attached.
     """
-    base, rest = _literal_base(pattern, folder)
+    base, rest = literal_base(pattern, folder)
     found = matches(path_named(base, folder), path_pattern(rest))
     files: list[Attachment] = []
     left_out = dict.fromkeys(found.links, "a link")
@@ -53,7 +53,7 @@ def read_matching(pattern: str, folder: Path, limit: int) -> AttachedPattern:
     return AttachedPattern(tuple(files), _note(pattern, found, len(files), left_out, full))
 
 
-def _literal_base(pattern: str, folder: Path) -> tuple[str, str]:
+def literal_base(pattern: str, folder: Path) -> tuple[str, str]:
     """Split a pattern after the folders that are there as it spells them, even with signs in their names."""
     base, rest = split_base(pattern)
     while has_signs(rest):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from localspec import units
 from localspec.chat.attached_file import USUAL_LIMIT, Lines, excerpt, lines_of, read_attachment
-from localspec.chat.attached_pattern import read_matching
-from localspec.chat.folders.contents import listing
+from localspec.chat.attached_pattern import literal_base, read_matching
+from localspec.chat.folders.contents import listing, matches
+from localspec.chat.folders.patterns import has_signs, path_pattern
 from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment
 from localspec.chat.references import FileReference, Obstacle, begins_name, path_named, references
@@ -81,7 +82,8 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> Attached:
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
     """Return an attachment in words, such as `notes.txt, 12.3 kB, 3,104 tokens`."""
-    name = attachment.name + " (names and sizes)" * attachment.is_folder
+    about = f" (a list; @{attachment.name}** attaches the files)" if attachment.is_folder else ""
+    name = f"{attachment.name}{about}"
     words = [name, units.size(len(attachment.text.encode()))]
     if tokens is not None:
         words.append(units.counted(tokens, "token"))
@@ -100,6 +102,31 @@ def describe_all(
     size = units.size(sum(len(file.text.encode()) for file in files))
     total = f", {units.counted(sum(known), 'token')}" if len(known) == len(files) else ""
     return (f"{len(files)} files, {size}{total}" + READ * (read >= len(files)),)
+
+
+def complete_reference(prefix: str, folder: Path) -> tuple[Completion, ...]:
+    """Return completions of the name behind an @: files, folders, and patterns with what they match."""
+    typed = prefix.removeprefix('"')
+    if has_signs(typed) and not complete_path(prefix, folder):
+        return _pattern_completion(typed, folder)
+    return (*complete_path(prefix, folder), *_folder_completions(typed, folder))
+
+
+def _folder_completions(typed: str, folder: Path) -> tuple[Completion, ...]:
+    """Return the ways to attach a folder as a whole whose name ends a text."""
+    if not typed.endswith("/") or typed == "/" or not path_named(typed, folder).is_dir():
+        return ()
+    return (
+        Completion(_quoted(typed), typed, "list its files"),
+        Completion(_quoted(f"{typed}**"), f"{typed}**", "attach its text files"),
+    )
+
+
+def _pattern_completion(typed: str, folder: Path) -> tuple[Completion, ...]:
+    """Return a pattern with the number of files that it matches, nothing if it matches none."""
+    base, rest = literal_base(typed, folder)
+    count = len(matches(path_named(base, folder), path_pattern(rest)).paths) if rest else 0
+    return (Completion(_quoted(typed), typed, units.counted(count, "file")),) if count else ()
 
 
 def complete_path(prefix: str, folder: Path) -> tuple[Completion, ...]:
@@ -186,6 +213,10 @@ def _matching(folder: Path, beginning: str) -> list[os.DirEntry[str]]:
         return []
 
 
+def _quoted(path: str) -> str:
+    return f'"{path}"' if " " in path else path
+
+
 def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
     try:
         is_folder = entry.is_dir()
@@ -193,6 +224,5 @@ def _completion(entry: os.DirEntry[str], parent: str) -> Completion:
     except OSError:  # gone meanwhile, or a link to nothing
         is_folder, size = False, ""
     path = f"{parent}{entry.name}{'/' if is_folder else ''}"
-    if " " in path:
-        path = f'"{path}' if is_folder else f'"{path}"'  # in a folder the name continues
+    path = f'"{path}' if is_folder and " " in path else _quoted(path)  # in a folder the name continues
     return Completion(path, f"{entry.name}{'/' if is_folder else ''}", size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from localspec.chat.references import LONGEST_NAME, path_named
@@ -60,11 +61,19 @@ def _is_there(path: str, folder: Path) -> bool:
         return False
 
 
+def _bases(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the folders from which paths can be named, with the start of such names."""
+    with suppress(OSError):  # a working folder that is gone
+        yield Path(os.path.abspath(folder)), ""  # noqa: PTH100 - links stay
+    with suppress(RuntimeError):  # a user without a home
+        yield Path.home(), "~/"
+
+
 def _reference(path: str, folder: Path) -> str:
     """Return a reference to a path, relative to the folder or to the home folder if it is there."""
     absolute = path_named(path, folder)
     shown = absolute.as_posix()
-    for base, start in ((Path(os.path.abspath(folder)), ""), (Path.home(), "~/")):  # noqa: PTH100 - links stay
+    for base, start in _bases(folder):
         if absolute.is_relative_to(base) and absolute != base:
             shown = start + absolute.relative_to(base).as_posix()
             break

@@ -124,6 +124,8 @@ def _named(text: str, start: int, folder: Path) -> _Named | None:
     close = line.find(_CLOSING.get(line[:1], "\n"), 1)
     if close > 1 and (found := _existing(line[1:close], folder)):
         return _Named(found[0], start + close + 1, found[1])
+    if line.startswith('"') and close < 0 and (found := _existing(line[1:].rstrip(), folder)):
+        return _Named(found[0], start + len(line), found[1])
     if line[:1].isspace():
         return None
     for length in range(len(line), 0, -1):

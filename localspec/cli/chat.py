@@ -38,7 +38,7 @@ from localspec.cli.shared.console import (
     say,
     tell,
 )
-from localspec.cli.shared.question import with_files
+from localspec.cli.shared.question import with_dropped, with_files
 from localspec.errors import ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
@@ -157,7 +157,7 @@ class Dialogue:
                     self._run(call)
                 elif text.strip():
                     prompt = text.strip("\n")
-                    self._ask(prompt if is_block else as_message(prompt, LINE_NAMES.keys()))
+                    self._ask(prompt if is_block else with_dropped(as_message(prompt, LINE_NAMES.keys())))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise

@@ -57,7 +57,7 @@ def test_a_listing_is_introduced_as_a_folder(folder: Path) -> None:
     assert question_of("what is it?", [listed]) == (
         "Folder src/deep/:\n```\nc.md  17 bytes\n```\n\nwhat is it?"
     )
-    assert describe_all([listed]) == ("src/deep/ (names and sizes), 14 bytes",)
+    assert describe_all([listed]) == ("src/deep/ (a list; @src/deep/** attaches the files), 14 bytes",)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,7 @@ def test_a_listing_is_introduced_as_a_folder(folder: Path) -> None:
     [
         ("@my docs please", "my docs/"),
         ("@'my docs/'", "my docs/"),
+        ('@"my docs/', "my docs/"),
         (r"@my\ docs/one.md", "my docs/one.md"),
         ("@./", "./"),
         ("@src/app/(protected)", "src/app/(protected)/"),

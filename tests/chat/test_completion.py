@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat import attachments
-from localspec.chat.attachments import MAX_COMPLETIONS, complete_path
+from localspec.chat.attachments import MAX_COMPLETIONS, complete_path, complete_reference
 from localspec.chat.commands.command import Kind
 from localspec.chat.commands.completion import complete_input
 
@@ -64,6 +64,12 @@ def test_a_file_is_offered_with_its_size(folder: Path) -> None:
     assert (file.description, source.description) == ("4 bytes", "")
 
 
+def test_folders_and_patterns_say_what_they_attach(folder: Path) -> None:
+    about = {offer.insert: offer.description for offer in complete_reference("src/", folder)}
+    assert (about["src/"], about["src/**"]) == ("list its files", "attach its text files")
+    assert [offer.description for offer in complete_reference("src/m*", folder)] == ["2 files"]
+
+
 def test_the_home_folder_is_completed(folder: Path, empty_home: Path) -> None:
     (empty_home / "todo.md").write_text("all", encoding="utf-8")
     folders = ["~/cache/", "~/config/", "~/data/", "~/state/"]  # of settings and chats
@@ -96,8 +102,17 @@ def test_a_huge_folder_is_not_read_to_its_end(folder: Path, monkeypatch: pytest.
         ("/attach my n", ['/attach "my notes.txt"']),
         ("/export md no", ["/export md notes.txt", "/export md Now.md"]),
         ("look at @no", ["look at @notes.txt", "look at @Now.md"]),
+        ("@src/", ["@src/main.py", '@"src/my module.py"', "@src/", "@src/**"]),
+        ('@"a b/', ['@"a b/c.txt"', '@"a b/"', '@"a b/**"']),
+        ("@src/*.py", ["@src/*.py"]),
+        ("@src/*.rs", []),
+        ("@**/my*", ["@**/my*"]),
+        (
+            "/attach src/",
+            ["/attach src/main.py", '/attach "src/my module.py"', "/attach src/", "/attach src/**"],
+        ),
+        ("/import src/", ["/import src/main.py", '/import "src/my module.py"']),
         ("(@src/ma", ["(@src/main.py"]),
-        ('read @"a b/', ['read @"a b/c.txt"']),
         ("two\n@sr", ["two\n@src/"]),
         ("/system be like @no", ["/system be like @notes.txt", "/system be like @Now.md"]),
         ("me@no", []),

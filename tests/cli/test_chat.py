@@ -429,6 +429,23 @@ def test_a_file_that_a_line_names_is_attached(
     assert "there is no file `mian.py`" in outcome.err
 
 
+def test_a_line_that_begins_with_a_dropped_path_attaches_it(
+    fake: FakeRuntime, invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my notes.txt").write_text("milk\n")
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path)
+    dropped = f"'{tmp_path}/my notes.txt' sum up\n{tmp_path}/my\\ notes.txt\nwhat is {tmp_path}/src for?\n"
+    outcome = invoke("chat", typed=dropped)
+    asked = [each[-1] for each in prompts(fake)]
+    assert asked == [
+        'File my notes.txt:\n```\nmilk\n```\n\n@"my notes.txt" sum up',
+        'File my notes.txt:\n```\nmilk\n```\n\n@"my notes.txt"',
+        f"what is {tmp_path}/src for?",
+    ]
+    assert outcome.err.count("attached my notes.txt, 5 bytes\n") == 2
+
+
 @pytest.fixture
 def own_commands() -> None:
     folder = config_dir() / "commands"

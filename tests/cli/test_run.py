@@ -406,6 +406,32 @@ def test_a_file_that_the_question_names_is_attached(
     assert fake.requests[0].prompt == (FILE,)
 
 
+def test_paths_that_were_dropped_are_attached(folder: Path, fake: FakeRuntime, invoke: Invoke) -> None:
+    (folder / "my notes.txt").write_text("milk")
+    outcome = invoke("run", "Compare", str(folder / "main.py"), f"file://{folder}/my%20notes.txt")
+    assert (outcome.code, outcome.err) == (0, "attached main.py, 15 bytes\nattached my notes.txt, 4 bytes\n")
+    question = fake.requests[0].prompt[-1]
+    assert isinstance(question, Message)
+    assert question.content.endswith('Compare @main.py @"my notes.txt"')
+
+
+def test_a_path_within_a_question_stays_text(folder: Path, fake: FakeRuntime, invoke: Invoke) -> None:
+    question = f"What is {folder}/main.py for?"
+    assert invoke("run", question).err == ""
+    assert fake.requests[0].prompt == (Message("user", question),)
+
+
+@pytest.mark.usefixtures("folder")
+def test_folders_and_patterns_of_a_question(fake: FakeRuntime, invoke: Invoke) -> None:
+    Path("empty.py").touch()
+    outcome = invoke("run", "What is in @./ and @./*.py?")
+    assert outcome.err == (
+        "attached ./ (a list; @./** attaches the files), 35 bytes\nattached ./main.py, 15 bytes\n"
+        "note: ./*.py: 1 of 2 files attached; not empty.py (empty)\n"
+    )
+    assert "Folder ./:" in str(fake.requests[0].prompt)
+
+
 @pytest.mark.usefixtures("folder")
 def test_what_is_piped_below_a_question_names_no_files(fake: FakeRuntime, invoke: Invoke) -> None:
     outcome = invoke("run", "Explain:", piped=b"@main.py and @missing.py")

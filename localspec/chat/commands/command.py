@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from localspec.inference.interface import OpenModels
 
 T = TypeVar("T")
-Kind = Literal["mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file"]
+Kind = Literal[
+    "mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file", "reference"
+]
 """The source of completions for a word of an argument."""
 
 

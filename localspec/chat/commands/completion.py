@@ -7,14 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from localspec.chat.attachments import Completion, complete_path, reference_at_end
+from localspec.chat.attachments import Completion, complete_path, complete_reference, reference_at_end
 from localspec.chat.commands.arguments import CHOICES
 from localspec.chat.commands.command import Command, Kind
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
 
 Choices = Callable[[Kind], Sequence[str]]
 """Gives the names that exist of a kind: `profile`, `model` or `theme`."""
-_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "file")  # names that may hold spaces
+_PATHS: dict[Kind, Callable[[str, Path], tuple[Completion, ...]]] = {
+    "file": complete_path,
+    "reference": complete_reference,
+}
+_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", *_PATHS)  # names that may hold spaces
 
 
 def complete_input(
@@ -25,11 +29,15 @@ def complete_input(
     `own` are the user's own commands.
     """
     word = _word_at_end(text) if text.startswith("/") else None
-    at = word[1] if word is not None and word[0] == "file" else None
-    if at is None and (commands := complete_command(text, choices, own)):
+    if word is not None and word[0] in _PATHS:
+        at, complete = word[1], _PATHS[word[0]]
+    elif commands := complete_command(text, choices, own):
         return commands
-    at = reference_at_end(text) if at is None else at
-    return () if at is None else tuple(replace(offer, start=at) for offer in complete_path(text[at:], folder))
+    elif (begun := reference_at_end(text)) is not None:
+        at, complete = begun, complete_reference
+    else:
+        return ()
+    return tuple(replace(offer, start=at) for offer in complete(text[at:], folder))
 
 
 def complete_command(text: str, choices: Choices, own: Iterable[Command[Any]] = ()) -> tuple[Completion, ...]:
@@ -42,7 +50,7 @@ def complete_command(text: str, choices: Choices, own: Iterable[Command[Any]] = 
     if " " not in text:
         return tuple(_names(text[1:].lower(), own))
     word = _word_at_end(text)
-    if word is None or word[0] == "file":
+    if word is None or word[0] in _PATHS:
         return ()
     kind, start = word
     known = CHOICES.get(kind) or dict.fromkeys(choices(kind), "")

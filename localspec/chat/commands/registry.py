@@ -62,7 +62,7 @@ COMMANDS: tuple[Command[Any], ...] = (
     Command("continue", messages.continue_answer, NOTHING, "continue the last answer"),
     Command("branch", messages.show_branch, arguments.BRANCH, "show another answer to the same question"),
     Command(
-        "attach", messages.attach_file, arguments.FILE, "send a text file with the next prompt",
+        "attach", messages.attach_file, arguments.REFERENCE, "send a file or folder with the next prompt",
         aliases=("read",),
     ),
     Command(

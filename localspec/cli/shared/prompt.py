@@ -9,7 +9,7 @@ from localspec.chat.messages import Attachment
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import reads_standard_input
 from localspec.cli.shared.piped import is_piped, read_aloud
-from localspec.cli.shared.question import tell_unread, with_files
+from localspec.cli.shared.question import named, tell_unread, with_files
 from localspec.errors import UserError
 from localspec.storage.text_file import STANDARD_INPUT, decode_text
 
@@ -29,8 +29,9 @@ class GivenPrompt:
         words = args.prompt if args.flag_prompt is None else [args.flag_prompt]
         self._given = bool(words)
         self._must_read = words[-1:] == [STANDARD_INPUT]  # one amid words is a minus
-        self._argument = " ".join(words[:-1] if self._must_read else words)
         self._attaches = not args.no_chat
+        said = words[:-1] if self._must_read else words
+        self._argument = " ".join(map(named, said) if self._attaches else said)
         argument = self._argument
         if (
             argument.encode("utf-8", "ignore").decode() != argument

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from localspec.chat.attachments import attach, describe_all
+from localspec.chat.dropped import as_references, with_references
 from localspec.chat.messages import Attachment
 from localspec.chat.references import path_named, references
 from localspec.cli.shared.console import say
@@ -31,8 +32,19 @@ def with_files(text: str) -> tuple[str, tuple[Attachment, ...]]:
     return found.text, found.files
 
 
+def named(word: str) -> str:
+    """Return a word of a command as a reference if it is the path of a file that was dropped there."""
+    return as_references(word, _HERE) or word
+
+
+def with_dropped(line: str) -> str:
+    """Return a line with references in place of the dropped paths that it begins with."""
+    return with_references(line, _HERE)
+
+
 def tell_unread(text: str, why: str) -> None:
     """Print a line for each file of the working folder that a text names and that is not read."""
     for reference in references(text[:_LONGEST], _HERE):
-        if reference.obstacle is None and path_named(reference.name, _HERE).is_file():
+        is_there = reference.kind != "file" or path_named(reference.name, _HERE).is_file()
+        if reference.obstacle is None and is_there:
             note(f"@{reference.name} is not attached: {why}")

@@ -13,9 +13,10 @@ from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
-from localspec.chat.attachments import Attached, Completion, attach, describe_all
+from localspec.chat.attachments import Attached, Completion, attach, describe_all, reference_at_end
 from localspec.chat.commands.completion import complete_input
 from localspec.chat.commands.own import own_commands
+from localspec.chat.dropped import as_references
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import check_alone, question_of
@@ -57,7 +58,7 @@ class ChatComposer(Composer):
         status: ChatStatus,
         reading: ReadingAhead,
     ) -> None:
-        super().__init__(self._complete)
+        super().__init__(self._complete, self._named)
         self._session = session
         self._loader = loader
         self._folder = folder
@@ -115,6 +116,14 @@ class ChatComposer(Composer):
 
         own = own_commands().commands if text.startswith("/") else ()
         return complete_input(text, names, self._folder, own)
+
+    def _named(self, before: str, pasted: str) -> str | None:
+        """Return references to pasted paths, None if they would mean nothing or the text is no path."""
+        is_begun = before.endswith("@")
+        if before.startswith("/") or reference_at_end(before if is_begun else f"{before}@") is None:
+            return None
+        named = as_references(pasted, self._folder)
+        return None if named is None else f"{named[is_begun:]} "
 
     @on(TextArea.Changed)
     def _draft_changed(self) -> None:

@@ -163,8 +163,9 @@ def _line(item: Completion, width: int) -> Content:
 class Composer(Widget):
     """The prompt with what belongs to it.
 
-    `complete` gets the text up to the cursor and is called in a thread. The bindings come before those of the
-    text area, and step aside through `check_action` where its own are meant.
+    `complete` gets the text up to the cursor and is called in a thread; `named` recognises pasted paths.
+    The bindings come before those of the text area, and step aside through `check_action` where its own are
+    meant.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -177,9 +178,13 @@ class Composer(Widget):
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
     ]
 
-    def __init__(self, complete: Callable[[str], Sequence[Completion]]) -> None:
+    def __init__(
+        self,
+        complete: Callable[[str], Sequence[Completion]],
+        named: Callable[[str, str], str | None] = lambda _before, _pasted: None,
+    ) -> None:
         super().__init__()
-        self.prompt = PromptArea(self, id="prompt")
+        self.prompt = PromptArea(self, named, id="prompt")
         self._completions = Completions(id="completions")
         self._queue = QueueStrip(id="queue", markup=False)
         self._lookup = Lookup(self, complete, self._offer, lambda text, _: self._offer(text, ()))
@@ -330,9 +335,13 @@ class Composer(Widget):
         self.post_message(PromptEntered(text))
 
     def _is_meant(self, item: Completion) -> bool:
-        """Return whether Enter takes this: the user moved to it, or it completes a word that was begun."""
+        """Return whether Enter takes this: the user moved to it, or it completes a word that was begun.
+
+        The name of a folder is whole at its slash.
+        """
         word = self.prompt.before_cursor[item.start :]
-        return self._completions.moved or (bool(word) and word.strip() != item.insert.strip())
+        is_begun = bool(word) and not word.endswith("/") and word.strip() != item.insert.strip()
+        return self._completions.moved or is_begun
 
     def action_newline(self) -> None:
         """Break the line."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import Enum
 
 from rich.text import Text
@@ -71,13 +72,21 @@ def _teach_alt_enter() -> None:
 class PromptArea(VimArea):
     """A text area as tall as its text, up to ten lines and a third of the screen.
 
-    The keys that `bindings_of` binds come before its own.
+    The keys that `bindings_of` binds come before its own. `named` gets the text before the cursor and a
+    pasted one, and returns what names the files whose paths were pasted, if that is what they are.
     """
 
-    def __init__(self, bindings_of: DOMNode, *, id: str) -> None:  # noqa: A002 - Textual's own name
+    def __init__(
+        self,
+        bindings_of: DOMNode,
+        named: Callable[[str, str], str | None] = lambda _before, _pasted: None,
+        *,
+        id: str,  # noqa: A002 - Textual's own name
+    ) -> None:
         super().__init__(id=id, highlight_cursor_line=False)
         self.match_cursor_bracket = False
         self._bindings_of = bindings_of
+        self._named = named
         self._pasted = PastedTexts()
         _teach_alt_enter()
 
@@ -149,11 +158,11 @@ class PromptArea(VimArea):
         """Take a pasted text as one piece, folded if it is long."""
         event.stop()
         event.prevent_default()
-        self._insert(event.text)
+        self._paste(event.text)
 
     def action_paste(self) -> None:
         """Insert the clipboard."""
-        self._insert(self.app.clipboard)
+        self._paste(self.app.clipboard)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the page keys to the conversation while all of the text is seen."""
@@ -166,6 +175,15 @@ class PromptArea(VimArea):
             self.replace_before_cursor(len(self.before_cursor) - len(mark), "")
         else:
             super().action_delete_left()
+
+    def _paste(self, text: str) -> None:
+        """Insert a text; pasted paths become references, which undo turns back into the paths."""
+        start = min(self.selection)
+        named = self._named(self.get_text_range((0, 0), start), text)
+        self._insert(text)
+        if named is not None:
+            self.history.checkpoint()
+            self.replace(named, start, self.cursor_location, maintain_selection_offset=False)
 
     def _insert(self, text: str) -> None:
         self.replace(self._pasted.fold(text), *self.selection, maintain_selection_offset=False)

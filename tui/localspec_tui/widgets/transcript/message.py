@@ -308,6 +308,7 @@ _ACTIONS: Final[dict[Action, str]] = {
     "compare": "compare modes",
 }
 _OF_ANSWERS: Final = (("timeline",), ("compare",), ("continue",))
+_MAX_CHIPS: Final = 8  # of attached files
 _OF_USER: Final[frozenset[Action]] = frozenset({"copy", "edit"})
 
 
@@ -463,5 +464,7 @@ def _name(item: BranchMessage) -> Content:
 
 
 def _chips(attachments: Sequence[Attachment]) -> Content:
-    chips = [f"[{clean(item.name)} {units.size(len(item.text.encode()))}]" for item in attachments]
-    return Content("  ".join(chips))
+    shown = attachments if len(attachments) <= _MAX_CHIPS else attachments[: _MAX_CHIPS - 1]
+    chips = [f"[{clean(item.name)} {units.size(len(item.text.encode()))}]" for item in shown]
+    more = len(attachments) - len(shown)
+    return Content("  ".join([*chips, *[f"[{more} more files]"] * (more > 0)]))
