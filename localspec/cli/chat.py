@@ -54,7 +54,8 @@ _FENCE = '"""'
 _INPUT = "standard input"
 _BEYOND_COMMANDS = '''\
 Ctrl+C stops an answer. A line ending in \\ continues on the next; """ opens and closes a block.
-@FILE attaches a text file, @FILE:3-5 or @FILE#L3 some lines of it; a \\ before the @ makes it plain text.'''
+@FILE attaches a text or PDF file, @FILE:3-5 or @FILE#L3 some lines or pages of it.
+@src/ lists a folder, @src/** or @src/*.py attaches its files; a \\ before the @ makes it plain text.'''
 _MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
 
 

@@ -52,7 +52,7 @@ def parser() -> Parser:
         "run", "Answer one question and leave. The question may be piped in, or go below one."
     )
     result.add_argument(
-        "prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file, - is standard input"
+        "prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file, @src/** those of a folder, - is standard input"
     )
     result.add_argument("-p", "--prompt", dest="flag_prompt", metavar="TEXT", help="the question, as a flag")
     about = "leave standard input alone, which a loop or another program may need"
