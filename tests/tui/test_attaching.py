@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from textual import events
 
+from localspec.chat.attachments import Attached, attach
 from localspec.types.request import Message
+from localspec_tui.screens.chat import unsent
 from tests.chat.made_pdf import text_pdf
+from tests.scripted import TIMEOUT_S
 from tests.tui.desktop import Desktop, desktop
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
@@ -101,6 +105,50 @@ async def test_a_pdf_file_without_text_is_refused_and_the_prompt_stays(folder: P
         await desk.enter("sum up @scan.pdf")
         await desk.shows("`scan.pdf` has no text")
         assert (desk.path, desk.composer.text) == ((), "sum up @scan.pdf")
+
+
+async def test_reading_that_takes_long_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def slow(text: str, folder: Path, limit: int) -> Attached:
+        assert go_on.wait(TIMEOUT_S)
+        return attach(text, folder, limit)
+
+    monkeypatch.setattr(unsent, "attach", slow)
+    monkeypatch.setattr(unsent, "SLOW_S", 0.01)
+    async with desktop(folder) as desk:
+        desk.composer.text = "see @src/main.py"
+        await desk.shows(unsent.READING)
+        go_on.set()
+        await desk.shows("src/main.py, 15 bytes")
+        go_on.clear()
+        desk.app.post_message(events.Key("enter", "\r"))
+        await desk.shows(unsent.READING)
+        go_on.set()
+        await desk.until(lambda: len(desk.path) == 2 and unsent.READING not in desk.screen_text())
+
+
+async def test_a_refusal_is_seen_while_something_else_is_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def slow(text: str, folder: Path, limit: int) -> Attached:
+        assert go_on.wait(TIMEOUT_S)
+        return attach(text, folder, limit)
+
+    async with desktop(folder) as desk:
+        desk.composer.text = "see @src/gone.py"
+        await desk.shows("there is no file")
+        monkeypatch.setattr(unsent, "attach", slow)
+        desk.app.post_message(events.Key("enter", "\r"))
+        await desk.until(lambda: not desk.composer.text)
+        desk.composer.text = "typed meanwhile"
+        go_on.set()
+        await desk.until(lambda: desk.app._notifications)
+        (told,) = desk.app._notifications
+        assert told.message.startswith("there is no file `src/gone.py`")
+        assert desk.chat.session.queue == ["see @src/gone.py"]
 
 
 async def test_many_files_take_one_line(folder: Path) -> None:

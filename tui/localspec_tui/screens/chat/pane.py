@@ -360,7 +360,7 @@ class ChatPane(Vertical):
         message = as_message(prompt, {*SCREEN_NAMES, *own_names})
 
         async def read() -> tuple[str, tuple[Attachment, ...]]:
-            found = await asyncio.to_thread(self.composer.attached, message)
+            found = await self.composer.attach(message)
             for line in found.notes:
                 self.notify(line, severity="warning", timeout=NOTICE_S, markup=False)
             return found.text, found.files

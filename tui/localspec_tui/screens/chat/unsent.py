@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,11 +25,13 @@ from localspec.chat.session import ChatSession
 from localspec.errors import EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.types.request import Message
-from localspec_tui.screens.chat.status import ChatStatus
+from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import error_line
 
 REST_S = 0.35
+SLOW_S = 0.8  # a PDF file of a few pages is read by then
+READING = "reading the attached files"
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
 
 
@@ -80,8 +82,9 @@ class ChatComposer(Composer):
 
     def refuse(self, text: str, error: LocalSpecError) -> None:
         """Take a prompt back that cannot be sent, and say why."""
-        if self.text.strip():  # something else is being written there already
+        if self.text.strip():  # something else is being written there already, and its line comes next
             self.wait(text)
+            self.notify(error_line(error), severity="error", timeout=NOTICE_S, markup=False)
         else:
             self.text = text
         self._refused, self._said = text, error_line(error)
@@ -160,7 +163,8 @@ class ChatComposer(Composer):
     async def _look_after_draft(self) -> None:
         await asyncio.sleep(REST_S)
         text = self.text
-        self._weighed = weighed = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
+        with self._reading_told():
+            self._weighed = weighed = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
         if weighed.tokens is not None and text == self.text:
             self._counted = (len(text), weighed.tokens)
             self._status.count_in(weighed.tokens)
@@ -191,6 +195,23 @@ class ChatComposer(Composer):
                 self._loader.reopen(models)
             return _Weighed(tokens, notes=(error_line(error),))
         return _Weighed(tokens, tuple(zip(files, counts, strict=True)), found.notes, question)
+
+    async def attach(self, text: str) -> Attached:
+        """Read the files that a prompt names, in a thread; raises `UserError` as `attach` does."""
+        with self._reading_told():
+            return await asyncio.to_thread(self.attached, text)
+
+    @contextmanager
+    def _reading_told(self) -> Iterator[None]:
+        """Say that files are read if that takes long, as some PDF files do."""
+        before = self._status.said
+        timer = self.set_timer(SLOW_S, lambda: self._status.say(READING))
+        try:
+            yield
+        finally:
+            timer.stop()
+            if self._status.said == READING:
+                self._status.say(before)
 
     def attached(self, text: str) -> Attached:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
