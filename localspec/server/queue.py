@@ -14,16 +14,15 @@ from functools import lru_cache, partial
 from localspec.chat.answer_settings import SessionRequest, SettingsSelector, TunedLookup
 from localspec.chat.calls.form import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
+from localspec.inference import turns
 from localspec.inference.interface import SharedModels
 from localspec.storage.profiles import Profile
-from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone, TextDelta
+from localspec.types.events import GenerationEvent, RoundDone, TextDelta
 from localspec.types.request import TemplateVariables
 
 MAX_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live
-TURN_S = 1.0  # for which an answer continues before another one has its turn
 _FORMATS_KEPT = 16  # of templates with other variables
-_READING = 1 / 16  # of what writing a token counts for
 
 
 class QueueFullError(EngineError):
@@ -49,22 +48,18 @@ class QueuedRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class Job(turns.Share):
     """A queued answer; its events go to a client that runs in `loop`."""
 
     number: int
     asked: QueuedRequest
     loop: asyncio.AbstractEventLoop
-    share: float  # tokens that it has had; the one with the least is next
     since: float = field(default_factory=time.monotonic)
     waiting: deque[GenerationEvent | LocalSpecError | None] = field(default_factory=deque)  # for the client
     is_announced: bool = False  # that some wait
     arrived: asyncio.Event = field(default_factory=asyncio.Event)
     given_up: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
-    tokens: int = 0
-    read: int = 0  # of the prompt
-    paused: int | None = None  # its number among the models' paused answers
     tried_again: bool = False
 
     def send(self, event: GenerationEvent | LocalSpecError | None) -> None:
@@ -93,18 +88,9 @@ class Job:
         return found
 
     @property
-    def is_begun(self) -> bool:
-        """Return whether a part of it is written."""
-        return self.paused is not None
-
-    def count(self, event: GenerationEvent) -> None:
-        """Count the tokens of an event."""
-        if isinstance(event, RoundDone):
-            self.tokens += event.tokens
-            self.share += event.tokens
-        elif isinstance(event, PromptProgress):
-            self.share += (event.done - self.read) * _READING
-            self.read = event.done
+    def reads(self) -> bool:
+        """Whether its prompt is only read, while no answer is there."""
+        return self.asked.reads
 
 
 class EngineQueue:
@@ -119,7 +105,7 @@ class EngineQueue:
         self,
         open_models: Callable[[], SharedModels],
         tuned_for: TunedLookup,
-        parallel: int = 4,
+        parallel: int = turns.PARALLEL,
         report: Callable[[str], object] = lambda _line: None,
     ) -> None:
         """Open the models in this thread and raise the error of that. `report` is called at every death."""
@@ -200,9 +186,8 @@ class EngineQueue:
                 raise QueueFullError(f"{MAX_WAITING} requests are waiting already")
             self._numbers += 1
             others = [*self._jobs, self._current] if self._current else self._jobs
-            answers = (job.share for job in others if not job.asked.reads)
-            share = min(answers, default=0.0)  # not more than the others
-            job = Job(self._numbers, asked, asyncio.get_running_loop(), share)
+            job = Job(self._numbers, asked, asyncio.get_running_loop())
+            job.share = turns.first_share(others)
             self._jobs.append(job)
             if self._current is not None and self._current.asked.reads and not asked.reads:
                 self._current.cancelled = True
@@ -245,7 +230,7 @@ class EngineQueue:
                 if self._changed.wait_for(lambda: bool(self._jobs) or self._ends, IDLE_S):
                     if self._ends:
                         return None
-                    self._current = min(self._candidates(), key=lambda job: (job.share, job.tokens))
+                    self._current = turns.next_of(self._jobs, self.parallel)
                     self._jobs.remove(self._current)
                     return self._current
             self._look()
@@ -260,13 +245,6 @@ class EngineQueue:
         except LocalSpecError:
             pass  # the next request reports it
 
-    def _candidates(self) -> list[Job]:
-        begun = [job for job in self._jobs if job.paused is not None]
-        new = [job for job in self._jobs if job.paused is None and not job.asked.reads]
-        if not begun and not new and self._current is None:
-            return self._jobs[:1]  # only prompts to read are there
-        return begun + new[: max(0, self.parallel - len(begun) - (self._current is not None))]
-
     def _take_turn(self, job: Job) -> bool:
         """Write a part of an answer; return whether it is over."""
         if job.given_up.is_set():
@@ -275,20 +253,12 @@ class EngineQueue:
             return True
         if self.trouble:
             self._reopen()
-        deadline, pauses = time.monotonic() + TURN_S, False
-        for event in self._events(job):
-            job.count(event)
-            if isinstance(event, Paused):
-                job.paused = event.number
-                return False
+        for event in turns.turn(job, self._events(job), self.models, partial(self._is_due, job)):
             if job.given_up.is_set() or job.cancelled:
                 self.models.cancel()
             if job.asked.work is not None or not isinstance(event, RoundDone):
                 job.send(event)
-            if not pauses and self._is_due(job, is_over=time.monotonic() > deadline):
-                pauses = True
-                self.models.pause()
-        return True
+        return job.paused is None
 
     def _events(self, job: Job) -> Iterator[GenerationEvent]:
         if job.paused is not None:
@@ -300,11 +270,9 @@ class EngineQueue:
         request = self._chooser.options(asked.profile, asked.overrides).request
         return self.models.read(request) if asked.reads else self.models.generate(request)
 
-    def _is_due(self, job: Job, *, is_over: bool) -> bool:
-        """Return whether another job is next: at the end of a turn, or at once for a first token."""
+    def _is_due(self, job: Job, is_over: bool) -> bool:
         with self._changed:
-            waiting = [other for other in self._candidates() if other.share < job.share]
-            return any(is_over or (job.tokens and not other.tokens) for other in waiting)
+            return turns.is_due(job, self._jobs, self.parallel, is_over=is_over)
 
     def _bury(self, died: EngineDied) -> None:
         """Open the models again, without the answers that were begun; the next one may try once more."""

@@ -13,6 +13,7 @@ import pytest
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known
 from localspec.errors import EngineDied, EngineError, LocalSpecError
+from localspec.inference import turns
 from localspec.server import queue as queue_module
 from localspec.server.queue import MAX_WAITING, EngineQueue, QueuedRequest, QueueFullError
 from localspec.storage.profiles import Profile
@@ -66,7 +67,7 @@ class Engine:
 
 @pytest.fixture
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    monkeypatch.setattr(queue_module, "TURN_S", 0.0)  # a turn is a round where someone else has had less
+    monkeypatch.setattr(turns, "TURN_S", 0.0)  # a turn is a round where someone else has had less
     found = Engine(*getattr(request, "param", ()))
     yield found
     found.steps.release(10_000)
@@ -115,7 +116,7 @@ def test_a_short_answer_does_not_wait_for_a_long_one(engine: Engine) -> None:
 def test_a_new_answer_does_not_wait_for_the_end_of_a_turn(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_module, "TURN_S", 1000.0)
+    monkeypatch.setattr(turns, "TURN_S", 1000.0)
 
     async def course() -> None:
         long = engine.start("l", 100)
