@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from re import findall
 
@@ -18,6 +18,7 @@ from localspec.types.events import (
     FinishReason,
     GenerationEvent,
     ModeChanged,
+    Paused,
     PromptProgress,
     RoundDone,
     RoundStats,
@@ -143,7 +144,8 @@ print(sorted(numbers, key=lambda n: -n))
 class Gate:
     """A place in a script where the answer waits until the test opens it.
 
-    `reached` is set when the answer has come to it. A cancel gets past a closed gate.
+    `reached` is set when the answer has come to it. A cancel gets past a closed gate; an answer that is
+    paused there waits there again.
     """
 
     def __init__(self) -> None:
@@ -157,16 +159,20 @@ class Gate:
         self.nudge()
 
     def nudge(self) -> None:
-        """Let a waiting answer look whether it was cancelled."""
+        """Let a waiting answer look whether it was cancelled or paused."""
         with self._changed:
             self._changed.notify_all()
 
-    def wait(self, cancelled: threading.Event) -> None:
-        """Wait until the gate is open or the answer cancelled."""
+    def wait(self, cancelled: threading.Event, pausing: threading.Event) -> bool:
+        """Wait until the gate is open or the answer cancelled; return False where it is paused before."""
         self.reached.set()
+
+        def is_over() -> bool:
+            return self._open or cancelled.is_set() or pausing.is_set()
+
         with self._changed:
-            passed = self._changed.wait_for(lambda: self._open or cancelled.is_set(), TIMEOUT_S)
-        assert passed, "nobody opened the gate"
+            assert self._changed.wait_for(is_over, TIMEOUT_S), "nobody opened the gate"
+        return self._open or cancelled.is_set()
 
 
 Step = str | Gate | BaseException | PromptProgress | ThinkingOpened | ModeChanged
@@ -196,8 +202,15 @@ def model_info(name: str, context: int = 4096) -> ModelInfo:
     return ModelInfo(Path(f"{name}.gguf"), name, "llama", 10**9, 10**9, context, 8192, 32000, ("CPU",))
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    events: Iterator[GenerationEvent | None]
+    answer: MadeUpAnswer
+    prompt_tokens: int
+
+
 class ScriptedModels:
-    """Fulfils `OpenModels` from scripts: one answer each, the last again and again.
+    """Fulfils `PausableModels` from scripts: one answer each, the last again and again.
 
     Tokens are words. What rounds cost is made up and does not pass. `requests` keeps what was asked;
     `preferred` is what `choose_settings` chooses, `plain` what plain decoding measures in tokens per second.
@@ -216,7 +229,9 @@ class ScriptedModels:
         self.closed = False
         self._scripts = list(scripts or (says("An answer from the script."),))
         self._died: EngineDied | None = None
-        self._cancelled = threading.Event()
+        self._cancelled, self._pausing = threading.Event(), threading.Event()
+        self._paused: dict[int, _Running] = {}
+        self._numbers = count()  # of paused answers
         self._gate: Gate | None = None
         self._in_use = threading.Lock()
         self._depth = 0  # tokens of the last prompt and its answer
@@ -229,17 +244,37 @@ class ScriptedModels:
             script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
             prompt_tokens = self._fitting(request)
             answer = MadeUpAnswer(prompt_tokens, request, self.target.context)
-            try:
-                yield from self._told(script, answer)
-            finally:
-                self._depth = prompt_tokens + answer.tokens
+            yield from self._turn(_Running(self._told(script, answer), answer, prompt_tokens))
 
-    def _told(self, script: Script, answer: MadeUpAnswer) -> Iterator[GenerationEvent]:
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer."""
+        with self._busy():
+            self._cancelled.clear()
+            yield from self._turn(self._paused.pop(number))
+
+    def _turn(self, running: _Running) -> Iterator[GenerationEvent]:
+        self._pausing.clear()
+        try:
+            for event in running.events:
+                if event is not None:
+                    yield event
+                if self._pausing.is_set() and not isinstance(event, TextDelta | Finished):
+                    number = next(self._numbers)
+                    self._paused[number] = running
+                    yield Paused(number)
+                    return
+        finally:
+            self._depth = running.prompt_tokens + running.answer.tokens
+
+    def _told(self, script: Script, answer: MadeUpAnswer) -> Iterator[GenerationEvent | None]:
+        """Yield what a script says, and None where it is paused at a gate."""
         for step in script.steps:
             match step:
                 case Gate():
                     self._gate = step
-                    step.wait(self._cancelled)
+                    while not step.wait(self._cancelled, self._pausing):
+                        yield None
+                        self._gate = step
                 case BaseException():
                     self._died = step if isinstance(step, EngineDied) else None
                     raise step
@@ -290,6 +325,21 @@ class ScriptedModels:
         self._cancelled.set()
         if self._gate is not None:
             self._gate.nudge()
+
+    def pause(self) -> None:
+        """Pause the running answer, also one that waits at a gate."""
+        self._pausing.set()
+        if self._gate is not None:
+            self._gate.nudge()
+
+    def drop(self, number: int) -> None:
+        """Drop a paused answer."""
+        self._paused.pop(number, None)
+
+    @property
+    def paused(self) -> int:
+        """Return the number of paused answers."""
+        return len(self._paused)
 
     def choose_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         """Return the settings in the preferred mode."""

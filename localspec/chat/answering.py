@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -15,7 +14,6 @@ from localspec.chat.messages import AnswerRecord, Span, State, StoredMessage
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError
-from localspec.inference.interface import OpenModels
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
     Finished,
@@ -61,9 +59,13 @@ def pieces_of(text: str, spans: Iterable[Span], begin: int = 0) -> list[TextPiec
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The answer has its place in the chat; a continued one comes with the text that it continues from."""
+    """The answer has its place in the chat; a continued one comes with the text that it continues from.
+
+    The record says how it is going to be written.
+    """
 
     message: StoredMessage
+    record: AnswerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,8 @@ class Titling:
 
 
 AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling
+Generate = Callable[[Request], Iterator[GenerationEvent]]
+"""Writes an answer, as `OpenModels.generate` does."""
 
 
 class AnswerRecorder:
@@ -113,7 +117,7 @@ class AnswerRecorder:
             self._pieces = pieces_of(place.content, earlier.spans if earlier is not None else ())
             self._keep("writing")
 
-    def events(self, models: OpenModels, request: Request) -> Generator[AnswerEvent]:
+    def events(self, generate: Generate, request: Request) -> Generator[AnswerEvent]:
         """Yield the answer as `OpenChat.answer` promises it.
 
         Thinking that the prompt has opened is saved with its opening tag, so the text alone shows what
@@ -123,9 +127,9 @@ class AnswerRecorder:
         generated: Iterator[GenerationEvent] = iter(())
         self._saver.start()
         try:
-            yield Started(self._branches.message(self._id))
+            yield Started(self._branches.message(self._id), self._record)
             self._before_s = 0.0 if self._asked_s is None else monotonic() - self._asked_s
-            generated = models.generate(request)
+            generated = generate(request)
             for event in generated:
                 if isinstance(event, ThinkingOpened):
                     self._opening = "" if self._pieces else event.opening
@@ -240,7 +244,7 @@ class AnswerRecorder:
 class LiveUpdate:
     """What has come since the last look; of the progress only the latest."""
 
-    started: StoredMessage | None = None
+    started: Started | None = None
     pieces: tuple[TextPiece, ...] = ()  # neighbours of different provenance
     rounds: tuple[RoundDone, ...] = ()
     progress: PromptProgress | None = None
@@ -259,26 +263,37 @@ class LiveAnswer:
     """An answer in progress: one thread adds events, another takes out the result so far; neither waits."""
 
     def __init__(self) -> None:
-        self._waiting: deque[AnswerEvent | BaseException] = deque()
+        self._events: list[AnswerEvent | BaseException] = []
+        self._seen = 0  # of these
 
     def take(self, event: AnswerEvent | BaseException) -> None:
         """Add the next event, or the error that the answer ended with."""
-        self._waiting.append(event)
+        self._events.append(event)
 
     def drain(self) -> LiveUpdate:
         """Return the text and events since the last call."""
-        events = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        started = _latest(Started, events)
-        return LiveUpdate(
-            started.message if started else None,
-            joined(piece for event in events if isinstance(event, TextDelta) for piece in event.pieces),
-            tuple(event for event in events if isinstance(event, RoundDone)),
-            _latest(PromptProgress, events),
-            tuple(event for event in events if isinstance(event, ModeChanged)),
-            _latest(Finished, events),
-            _latest(AnswerSaved, events),
-            _latest(BaseException, events),
-        )
+        events = self._events[self._seen :]
+        self._seen += len(events)
+        return _update(events)
+
+    def drain_all(self) -> LiveUpdate:
+        """Return the same of the whole answer so far, for a view that has seen none of it."""
+        self._seen = 0
+        update = self.drain()
+        return replace(update, progress=None) if update.rounds else update
+
+
+def _update(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
+    return LiveUpdate(
+        _latest(Started, events),
+        joined(piece for event in events if isinstance(event, TextDelta) for piece in event.pieces),
+        tuple(event for event in events if isinstance(event, RoundDone)),
+        _latest(PromptProgress, events),
+        tuple(event for event in events if isinstance(event, ModeChanged)),
+        _latest(Finished, events),
+        _latest(AnswerSaved, events),
+        _latest(BaseException, events),
+    )
 
 
 def _latest(kind: type[T], events: Sequence[object]) -> T | None:

@@ -1,20 +1,23 @@
-"""The open chat without a screen: questions, answers, branches, switching to other chats."""
+"""The open chat and the answers in all chats without a screen: questions, branches, switching to others."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from time import monotonic
-from typing import Protocol
+from typing import Literal, Protocol
 
-from localspec.chat.answering import AnswerEvent, AnswerSaved, Started
+from localspec.chat.answer_turns import AnswerTurns
+from localspec.chat.answering import AnswerEvent, AnswerSaved, LiveUpdate, Started
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
 from localspec.chat.running_answer import Job, RunningAnswer
-from localspec.chat.session import ChatSession
+from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
@@ -22,6 +25,9 @@ from localspec.types.request import Mode
 NEWS_S = 1 / 12  # between two updates of an answer in progress
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 ANSWERING = "an answer is being written"
+MOST = 8  # chats that are answered at once
+
+Outcome = Literal["answered", "failed"]
 
 
 class ChatView(Protocol):
@@ -29,6 +35,9 @@ class ChatView(Protocol):
 
     async def show(self, at: int | None = None, focus: int | None = None) -> None:
         """Show the open chat again, at its end or at a message; `focus` is the message to give the focus."""
+
+    async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
+        """Show a chat that was just opened; `news` is all that came of an answer in progress in it."""
 
     async def show_messages(self) -> None:
         """Show the messages of the open chat again."""
@@ -39,7 +48,7 @@ class ChatView(Protocol):
     def began(self) -> None:
         """Show that an answer is in progress."""
 
-    async def show_news(self, answer: RunningAnswer) -> None:
+    async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
         """Show what came of an answer since the last time."""
 
     def rests(self) -> None:
@@ -48,14 +57,21 @@ class ChatView(Protocol):
     def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
         """Hear that an answer has come to its end, or to an error; must not wait."""
 
+    def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
+        """Hear that an answer in a chat that is not open has ended, or failed; must not wait."""
+
+    def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        """Hear that the models no longer work for a chat that is not open; must not wait."""
+
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and the text to keep with it that was not sent."""
 
 
 class ChatController:
-    """The open chat of a session and the one answer that may be in progress in it.
+    """The open chat of a session, and the answers in progress: at most one in each chat.
 
-    `start` runs a coroutine in the background. The methods raise `LocalSpecError`.
+    An answer goes on where its chat is left. `start` runs a coroutine in the background. The methods raise
+    `LocalSpecError`.
     """
 
     def __init__(
@@ -69,27 +85,52 @@ class ChatController:
         self.loader = loader
         self._view = view
         self._start = start
-        self._answer: RunningAnswer | None = None
+        self._answers: dict[int, RunningAnswer] = {}  # by chat
+        self._turns = AnswerTurns()
+        self.unread: dict[int, Outcome] = {}  # of answers that ended in chats that were not open
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
 
-    # --- the answer in progress ---
+    # --- the answers in progress ---
+
+    @property
+    def _answer(self) -> RunningAnswer | None:
+        """The answer in progress in the open chat."""
+        return self._answers.get(self.session.chat.info.id)
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is being written, or does not end."""
-        return self._answer is not None and (not self._answer.saved or self._answer.is_stuck)
+        """Whether an answer is being written in the open chat, or does not end."""
+        return self._is_answering(self.session.chat)
+
+    def _is_answering(self, chat: OpenChat) -> bool:
+        answer = self._answers.get(chat.info.id)
+        return answer is not None and (answer.saved is None or answer.is_stuck)
 
     @property
     def working(self) -> bool:
-        """Whether the models are at work, for an answer or to measure something after it."""
+        """Whether the models are at work for the open chat: for an answer, or to measure after it."""
         return self._answer is not None
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether the models are at work for any chat."""
+        return bool(self._answers)
+
+    def being_answered(self) -> dict[int, OpenChat]:
+        """Return the chats that an answer is being written into, by their numbers."""
+        return {number: each.chat for number, each in self._answers.items() if each.saved is None}
+
     def stop(self) -> None:
-        """Stop the answer in progress and keep its text. If the engine does not respond, end it."""
-        if self._answer is not None and self._answer.is_stuck:
+        """Stop the answer in the open chat and keep its text. If the engine does not respond, end it."""
+        answer = self._answer
+        if answer is None:
+            return
+        if answer.is_stuck:
             self._start(self.reload())
-        elif self._answer is not None:
-            self._answer.stop()
+            return
+        answer.stop()
+        if answer.models is None and not any(each.is_loading for each in self._answers.values()):
+            self.loader.cancel()
 
     async def reload(self) -> None:
         """End the engine, even if it does not respond, and open the models again."""
@@ -99,49 +140,112 @@ class ChatController:
         self.loader.start()
 
     async def stop_background_work(self) -> None:
-        """Cut short what is still measured after an answer; raises `UserError` while one is written."""
+        """Cut short what is still measured after answers; raises `UserError` while one is written here."""
+        await self._stop_background_work(self.session.chat)
+
+    async def _stop_background_work(self, chat: OpenChat) -> None:
+        self._require_idle(chat)
+        for answer in self._answers.values():
+            if answer.saved is not None:
+                answer.stop()
+        await self._leave_answer(chat.info.id)
+
+    async def free_models(self) -> None:
+        """Cut short what is measured after answers; raises `UserError` while one is written in any chat."""
         self.require_idle()
-        await self._leave_answer()
+        for chat in self.being_answered().values():
+            raise UserError(f"“{chat.info.title}” is being answered", "wait, or open it and press Esc")
+        await self.stop_answers()
+
+    async def stop_answers(self) -> None:
+        """Stop the answers in all chats and wait until they are saved."""
+        for answer in self._answers.values():
+            answer.stop()
+        for number in list(self._answers):
+            await self._leave_answer(number)
 
     def require_idle(self) -> None:
-        """Raise `UserError` while an answer is written."""
-        if self.answering:
+        """Raise `UserError` while an answer is written in the open chat."""
+        self._require_idle(self.session.chat)
+
+    def _require_idle(self, chat: OpenChat) -> None:
+        if self._is_answering(chat):
             raise UserError(ANSWERING, "stop it first: Esc")
 
-    async def _leave_answer(self) -> None:
-        """Stop the answer in progress and wait until it is saved, because the chat is about to change."""
-        if (answer := self._answer) is not None:
-            answer.stop()
-            if not await answer.ends_within(LEAVING_S):
-                raise UserError("the answer has not stopped yet", "wait a moment")
-            self._rest()
+    async def _leave_answer(self, chat_id: int) -> None:
+        """Stop the answer in a chat and wait until it is saved, because the chat is about to change."""
+        answer = self._answers.get(chat_id)
+        if answer is None:
+            return
+        answer.stop()
+        if not await answer.ends_within(LEAVING_S):
+            raise UserError("the answer has not stopped yet", "wait a moment")
+        if answer is self._answer:
+            await self._view.show_news(answer, answer.live.drain())
+        self._rest(answer)
 
-    def _rest(self) -> None:
-        self._answer = None
-        self._view.rests()
+    def _rest(self, answer: RunningAnswer) -> None:
+        is_shown = answer is self._answer
+        self._answers.pop(answer.chat.info.id, None)
+        if is_shown:
+            self._view.rests()
 
-    def _launch(self, job: Job, *, continues: bool = False) -> None:
-        """Start an answer in the open chat."""
-        self._answer = answer = RunningAnswer(self.loader, job, continues=continues)
-        self._view.began()
+    async def _prepare(self, chat: OpenChat) -> None:
+        """Make way for an answer in a chat; raises `UserError` where there can be no other."""
+        await self._stop_background_work(chat)
+        if len(self.being_answered()) >= MOST:
+            raise UserError(f"{MOST} chats are being answered already", "wait for one, or stop one: Esc")
+
+    def _launch(self, chat: OpenChat, job: Job, *, continues: bool = False) -> None:
+        """Start an answer in a chat."""
+        answer = RunningAnswer(self.loader, chat, self._turns, job, continues=continues)
+        self._answers[chat.info.id] = answer
+        if answer is self._answer:
+            self._view.began()
         self._start(self._follow(answer))
 
     async def _follow(self, answer: RunningAnswer) -> None:
-        """Show an answer as it comes, and report its end, unless its chat was left."""
+        """Show an answer as it comes, while its chat is open, and report its end."""
         while not await answer.ends_within(NEWS_S):
             async with self._changing:
-                if answer is self._answer:
-                    await self._view.show_news(answer)
+                await self._tell(answer)
         async with self._changing:
-            if answer is not self._answer:
-                return
-            await self._view.show_news(answer)
-            self._rest()
-            if answer.error is not None or not answer.saved:  # it may have left nothing
+            if self._answers.get(answer.chat.info.id) is not answer:
+                return  # it was stopped because its chat was to change
+            is_shown, error = answer is self._answer, answer.error
+            await self._tell(answer)
+            if not (is_shown or answer.is_reported or answer.is_stopped):
+                await self._end_elsewhere(answer, "answered" if error is None else "failed")
+            self._rest(answer)
+            if error is not None or answer.saved is None:  # it may have left nothing
                 with suppress(StoreError):
-                    await asyncio.to_thread(self.session.chat.show_answer)
-                await self._view.show_messages()
-        self._view.ended(answer, answer.error)
+                    await asyncio.to_thread(answer.chat.show_answer)
+                if is_shown:
+                    await self._view.show_messages()
+        if is_shown:
+            self._view.ended(answer, error)
+        else:
+            self._view.rested_elsewhere(answer, error)
+
+    async def _tell(self, answer: RunningAnswer) -> None:
+        """Show what came of an answer if its chat is open, and else report once that it is finished."""
+        saved = answer.saved
+        if answer is self._answer:
+            await self._view.show_news(answer, answer.live.drain())
+            answer.is_reported = saved is not None
+        elif saved is not None and saved.message.state != "failed" and not answer.is_reported:
+            answer.is_reported = True
+            if not answer.is_stopped:
+                await self._end_elsewhere(answer, "answered")
+
+    async def _end_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
+        try:
+            with suppress(StoreError):
+                await asyncio.to_thread(answer.chat.reload_info)  # it may have been given another title
+        except UserError:
+            return  # another program has deleted it
+        self.unread[answer.chat.info.id] = outcome
+        self._view.ended_elsewhere(answer, outcome)
 
     # --- questions and answers ---
 
@@ -150,49 +254,64 @@ class ChatController:
 
         `read` gives the question and its files; the chat cannot be left before it is asked.
         """
-        chat, asked_s = self.session.chat, None if self.loader.ready is None else monotonic()
+        meant, asked_s = self.session.chat, None if self.loader.ready is None else monotonic()
         async with self._changing:
+            chat = self._as_it_is(meant)
             text, files = await read()
-            await asyncio.to_thread(self._check_fits, text, files)
-            await self.stop_background_work()
+            await asyncio.to_thread(self._check_fits, chat, text, files)
+            await self._prepare(chat)
             question = await asyncio.to_thread(chat.ask, text, files)
-            await self._view.show_question(question)
-            self._launch(lambda models: self.session.answer(models, asked_s=asked_s))
+            if chat is self.session.chat:
+                await self._view.show_question(question)
+            self._launch(chat, partial(self.session.answer, chat=chat, asked_s=asked_s))
 
-    def _check_fits(self, text: str, files: Sequence[Attachment]) -> None:
+    def _as_it_is(self, chat: OpenChat) -> OpenChat:
+        """Return a chat as it is open now: it may have been left since, and opened again."""
+        number = chat.info.id
+        if number == self.session.chat.info.id:
+            return self.session.chat
+        answer = self._answers.get(number)
+        return chat if answer is None else answer.chat
+
+    def _check_fits(self, chat: OpenChat, text: str, files: Sequence[Attachment]) -> None:
         """Raise `ContextFullError` for a question that is too long for the whole context."""
         if (models := self.loader.ready) is not None:
             with suppress(EngineError):  # the answer will report it
-                check_alone(self.session.chat.system, text, files, models.target, models.count_tokens)
+                check_alone(chat.system, text, files, models.target, models.count_tokens)
 
     async def answer_again(self, message: StoredMessage, mode: Mode | None = None) -> None:
         """Answer a question again, as another branch."""
         question = self.question_of(message)
-        await self._begin_at(question, lambda models: self.session.answer(models, mode=mode))
+        chat = self.session.chat
+        await self._begin_at(question, partial(self.session.answer, chat=chat, variant=AnswerVariant(mode)))
 
     async def go_on(self, message: StoredMessage) -> None:
         """Continue an answer at its end."""
         self.require_idle()
         if message.role != "assistant":
             raise UserError("only an answer can be continued", "choose the answer below")
-        await self._begin_at(message, lambda models: self.session.answer(models, continues=message.id))
+        chat = self.session.chat
+        await self._begin_at(message, partial(self.session.answer, chat=chat, continues=message.id))
 
     async def _begin_at(self, message: StoredMessage, job: Job) -> None:
         """Start an answer at a message, which becomes the end of the shown branch."""
         async with self._changing:
-            await self.stop_background_work()
-            await asyncio.to_thread(self.session.chat.back_to, message.id)
+            chat = self.session.chat
+            await self._prepare(chat)
+            await asyncio.to_thread(chat.back_to, message.id)
             await self._view.show()
-            self._launch(job, continues=message.role == "assistant")
+            self._launch(chat, job, continues=message.role == "assistant")
 
     async def edit(self, message: StoredMessage, text: str) -> None:
         """Write a message in another way; a question is answered at once, an answer can be continued."""
         async with self._changing:
-            edited = await asyncio.to_thread(self.session.chat.edit, message.id, text)
+            chat = self.session.chat
+            if message.role == "user":
+                await self._prepare(chat)
+            edited = await asyncio.to_thread(chat.edit, message.id, text)
             await self._view.show()
             if edited.role == "user":
-                await self.stop_background_work()
-                self._launch(self.session.answer)
+                self._launch(chat, partial(self.session.answer, chat=chat))
 
     async def switch(self, message: StoredMessage, step: int) -> int:
         """Show another branch at a message, and return the id of the message that is shown instead."""
@@ -216,7 +335,7 @@ class ChatController:
         def answers(mode: Mode) -> Iterator[AnswerEvent]:
             chat.back_to(question.id)
             try:
-                for event in self.session.answer(models, mode=mode, seed=seed, plain=rates.get("off")):
+                for event in self.session.answer(models, variant=AnswerVariant(mode, seed, rates.get("off"))):
                     if isinstance(event, Started) and shown is not question:
                         chat.back_to(shown.id)  # a killed program shows this branch at the next start
                     yield event
@@ -258,12 +377,15 @@ class ChatController:
     async def leave_out(self, dropped: Sequence[int], *, waits: bool, answer: RunningAnswer | None) -> None:
         """Leave exchanges unread; where something waits for that, an answer begins, the given one again."""
         async with self._changing:
-            await asyncio.to_thread(self.session.chat.leave_out, dropped)
-            await self._view.show()
+            chat = self.session.chat
             if waits:
-                await self.stop_background_work()
-                job, continues = (answer.job, answer.continues) if answer else (self.session.answer, False)
-                self._launch(job, continues=continues)
+                await self._prepare(chat)
+            await asyncio.to_thread(chat.leave_out, dropped)
+            await self._view.show()
+            if waits and answer is not None:
+                self._launch(chat, answer.job, continues=answer.continues)
+            elif waits:
+                self._launch(chat, partial(self.session.answer, chat=chat))
 
     # --- messages of the shown branch ---
 
@@ -287,24 +409,48 @@ class ChatController:
 
     # --- other chats ---
 
-    async def switch_chat(self, open_another: Callable[[], object]) -> None:
-        """Switch to another chat; queued prompts are saved with the unsent text of this one."""
+    async def open_chat(self, chat_id: int, at: int | None = None) -> None:
+        """Switch to a chat, at one of its messages if given."""
+
+        def open_it() -> None:
+            answer = self._answers.get(chat_id)
+            if answer is None:
+                self.session.open(chat_id, at)
+            else:  # what is written stays on the shown branch
+                self.session.open_again(answer.chat, at if answer.saved is not None else None)
+
+        await self.switch_chat(open_it, at)
+
+    async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
+        """Switch to another chat; queued prompts are saved with the unsent text of this one.
+
+        An answer in progress in this one goes on.
+        """
         async with self._changing:
-            await self._leave_answer()
             unsent = self._view.take_unsent()
             await asyncio.to_thread(self.session.store.set_draft, *unsent)
             await asyncio.to_thread(open_another)
             self.session.queue.clear()
+            await self._show_opened(at)
 
-    async def delete(self) -> None:
-        """Delete the open chat, and open an empty one."""
+    async def _show_opened(self, at: int | None = None) -> None:
+        self.unread.pop(self.session.chat.info.id, None)
+        answer = self._answer
+        await self._view.show_opened(at, None if answer is None else answer.live.drain_all())
+
+    async def delete(self, chat_id: int) -> None:
+        """Delete a chat, after the answer in it was stopped; the open one makes way for an empty chat."""
         async with self._changing:
-            await self.stop_background_work()
-            await asyncio.to_thread(self.session.store.delete, self.session.chat.info.id)
-            await asyncio.to_thread(self.session.new)
-        await self._view.show()
+            await self._leave_answer(chat_id)
+            await asyncio.to_thread(self.session.store.delete, chat_id)
+            self.unread.pop(chat_id, None)
+            is_open = chat_id == self.session.chat.info.id
+            if is_open:
+                await asyncio.to_thread(self.session.new)
+        if is_open:
+            await self._view.show()
 
     def close(self) -> None:
-        """Stop the answer in progress because the program ends; its text is saved."""
-        if self._answer is not None:
-            self._answer.stop()
+        """Stop the answers in progress because the program ends; their texts are saved."""
+        for answer in self._answers.values():
+            answer.stop()

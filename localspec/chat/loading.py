@@ -97,20 +97,27 @@ class ModelLoader:
         models = self.ready
         return tuple(each for each in (models.target, models.draft) if each) if models else ()
 
-    def models(self, *, wait: bool = True) -> OpenModels:
+    def models(self, *, wait: bool = True, wanted: Callable[[], bool] = lambda: True) -> OpenModels:
         """Return the open models, or wait for them while they are loading.
 
-        Raises the error of opening them, `Cancelled` if that was cancelled, and `UserError` if they are
-        loading and `wait` is False.
+        Raises the error of opening them, `Cancelled` if that was cancelled or is not `wanted` here any more
+        (`look_again` has that asked), and `UserError` if they are loading and `wait` is False.
         """
         with self._changed:
             while isinstance(self._state, Loading):
                 if not wait:
                     raise UserError("the models are still being opened", "wait a moment")
+                if not wanted():
+                    raise Cancelled("stopped")
                 self._changed.wait()
             if isinstance(self._state, Ready):
                 return self._state.models
             raise self._state.error if isinstance(self._state, Failed) else Cancelled("no models are open")
+
+    def look_again(self) -> None:
+        """Have everyone who waits for the models ask whether they are still wanted."""
+        with self._changed:
+            self._changed.notify_all()
 
     def start(self) -> None:
         """Start opening the models, unless they are open or loading; after `close` do nothing."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import AnswerOptions
-from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved
+from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate
 from localspec.chat.figures import label
 from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Role, StoredMessage
 from localspec.chat.prompting import exchanges_of, to_prompt
@@ -140,10 +140,12 @@ class OpenChat(Branches):
         *,
         continues: int | None = None,
         asked_s: float | None = None,
+        generate: Generate | None = None,
     ) -> Generator[AnswerEvent]:
         """Answer the question that the shown branch ends in, or continue with the answer `continues`.
 
-        If the branch ends in an answer, another one is written as its sibling.
+        If the branch ends in an answer, another one is written as its sibling. `generate` writes it if it
+        is given, and else the models alone.
 
         Yields `Started`, the models' events and `AnswerSaved`; an error is raised after that. The text so far
         is saved, also if the iterator is closed early. An answer that ends early without text leaves no
@@ -168,7 +170,7 @@ class OpenChat(Branches):
             draft=name_of(models.draft) if models.draft else None,
             summary=Summary(),  # nothing has come yet
         )
-        yield from AnswerRecorder(self, place, record, asked_s).events(models, request)
+        yield from AnswerRecorder(self, place, record, asked_s).events(generate or models.generate, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)

@@ -1,4 +1,4 @@
-"""The answer in progress, in a thread of its own."""
+"""An answer in progress in one chat, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,38 +6,47 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from localspec.chat.answering import AnswerEvent, LiveAnswer
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.answering import AnswerEvent, AnswerSaved, LiveAnswer
 from localspec.chat.loading import ModelLoader
+from localspec.chat.open_chat import OpenChat
 from localspec.inference.interface import OpenModels
 
 STUCK_S = 2.0  # after `stop`, without an end: the engine does not respond
 
-Job = Callable[[OpenModels], Iterator[AnswerEvent]]
+Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
+"""What writes into a chat with models whose turns the answer has."""
 
 
 class RunningAnswer:
-    """The answer in progress; it starts at once, in the running event loop."""
+    """An answer in progress in a chat; it starts at once, in the running event loop."""
 
-    def __init__(self, loader: ModelLoader, job: Job, *, continues: bool = False) -> None:
+    def __init__(
+        self, loader: ModelLoader, chat: OpenChat, turns: AnswerTurns, job: Job, *, continues: bool = False
+    ) -> None:
         self._loader = loader
+        self.chat = chat
+        self.turn = AnswerTurn(turns)
         self.job = job
         self.continues = continues  # an answer that is there already
         self.began_s = time.monotonic()
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None
         self.live = LiveAnswer()
-        self.saved = False  # measuring after the answer may be interrupted by the next prompt
+        self.saved: AnswerSaved | None = None  # what is measured after that can be cut short
+        self.is_reported = False  # or was seen
         self._thread = asyncio.ensure_future(asyncio.to_thread(self._run))
 
     def _run(self) -> BaseException | None:
         """Do the job from its first to its last event, and return the error, if any."""
         try:
             self._loader.start()  # again, if it was stopped or failed
-            self.models = models = self._loader.models(wait=True)
-            for event in self.job(models):
-                self.live.take(event)
-                if self._stopped_s is not None:  # asked while the models were not yet at work
-                    models.cancel()
+            self.models = models = self._loader.models(wanted=lambda: not self.is_stopped)
+            with self.turn.taken(models):
+                for event in self.job(models, self.turn):
+                    self.live.take(event)
+                    if isinstance(event, AnswerSaved):
+                        self.saved = event
         except BaseException as failure:  # noqa: BLE001 - the view reports it
             return failure
         return None
@@ -53,6 +62,11 @@ class RunningAnswer:
         return self._thread.result()
 
     @property
+    def is_loading(self) -> bool:
+        """Whether it waits for the models to be opened."""
+        return self.models is None and not self.is_stopped
+
+    @property
     def is_stuck(self) -> bool:
         """Whether it has not stopped `STUCK_S` after `stop`."""
         return self._stopped_s is not None and time.monotonic() - self._stopped_s >= STUCK_S
@@ -63,9 +77,7 @@ class RunningAnswer:
         return self._stopped_s is not None
 
     def stop(self) -> None:
-        """End the answer, or the loading that it waits for."""
+        """End this answer, and no other one; the loading that it may wait for goes on."""
         self._stopped_s = self._stopped_s or time.monotonic()
-        if self.models is not None:
-            self.models.cancel()
-        else:
-            self._loader.cancel()
+        self.turn.cancel()
+        self._loader.look_again()

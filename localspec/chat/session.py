@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
 from localspec.chat.answer_settings import (
@@ -19,7 +19,8 @@ from localspec.chat.answer_settings import (
     nothing_known,
     with_auto,
 )
-from localspec.chat.answering import AnswerEvent, AnswerSaved, Titling
+from localspec.chat.answer_turns import AnswerTurn
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Titling
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
@@ -38,6 +39,18 @@ if TYPE_CHECKING:
 Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 RECENT = 30  # chats that a search without words shows
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVariant:
+    """How one answer differs from what its chat settles: in a mode that stays even if it is slower, a seed.
+
+    `plain` is the speed of plain decoding, if another answer to the same question has shown it.
+    """
+
+    mode: Mode | None = None
+    seed: int | None = None
+    plain: PlainRate | None = None
 
 
 class ChatSession:
@@ -96,12 +109,15 @@ class ChatSession:
     @property
     def followed(self) -> Profile:
         """Return the profile of the next answer; `auto` chooses by the last question."""
+        return self._followed_in(self.chat)
+
+    def _followed_in(self, chat: OpenChat) -> Profile:
         questions = [
             (message.content, [file.source for file in message.attachments])
-            for message in self.chat.path
+            for message in chat.path
             if message.role == "user"
         ]
-        return followed(self.profile, self._profiles, questions)
+        return followed(self._profile_of(chat.info.profile), self._profiles, questions)
 
     def route_shown(self, name: str) -> str:
         """Return a note that `auto` chose the profile of an answer; empty if the user chose it."""
@@ -114,7 +130,10 @@ class ChatSession:
     @property
     def asked(self) -> SessionRequest:
         """Return the settings of the open chat, over those requested at the start."""
-        return self.request.over(self.chat.info.settings)
+        return self._asked_in(self.chat)
+
+    def _asked_in(self, chat: OpenChat) -> SessionRequest:
+        return self.request.over(chat.info.settings)
 
     @property
     def mode(self) -> Mode | None:
@@ -141,6 +160,14 @@ class ChatSession:
             chat.go_to(message_id)
         self.chat = chat
 
+    def open_again(self, chat: OpenChat, message_id: int | None = None) -> None:
+        """Open a chat that an answer is being written into; raises `UserError` for one that was deleted."""
+        chat.reload_info()
+        self._remember(chat)
+        if message_id is not None:
+            chat.go_to(message_id)
+        self.chat = chat
+
     def choose_profile(self, name: str) -> Profile:
         """Switch this chat to a profile."""
         profile = self._known(name)
@@ -157,41 +184,48 @@ class ChatSession:
     def answer(
         self,
         models: OpenModels,
+        turn: AnswerTurn | None = None,
         *,
-        mode: Mode | None = None,
-        seed: int | None = None,
+        chat: OpenChat | None = None,
+        variant: AnswerVariant = AnswerVariant(),
         continues: int | None = None,
-        plain: PlainRate | None = None,
         asked_s: float | None = None,
     ) -> Iterator[AnswerEvent]:
-        """Answer the last question of the open chat; a second `AnswerSaved` has what is measured afterwards.
+        """Answer the last question of a chat, by default the open one.
 
-        That is the speed of plain decoding, unless `plain` has it for the same question. The time to the
-        first token counts from `asked_s` of the monotonic clock, if that is given.
+        With a `turn`, it shares the models with answers in other chats. A second `AnswerSaved` has what is
+        measured afterwards: the speed of plain decoding, unless that is known. The time to the first token
+        counts from `asked_s` of the monotonic clock, if that is given.
         """
-        chat, options = self.chat, self.options(models, mode=mode, seed=seed)
+        chat = self.chat if chat is None else chat
+        options = self.options(models, chat, variant)
+        generate = models.generate if turn is None else turn.generate
         self._answers += 1
-        for event in chat.answer(models, options, continues=continues, asked_s=asked_s):
+        for event in chat.answer(models, options, continues=continues, asked_s=asked_s, generate=generate):
             yield event
             if isinstance(event, AnswerSaved):
-                if (rated := self._rated(models, chat, event, plain)) is not None:
+                measures = turn is None or not turn.is_awaited
+                if (rated := self._rated(models, chat, event, variant.plain, measures=measures)) is not None:
                     yield rated
-                if self.titles and mode is None and event.message.state == "complete" and not self.queue:
+                is_whole = event.message.state == "complete" and variant.mode is None
+                is_asked_more = chat is self.chat and bool(self.queue)
+                if self.titles and is_whole and not is_asked_more:
                     with suppress(UserError, StoreError, Cancelled):  # the title stays
-                        yield from self._title(models, chat, options.request)
+                        yield from self._title(generate, chat, options.request)
 
     def options(
-        self, models: OpenModels, *, mode: Mode | None = None, seed: int | None = None
+        self,
+        models: OpenModels,
+        chat: OpenChat | None = None,
+        variant: AnswerVariant = AnswerVariant(),
     ) -> AnswerOptions:
-        """Return the options of the next answer; the first time in `auto` measures call times.
-
-        A `mode` that is given stays even if it is slower.
-        """
+        """Return the options of the next answer; the first time in `auto` measures call times."""
+        chat, mode, seed = self.chat if chat is None else chat, variant.mode, variant.seed
         if self._chooser is None or self._chooser.models is not models:
             if self._chooser and self._chooser.models.target.path != models.target.path:
                 self.rates.forget()
             self._chooser = SettingsSelector(models, self.tuned_for, self._notice)
-        asked, profile = self.asked, self.followed
+        asked, profile = self._asked_in(chat), self._followed_in(chat)
         wanted = asked.speculation.mode
         if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
             wanted = None
@@ -222,7 +256,13 @@ class ChatSession:
         self._notices.setdefault(text, False)
 
     def _rated(
-        self, models: OpenModels, chat: OpenChat, saved: AnswerSaved, plain: PlainRate | None
+        self,
+        models: OpenModels,
+        chat: OpenChat,
+        saved: AnswerSaved,
+        plain: PlainRate | None,
+        *,
+        measures: bool,
     ) -> AnswerSaved | None:
         """Return the saved answer with the plain rate that its ratio refers to, measured if need be."""
         record = saved.record
@@ -234,12 +274,12 @@ class ChatSession:
         if plain is not None:
             return chat.set_plain(saved.message.id, plain)
         at = record.summary.mean_depth
-        if self.rates.at(at) is None and (measured := models.measure_plain()) is not None:
+        if self.rates.at(at) is None and measures and (measured := models.measure_plain()) is not None:
             self.rates.add(measured)
         rate = self.rates.at(at)
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
-    def _title(self, models: OpenModels, chat: OpenChat, request: Request) -> Iterator[Titling]:
+    def _title(self, generate: Generate, chat: OpenChat, request: Request) -> Iterator[Titling]:
         """Ask the models for a title after the first answer, which is still in the KV cache."""
         from localspec.chat.store import title_of
 
@@ -250,7 +290,7 @@ class ChatSession:
         plain = replace(request, prompt=prompt, settings=EngineSettings(mode="off"), steps_down=False, seed=0)
         plain = replace(plain, sampling=Sampling(temperature=0.0), max_tokens=TITLE_TOKENS, stop=('"', "\n"))
         text, is_whole = "", False
-        for event in models.generate(plain):
+        for event in generate(plain):
             if isinstance(event, TextDelta):
                 text += event.text
             is_whole = isinstance(event, Finished) and event.reason == "stop"
@@ -265,9 +305,12 @@ class ChatSession:
 
     def _opened(self, chat_id: int) -> OpenChat:
         chat = OpenChat(self.store, chat_id, self._usual_system)
-        if not self._is_aside:
-            self.store.remember_chat(chat_id)
+        self._remember(chat)
         return chat
+
+    def _remember(self, chat: OpenChat) -> None:
+        if not self._is_aside:
+            self.store.remember_chat(chat.info.id)
 
     def _usual_system(self, profile: str) -> str:
         asked = self.request.system

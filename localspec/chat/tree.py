@@ -133,6 +133,11 @@ class Branches:
             self._info = info
             self._outlines = self._store.outlines(self._chat_id)
 
+    def reload_info(self) -> None:
+        """Read title and settings again; the messages stay as they are, also those not yet in the store."""
+        with self._changing:
+            self._info = self._store.chat(self._chat_id)
+
     def message(self, id_: int) -> StoredMessage:
         """Return a message as it is at this moment; raises `UserError` if there is none."""
         message = self.tree.messages.get(id_)

@@ -18,7 +18,7 @@ from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, name_in, parse
 from localspec.chat.commands.registry import IN_LINES, LINE_NAMES
 from localspec.chat.messages import StoredMessage
-from localspec.chat.session import ChatSession
+from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
 from localspec.cli.shared.answer_request import profiles_named, reads_standard_input, session_request
@@ -254,7 +254,8 @@ class Dialogue:
         self.mode_line()
         has_history = len(session.chat.path) > 1
         try:
-            answer = write_answer(self._models, session.answer(self._models, mode=mode), self._output)
+            events = session.answer(self._models, variant=AnswerVariant(mode))
+            answer = write_answer(self._models, events, self._output)
         except ContextFullError as error:
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
         self._last, self._last_options = answer.finished, session.in_use

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -99,6 +100,10 @@ class AttachedModels:
                 yield from _events(response)
         finally:
             self._answer = ""
+
+    def for_one_answer(self) -> Self:
+        """Return the same models, whose `cancel` ends only what is asked of these."""
+        return copy(self)
 
     def cancel(self) -> None:
         """End the running answer within a moment."""

@@ -116,8 +116,34 @@ def check_room(tokens: int, target: ModelInfo) -> None:
         )
 
 
-class SharedModels(OpenModels, Protocol):
-    """Open models that interleave conversations: an answer can be paused while others are written.
+@runtime_checkable
+class ServesSeveral(OpenModels, Protocol):
+    """Open models that write several answers at once, because a server interleaves them."""
+
+    def for_one_answer(self) -> OpenModels:
+        """Return the same models, whose `cancel` ends only what is asked of these."""
+
+
+@runtime_checkable
+class PausableModels(OpenModels, Protocol):
+    """Open models whose answer can be paused while others are written."""
+
+    def pause(self) -> None:
+        """End the running answer's events with `Paused` after its round, or a piece of its prompt.
+
+        Any thread may call it. It does nothing where no answer runs, or where it ends by itself;
+        an answer that is cancelled as well may end either way.
+        """
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+
+    def drop(self, number: int) -> None:
+        """Drop a paused answer, if there is one of this number; callable from any thread."""
+
+
+class SharedModels(PausableModels, Protocol):
+    """Open models that interleave conversations.
 
     Their information is available from any thread, also while they generate.
     """
@@ -128,25 +154,12 @@ class SharedModels(OpenModels, Protocol):
         At first the limit is 0 and nothing is saved: prompts outside the cache are processed again.
         """
 
-    def pause(self) -> None:
-        """End the running answer's events with `Paused` after its round, or a piece of its prompt.
-
-        Any thread may call it. It does nothing where no answer runs, or where it ends by itself;
-        an answer that is cancelled as well may end either way.
-        """
-
     def read(self, request: Request) -> Iterator[GenerationEvent]:
         """Read a prompt that a later request continues, and answer nothing: progress, then `Finished`.
 
         The draft model reads it as well where the request's mode drafts. Nothing is read where that would
         cost another conversation its cache. `cancel` ends it; the summary counts what is in the cache then.
         """
-
-    def resume(self, number: int) -> Iterator[GenerationEvent]:
-        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
-
-    def drop(self, number: int) -> None:
-        """Drop a paused answer, if there is one of this number; callable from any thread."""
 
     def saved(self) -> SavedConversations:
         """Return the saved caches of conversations; callable from any thread."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
+from localspec.inference.interface import PausableModels
 from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone
 
 PARALLEL = 4  # answers that are interleaved; others wait for their first turn
@@ -46,13 +47,6 @@ class Share:
 Waiting = TypeVar("Waiting", bound=Share)
 
 
-class CanPause(Protocol):
-    """Models whose running answer can be paused."""
-
-    def pause(self) -> None:
-        """End the running answer's events with `Paused`, as `SharedModels.pause` does."""
-
-
 def first_share(others: Iterable[Share]) -> float:
     """Return the share that a new answer begins with: not more than the others have."""
     return min((other.share for other in others if not other.reads), default=0.0)
@@ -77,12 +71,14 @@ def next_of(waiting: Sequence[Waiting], parallel: int) -> Waiting:
 
 def is_due(current: Share, waiting: Sequence[Share], parallel: int, *, is_over: bool) -> bool:
     """Return whether another answer is next: when the turn is over, or at once for its first token."""
-    less = [each for each in candidates(waiting, current, parallel) if each.share < current.share]
-    return any(is_over or (current.tokens and not each.tokens) for each in less)
+    others = candidates(waiting, current, parallel)
+    if current.tokens and any(not each.tokens and each.share <= current.share for each in others):
+        return True
+    return is_over and any(each.share < current.share for each in others)
 
 
 def turn(
-    share: Share, events: Iterable[GenerationEvent], models: CanPause, is_due: Callable[[bool], bool]
+    share: Share, events: Iterable[GenerationEvent], models: PausableModels, is_due: Callable[[bool], bool]
 ) -> Iterator[GenerationEvent]:
     """Yield the events of one turn; `share.paused` then has a number if the answer is not over.
 

@@ -15,7 +15,7 @@ import psutil
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import AnswerEvent, AnswerSaved
-from localspec.chat.session import ChatSession
+from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair, prompts
 from localspec.errors import Cancelled, ContextFullError, EngineDied, UserError
@@ -97,9 +97,8 @@ class Person:
         has_draft = self.worker.draft is not None
         with suppress(ContextFullError, Cancelled):
             try:
-                events = self.session.answer(
-                    self.worker, mode=mode if has_draft else "off", continues=continues
-                )
+                variant = AnswerVariant(mode if has_draft else "off")
+                events = self.session.answer(self.worker, variant=variant, continues=continues)
                 self.reads(events, rng)
             except EngineDied:
                 self.deaths += 1

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.answer_settings import SessionRequest
-from localspec.chat.controller import ChatController
+from localspec.chat.answering import LiveUpdate
+from localspec.chat.controller import ChatController, Outcome
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment, StoredMessage
 from localspec.chat.running_answer import RunningAnswer
@@ -47,10 +48,12 @@ class View:
         self.over.clear()
         self.told.append("began")
 
-    async def show_news(self, answer: RunningAnswer) -> None:
-        update = answer.live.drain()
-        self.text += update.text
-        answer.saved = answer.saved or update.saved is not None
+    async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
+        self.told.append("opened")
+        self.text = "" if news is None else news.text
+
+    async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
+        self.text += news.text
 
     def rests(self) -> None:
         self.told.append("rests")
@@ -58,6 +61,13 @@ class View:
     def ended(self, answer: RunningAnswer, error: BaseException | None) -> None:
         self.errors.append(error)
         self.told.append("ended")
+        self.over.set()
+
+    def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
+        self.told.append(f"{answer.chat.info.title} {outcome}")
+
+    def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        self.told.append(f"{answer.chat.info.title} rests")
         self.over.set()
 
     def take_unsent(self) -> tuple[int, str]:
@@ -152,21 +162,6 @@ async def test_stopped_answer_is_kept(tmp_path: Path) -> None:
         assert rig.session.chat.path[-1].state == "stopped"
 
 
-async def test_answer_under_way_is_kept_where_its_chat_is_left(tmp_path: Path) -> None:
-    gate = Gate()
-    async with controlled(tmp_path, says("half of it ", gate, "the rest")) as rig:
-        await rig.controller.ask(prompt("go"))
-        await asyncio.to_thread(gate.reached.wait, 10)
-        before = rig.session.chat.info.id
-        rig.view.unsent = (before, "not sent yet")
-        await rig.controller.switch_chat(rig.session.new)
-        assert rig.texts == []
-        assert rig.store.chat(before).draft == "not sent yet"
-        assert [message.content for message in rig.store.messages(before)] == ["go", "half of it "]
-        await asyncio.gather(*rig.tasks)
-        assert "ended" not in rig.view.told  # no one is reported of the end of what was left
-
-
 async def test_chat_cannot_be_left_before_the_question_is_asked_in_it(tmp_path: Path) -> None:
     go_on = asyncio.Event()
     async with controlled(tmp_path, says("fine")) as rig:
@@ -226,7 +221,7 @@ async def test_death_of_the_engine_is_reported_and_what_came_is_kept(tmp_path: P
 async def test_deleted_chat_makes_way_for_an_empty_one(tmp_path: Path) -> None:
     async with controlled(tmp_path, says("one")) as rig:
         await rig.asked("go")
-        await rig.controller.delete()
+        await rig.controller.delete(rig.session.chat.info.id)
         assert (rig.texts, rig.store.chats()) == ([], ())
         assert [chat.title for chat in rig.store.deleted()] == ["go"]
 

@@ -19,11 +19,12 @@ from localspec.types.events import (
     TextDelta,
     TextPiece,
 )
-from tests.chat.talk import options
+from tests.chat.talk import options, record
 from tests.scripted import MARKDOWN, ScriptedModels, says
 
 STATS = RoundStats(2, 1, DraftOrigin.FRESH, 0.03, 0.01, 0.0, 0.001)
 MESSAGE = StoredMessage(2, 1, 1, "assistant", "so ", 0.0, "writing")
+STARTED = Started(MESSAGE, record())
 TARGET, BONUS = Provenance.TARGET, Provenance.BONUS
 
 
@@ -39,7 +40,7 @@ def test_an_update_holds_all_that_came_and_only_once() -> None:
     live, saved = LiveAnswer(), AnswerSaved(MESSAGE, None)
     change, finished = ModeChanged("off", "it loses"), Finished("stop", Summary())
     for event in (
-        Started(MESSAGE),
+        STARTED,
         PromptProgress(1, 3),
         PromptProgress(2, 3),
         delta(("a", TARGET)),
@@ -54,7 +55,7 @@ def test_an_update_holds_all_that_came_and_only_once() -> None:
     update = live.drain()
     assert update.text == "abc"
     assert update == LiveUpdate(
-        started=MESSAGE,
+        started=STARTED,
         pieces=(TextPiece("ab", TARGET), TextPiece("c", BONUS)),
         rounds=(RoundDone(STATS, 2), RoundDone(STATS, 1)),
         progress=PromptProgress(2, 3),

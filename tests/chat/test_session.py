@@ -16,7 +16,7 @@ from localspec.chat.answer_settings import (
     with_auto,
 )
 from localspec.chat.answering import AnswerSaved
-from localspec.chat.session import ChatSession
+from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.chat.store import Store
 from localspec.errors import UserError
 from localspec.models.recommended import recommended_for
@@ -85,7 +85,7 @@ def test_named_mode_rests_where_it_loses_unless_modes_are_compared(store: Store)
     models, at = ScriptedModels(), session(store, SessionRequest(Speculation(mode="sd")))
     ask(at, models)
     assert (models.requests[0].settings.mode, models.requests[0].steps_down) == ("sd", True)
-    list(at.answer(models, mode="ssd"))
+    list(at.answer(models, variant=AnswerVariant("ssd")))
     assert (models.requests[1].settings.mode, models.requests[1].steps_down) == ("ssd", False)
     assert [request.measures_first for request in models.requests] == [False, True]
 

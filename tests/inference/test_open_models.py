@@ -10,7 +10,7 @@ import pytest
 
 from localspec.errors import ContextFullError, LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.interface import OpenModels, SharedModels
+from localspec.inference.interface import OpenModels, PausableModels, SharedModels
 from localspec.inference.worker.client import Worker
 from localspec.types.events import (
     Finished,
@@ -95,17 +95,17 @@ class OpenModelsContract:
         models.close()
 
 
-class SharedModelsContract(OpenModelsContract):
-    """What `SharedModels` promises besides."""
+class PausableModelsContract(OpenModelsContract):
+    """What `PausableModels` promises besides."""
 
-    def test_a_paused_answer_continues_where_it_stopped(self, models: SharedModels) -> None:
+    def test_a_paused_answer_continues_where_it_stopped(self, models: PausableModels) -> None:
         first = events_until_text(models, models.pause)
         assert isinstance(first[-1], Paused)
         assert text_of(list(models.generate(asking(max_tokens=2))))
         text = text_of(first) + beginning(models, models.resume(first[-1].number), 100)
         assert text == beginning(models, models.generate(ENDLESS), len(text))
 
-    def test_a_dropped_answer_is_gone(self, models: SharedModels) -> None:
+    def test_a_dropped_answer_is_gone(self, models: PausableModels) -> None:
         number = None
         for event in models.generate(ENDLESS):
             models.pause()
@@ -114,6 +114,10 @@ class SharedModelsContract(OpenModelsContract):
         models.drop(number)
         with pytest.raises((LocalSpecError, KeyError)):
             next(models.resume(number))
+
+
+class SharedModelsContract(PausableModelsContract):
+    """What `SharedModels` promises besides."""
 
     def test_a_prompt_is_read_without_an_answer(self, models: SharedModels) -> None:
         *progress, end = models.read(asking())
@@ -140,7 +144,7 @@ class SharedModelsContract(OpenModelsContract):
         assert models.detokenize([number for number, _ in tokens]) == "A dog, and a cat."
 
 
-class TestScripted(OpenModelsContract):
+class TestScripted(PausableModelsContract):
     @pytest.fixture
     def models(self) -> ScriptedModels:
         return ScriptedModels(talks_on())

@@ -474,19 +474,6 @@ async def test_slashes_of_a_prompt_are_asked_as_written(tmp_path: Path, typed: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_begun", [True, False])
-async def test_answer_that_a_new_chat_stops_is_reported(tmp_path: Path, is_begun: bool) -> None:
-    gate = Gate()
-    script = says("half ", gate) if is_begun else says(gate)
-    async with desktop(tmp_path, script) as desk:
-        await desk.enter("a question")
-        await desk.until(gate.reached.is_set)
-        await desk.press("ctrl+n")
-        await desk.until(lambda: desk.texts == [])
-        await desk.until(lambda: "the answer in “a question” was stopped" in desk.status())
-
-
-@pytest.mark.slow
 async def test_escape_before_the_first_word_leaves_the_question_alone(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says(gate, "never")) as desk:

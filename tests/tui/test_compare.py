@@ -59,7 +59,7 @@ class Host(App[None]):
     def answer(self, mode: Mode) -> Iterator[AnswerEvent]:
         self.order.append(f"{mode} begins")
         message = StoredMessage(IDS[mode], 1, None, "assistant", "", 0.0, "writing")
-        yield Started(message)
+        yield Started(message, record_of((), mode))
         if mode == self.failing:
             raise EngineError("the engine is gone")
         yield TextDelta((TextPiece("The answer ", Provenance.TARGET),))

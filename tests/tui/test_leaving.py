@@ -26,31 +26,23 @@ async def _midway(desk: Desktop, gate: Gate) -> int:
 
 
 @pytest.mark.slow
-async def test_new_chat_ends_an_answer_under_way_and_keeps_it(tmp_path: Path) -> None:
-    gate = Gate()
-    async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
-        story = await _midway(desk, gate)
-        await desk.press("ctrl+n")
-        await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
-        assert desk.store.messages(story)[-1].content.strip() == "the beginning"
-        await desk.answered("and how are you?")
-        assert desk.texts == ["and how are you?", "fine"]
-
-
-@pytest.mark.slow
 async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: Path) -> None:
     gate = Gate()
-    async with desktop(tmp_path, says("the beginning ", gate), says("fine")) as desk:
+    async with desktop(tmp_path, says("the beginning ", gate, "the end"), says("fine")) as desk:
         story = await _midway(desk, gate)
         await desk.enter("go on")
         await desk.until(lambda: desk.chat.session.queue)
         desk.composer.text = "and th"
         await desk.press("ctrl+n")
-        await desk.until(lambda: not desk.chat.pane.working and desk.texts == [])
+        await desk.until(lambda: desk.texts == [])
+        await desk.shows("the answer in “a long story, please” goes on; what waited is unsent text there")
         assert desk.composer.text == ""
-        await desk.answered("something else")
-        assert desk.texts == ["something else", "fine"]
+        await desk.enter("something else")
+        await desk.until(lambda: desk.texts == ["something else", "fine"])
+        gate.open()
+        await desk.until(lambda: not desk.chat.pane.controller.is_busy)
         await desk.chat.pane.open_chat(story)
+        assert desk.texts == ["a long story, please", "the beginning the end"]
         assert desk.composer.text == "go on\n\nand th"
 
 

@@ -39,7 +39,7 @@ class Measuring(ScriptedModels):
         with self._busy():
             self._cancelled.clear()
             self._gate = self.gate
-            self.gate.wait(self._cancelled)
+            self.gate.wait(self._cancelled, threading.Event())
             return None if self._cancelled.is_set() else PlainRate(self._depth, 1.0)
 
 

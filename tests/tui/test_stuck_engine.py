@@ -80,10 +80,18 @@ def test_second_press_ends_an_engine_that_does_not_react(stuck: Callable[[], Stu
     found.terminal.until(lambda: len(found.answers()) == 2 and found.answers()[-1][1])
 
 
-def test_leaving_the_chat_is_rejected_rather_than_waited_for(stuck: Callable[[], Stuck]) -> None:
+def test_leaving_the_chat_waits_for_nothing_and_another_says_that_it_waits(
+    stuck: Callable[[], Stuck],
+) -> None:
     found = stuck()
     found.terminal.send("\x0e")
-    found.terminal.shows("the model process is not responding")
+    found.terminal.shows("goes on")
+    found.terminal.send("And another.")
+    found.terminal.shows("another.")
+    found.terminal.send("\r")
+    found.terminal.shows("waits for its turn")
+    found.terminal.send("\x1b")
+    found.terminal.shows("stopped")
     found.terminal.send("/reload")
     found.terminal.shows("/reload")
     found.terminal.send("\r")

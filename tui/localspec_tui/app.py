@@ -11,6 +11,7 @@ import threading
 import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -47,6 +48,7 @@ from localspec_tui.widgets.log_panel import KEPT
 
 DEFAULT_THEME = "localspec-dark"
 SIGNALLED = 128  # and the number of a signal: what it makes of the exit code
+THREADS = 32  # for what waits: every answer has one, and Python's own number would be 6 on two cores
 ROOM_FOR_KEYS = 20  # rows from which the footer with keys is shown
 
 
@@ -160,6 +162,7 @@ class LocalSpecApp(App[int]):
 
     def on_mount(self) -> None:
         """Open the chat."""
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "localspec"))
         self.theme = self._kept_theme
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         self.push_screen(self.chat_screen)

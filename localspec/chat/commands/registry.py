@@ -25,7 +25,7 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("f1", "chat.help", "Help"),
     ),
     Command(
-        "new", _always(NewChat()), NOTHING, "start a new chat",
+        "new", _always(NewChat()), NOTHING, "start a new chat; an answer goes on in its own",
         key=CommandKey("ctrl+n", "chat.new", "New chat"),
     ),
     Command(

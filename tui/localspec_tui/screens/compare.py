@@ -71,7 +71,8 @@ class AnswerColumn(Vertical, can_focus=True):
         """Show new text; return whether the answer has finished."""
         update = self.live.drain()
         if update.started is not None:
-            self._message_id, item = update.started.id, BranchMessage(update.started)
+            message = update.started.message
+            self._message_id, item = message.id, BranchMessage(message)
             self._body = MessageBody(item, prepare(item), DisplayOptions())
             self.query_one(VerticalScroll).mount(self._body)
             self._entitle("reads the question")

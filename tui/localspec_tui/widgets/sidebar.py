@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
+from types import MappingProxyType
 from typing import ClassVar, Literal, Self, TypeAlias
 
 from textual import events
@@ -28,6 +29,9 @@ from localspec_tui.widgets.filtered_list import FilterLine, is_found
 
 Row: TypeAlias = ChatInfo | str
 """A chat, or the heading of a group; an empty heading is a gap."""
+Mark = Literal["writing", "answered", "failed"]
+"""The state of a chat's answer: being written, or ended while another chat was open."""
+MARKS: dict[Mark, str] = {"writing": "…", "answered": "●", "failed": "!"}
 _ACTIONS: tuple[tuple[ChatChange, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
@@ -128,14 +132,18 @@ class ChatList(ScrollView, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._chats: dict[int, ChatInfo] = {}  # by row
         self._current: int | None = None
+        self._marks: Mapping[int, Mark] = {}
 
-    def show(self, rows: Sequence[Row], current: int | None) -> None:
-        """Show these rows; the cursor stays on its chat, else at its place, at first on the current chat."""
+    def show(self, rows: Sequence[Row], current: int | None, marks: Mapping[int, Mark]) -> None:
+        """Show these rows, and marks by chat.
+
+        The cursor stays on its chat, else at its place, at first on the current chat.
+        """
         wanted = (current, False) if self.chat is None else _identity(self.chat)
         was_at = self.cursor or 0
         self._rows = tuple(rows)
         self._chats = chats = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
-        self._current = current
+        self._current, self._marks = current, marks
         self.virtual_size = Size(0, len(rows))
         self.cursor = min(
             chats, key=lambda row: (_identity(chats[row]) != wanted, abs(row - was_at), -row), default=None
@@ -173,6 +181,8 @@ class ChatList(ScrollView, can_focus=True):
         elif row == self.hovered:
             signs = " ".join(sign for _, sign in _ACTIONS)
             right = f" {signs.replace('☆', '★') if chat.pinned else signs} "
+        elif (mark := self._marks.get(chat.id)) is not None:
+            right = f" {MARKS[mark]} {mark} "
         else:
             right = f" {chat.messages} " if chat.messages else " "
         room = max(1, width - 2 - len(right))
@@ -277,11 +287,12 @@ class Sidebar(Widget):
         super().__init__()
         self._today = today
         self._list = ChatList()
-        self._line = FilterLine("Find a chat", lambda: self.show(self._chats, self._current), self._list)
+        self._line = FilterLine("Find a chat", self._find, self._list)
         self._line.display = False
         self._title = TitleInput()
         self._chats: tuple[ChatInfo, ...] = ()
         self._current: int | None = None
+        self._marks: Mapping[int, Mark] = {}
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
@@ -291,12 +302,17 @@ class Sidebar(Widget):
         yield self._list
         yield self._title
 
-    def show(self, chats: Sequence[ChatInfo], current: int | None) -> None:
-        """Show these chats, in the order given; the cursor stays where it was."""
+    def show(
+        self, chats: Sequence[ChatInfo], current: int | None, marks: Mapping[int, Mark] = MappingProxyType({})
+    ) -> None:
+        """Show these chats, in the order given, with their marks; the cursor stays where it was."""
         self.set_class(not chats, "-empty")
-        self._chats, self._current = tuple(chats), current
+        self._chats, self._current, self._marks = tuple(chats), current, marks
         found = [chat for chat in chats if is_found(self._line.value, title_shown(chat))]
-        self._list.show(rows(found, self._today()), current)
+        self._list.show(rows(found, self._today()), current, marks)
+
+    def _find(self) -> None:
+        self.show(self._chats, self._current, self._marks)
 
     def find(self) -> None:
         """Open the filter of the list; it closes when it is left empty."""

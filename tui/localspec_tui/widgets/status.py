@@ -327,15 +327,17 @@ class TitleBar(Widget):
     mode = reactive("")
     models = reactive("")
     fetching = reactive("")
+    elsewhere = reactive("")  # how many other chats are being answered, or have a new answer
 
     def render(self) -> Content:
         """Return the parts that fit, cutting the title first, then the models; a click opens their choice."""
         room, title = self.size.width - 2, Content(self.chat_title or "New chat").stylize("bold")
-        named = [(self.fetching, "model"), (self.profile, "profile")]
-        named += [(self.mode, "settings"), (self.models, "model")]
+        named = [(self.elsewhere, "toggle_sidebar"), (self.fetching, "command('model')")]
+        named += [(self.profile, "command('profile')"), (self.mode, "command('settings')")]
+        named.append((self.models, "command('model')"))
         right = Content(" · ").join(
-            Content.styled(text, Style.from_meta({"@click": f"screen.command({name!r})"}))
-            for text, name in named
+            Content.styled(text, Style.from_meta({"@click": f"screen.{action}"}))
+            for text, action in named
             if text
         )
         most = max(1, room - min(MIN_TITLE, title.cell_length) - 2)

@@ -44,7 +44,7 @@ async def _settings(pane: ChatPane, _argument: str) -> None:
 
     async def reopen(sure: bool | None) -> None:
         if sure:
-            await controller.stop_background_work()
+            await controller.free_models()
             await controller.reload()
 
     async def take(kept: tuple[str, bool] | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,18 +16,20 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
+from textual.notifications import Notification, Notify
 from textual.screen import Screen
 
+from localspec.chat.answering import LiveUpdate
 from localspec.chat.commands.command import CommandCall
 from localspec.chat.commands.effects import ActOnMessage
 from localspec.chat.commands.messages import COMPARED
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, parse
 from localspec.chat.commands.registry import SCREEN_NAMES
-from localspec.chat.controller import ChatController
+from localspec.chat.controller import ChatController, Outcome
 from localspec.chat.figures import mode_name
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Span, StoredMessage
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
@@ -42,6 +44,7 @@ from localspec.errors import (
 )
 from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
+from localspec.types.events import TextPiece
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 from localspec_tui.clipboard import CopyAsked
@@ -57,6 +60,7 @@ from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
+WAITS = "waits for its turn: other chats are being answered"
 READING_S = 0.25  # between two looks at what is read ahead
 WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
@@ -100,10 +104,11 @@ class ChatPane(Vertical):
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
         self.reading = ReadingAhead(
-            session, loader, lambda: self.working or isinstance(self.app.screen, CompareScreen)
+            session, loader, lambda: self.controller.is_busy or isinstance(self.app.screen, CompareScreen)
         )
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
         self._left_text = ""  # of the prompt, when the chat before was left
+        self._notices: dict[int, Notification] = {}  # of answers in other chats
         self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands = OwnCommands()  # as they were read last
         self._told: set[str] = set()  # of what is wrong with them
@@ -129,7 +134,7 @@ class ChatPane(Vertical):
         self.composer.show_read()
 
     def on_unmount(self) -> None:
-        """Stop the answer in progress; its text is saved."""
+        """Stop the answers in progress; their texts are saved."""
         self.controller.close()
 
     @property
@@ -154,9 +159,16 @@ class ChatPane(Vertical):
         self.show_figures()
         self.post_message(ChatsChanged())
 
-    async def show_messages(self, at: int | None = None, focus: int | None = None) -> None:
-        """Show the messages of the open chat, or the welcome page where there are none."""
+    async def show_messages(
+        self, at: int | None = None, focus: int | None = None, news: LiveUpdate | None = None
+    ) -> None:
+        """Show the messages of the open chat, or the welcome page where there are none.
+
+        An answer in progress is shown as far as `news` tells it: what comes next is added to that.
+        """
         shown = self.session.chat.shown()
+        if news is not None and news.started is not None and news.saved is None:
+            shown = tuple(_so_far(item, news.started.message, news.pieces) for item in shown)
         self.welcome.set_class(bool(shown), "hidden")
         self.transcript.set_class(not shown, "hidden")
         await self.transcript.show(shown, at, focus)
@@ -189,35 +201,47 @@ class ChatPane(Vertical):
         moment = datetime.fromtimestamp(message.created).astimezone()
         self.timeline.show(record.rounds, f"{mode_name(record.mode)} answer of {moment:%H:%M}")
 
-    async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
-        """Switch to another chat; queued prompts are saved with the unsent text of this one."""
-        title = self.session.chat.info.title if self.answering else None
-        await self.controller.switch_chat(open_another)
-        self.composer.set_queue(self.session.queue)
-        self.status.say("")
-        await self.show_open_chat(at, self._left_text)
-        if title is not None:
-            self.status.say(
-                f"the answer in “{title}” was stopped; its text is saved, and /continue there resumes it"
-            )
+    async def switch_chat(self, open_another: Callable[[], object]) -> None:
+        """Switch to another chat; an answer in progress in this one goes on."""
+        await self._leave(self.controller.switch_chat(open_another))
+
+    async def open_chat(self, chat_id: int, at: int | None = None) -> None:
+        """Switch to a chat, at one of its messages if given; an answer in progress in this one goes on."""
+        await self._leave(self.controller.open_chat(chat_id, at))
+
+    async def _leave(self, switching: Awaitable[None]) -> None:
+        """Switch to another chat, and say what becomes of the one that is left."""
+        left, has_waiting = self.session.chat, bool(self.session.queue)
+        await switching
+        if left.info.id in self.controller.being_answered() and left is not self.session.chat:
+            waiting = "; what waited is unsent text there" * has_waiting
+            self.status.say(f"the answer in “{left.info.title}” goes on{waiting}")
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
         self._left_text = self.composer.text
         return self.composer.leave()
 
-    async def open_chat(self, chat_id: int, at: int | None = None) -> None:
-        """Switch to another chat; an answer in progress is stopped and kept."""
-        await self.switch_chat(lambda: self.session.open(chat_id, at), at)
-
-    async def show_open_chat(self, at: int | None = None, before: str = "") -> None:
-        """Show a chat that was just opened, with its unsent text.
+    async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
+        """Show a chat that was just opened, with its unsent text and the answer in progress in it.
 
         Text typed meanwhile, after the text of the previous chat, is meant for this one.
         """
-        await self.show(at)
-        typed = self.composer.text if self.composer.text.startswith(before) else ""
-        self.composer.text = self.session.chat.info.draft + typed.removeprefix(before)
+        self._take_away_notice(self.session.chat.info.id)
+        self.composer.set_queue(self.session.queue)
+        self.composer.set_answering(self.answering)
+        self.status.forget()
+        self.status.say("")
+        await self.show_messages(at, news=news)
+        self.show_figures()
+        self.post_message(ChatsChanged())
+        if news is not None:
+            self.timeline.clear("no answer yet")
+            self._show_progress(news)
+        before, typed = self._left_text, self.composer.text
+        self._left_text = ""
+        typed = typed.removeprefix(before) if typed.startswith(before) else ""
+        self.composer.text = self.session.chat.info.draft + typed
         self.composer.focus()
 
     # --- answers ---
@@ -228,42 +252,48 @@ class ChatPane(Vertical):
         self.status.clear_error()
         self.status.show_transient("")
         self.composer.set_answering(True)
+        self.post_message(ChatsChanged())
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
         self.composer.set_answering(False)
         self.status.over("answer")
 
-    async def show_news(self, answer: RunningAnswer) -> None:
+    async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
         """Show what came of an answer since the last time."""
-        update = answer.live.drain()
-        if update.started is not None:
-            await self._show_started(update.started)
-        if update.text:
-            self.transcript.stream(update.text, update.pieces)
-        if update.saved is not None:
-            answer.saved = True
-            await self.transcript.replace(self.session.chat.shown_one(update.saved.message.id))
+        if news.started is not None:
+            await self._show_started(news.started.message)
+        if news.text:
+            self.transcript.stream(news.text, news.pieces)
+        if news.saved is not None:
+            await self.transcript.replace(self.session.chat.shown_one(news.saved.message.id))
             self.composer.set_answering(False)
-        self.timeline.add(update.rounds)
-        self.status.tell(update)
+        self._show_progress(news)
         if answer.is_stuck and self.status.said != STUCK:
             self.status.say(STUCK, about="answer")
         elif answer.models is not None and not answer.is_stuck:
             self.status.tell_first_call(answer.models.first_call_s())
+        if answer.turn.is_waiting and not answer.turn.tokens:
+            self.status.show_transient(WAITS)
+
+    def _show_progress(self, news: LiveUpdate) -> None:
+        """Show the figures of an answer in progress, and its rounds."""
+        if news.started is not None:
+            self.timeline.clear(f"{mode_name(news.started.record.mode)} answer in progress")
+        self.timeline.add(news.rounds)
+        self.status.tell(news)
 
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
-        options = self.session.in_use
-        assert options is not None  # it is being used
-        self.timeline.clear(f"{mode_name(options.request.settings.mode)} answer in progress")
         self.title_bar.chat_title = self.session.chat.info.title
+        if self.status.said == WAITS:
+            self.status.show_transient("")
         try:
             # the text so far is drained: the chat may already have some of the next
             item = replace(self.session.chat.shown_one(message.id), message=message)
         except UserError:
             return
-        if message.content:  # it continues with a text that is shown already
+        if self.transcript.has(message.id):  # it continues with a text that is shown already
             await self.transcript.replace(item)
         else:
             await self.transcript.add(item)
@@ -272,11 +302,59 @@ class ChatPane(Vertical):
         """Continue after an answer, once earlier messages have been handled."""
         self.call_later(self._go_on_after, answer, error)
 
+    def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
+        """Tell that an answer in a chat that is not open has ended, or failed."""
+        self.post_message(ChatsChanged())
+        self._tell_time(answer)
+        number, title = answer.chat.info.id, answer.chat.info.title
+        if outcome == "answered":
+            self._give_notice(number, Notification(f"“{title}” is answered", timeout=NOTICE_S))
+            return
+        reason = error_line(answer.error or Cancelled("stopped"))
+        text = f"“{title}” is not answered: {reason}; the text so far is saved"
+        self._give_notice(number, Notification(text, severity="error", timeout=NOTICE_S))
+
+    def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        """Do what is next once the models no longer work for a chat that is not open."""
+        self.post_message(ChatsChanged())
+        self.composer.look_again()
+        if error is not None:
+            self.call_later(self._reopen_after, error, answer)
+
+    async def _reopen_after(self, error: BaseException, answer: RunningAnswer) -> None:
+        """Have models opened again whose process has ended, or ask where."""
+        if self._is_to_ask(error, answer):
+            await asyncio.to_thread(self.loader.release)
+            self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Open there again")
+        elif isinstance(error, EngineDied):
+            self.loader.reopen(answer.models)
+
+    def _is_to_ask(self, error: BaseException, answer: RunningAnswer) -> bool:
+        """Return whether other models could be opened here in place of those of a lost server."""
+        can_open = self.use_local_models is not None and answer.models is not None
+        return can_open and isinstance(error, ServerLost)
+
+    def _tell_time(self, answer: RunningAnswer) -> None:
+        if monotonic() - answer.began_s > WAITING_S:
+            self.post_message(AnswerReady(answer.chat.info.title))
+
+    def _give_notice(self, chat_id: int, notice: Notification) -> None:
+        self._take_away_notice(chat_id)
+        self._notices[chat_id] = notice
+        self.app.post_message(Notify(notice))
+
+    def _take_away_notice(self, chat_id: int) -> None:
+        """Take away what was told of a chat: it is open now."""
+        if (notice := self._notices.pop(chat_id, None)) is not None:
+            self.app.post_message(Notify(replace(notice, timeout=0.0)))
+
     async def _go_on_after(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        if answer.chat is not self.session.chat:  # it was left just now
+            self.rested_elsewhere(answer, error)
+            return
         self.show_figures()
         self.post_message(ChatsChanged())
-        if monotonic() - answer.began_s > WAITING_S:
-            self.post_message(AnswerReady(self.session.chat.info.title))
+        self._tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
         await self.status.update_memory()
@@ -294,12 +372,10 @@ class ChatPane(Vertical):
                 self.status.say("stopped", is_error=True)
             case ContextFullError():
                 await self.status.attempt(self.make_room(answer))
-            case ServerLost() if self.use_local_models is not None and answer.models is not None:
-                await asyncio.to_thread(self.loader.release)
-                self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Open there again")
             case EngineDied():
-                self.status.say(f"{error}; the text so far is saved", is_error=True)
-                self.loader.reopen(answer.models)
+                if not self._is_to_ask(error, answer):
+                    self.status.say(f"{error}; the text so far is saved", is_error=True)
+                await self._reopen_after(error, answer)
             case _:
                 self.status.say(error_line(error), is_error=True)
 
@@ -371,7 +447,6 @@ class ChatPane(Vertical):
         """Show a question that was just asked."""
         chat = self.session.chat
         self.status.count_question(is_other_below=bool(self.composer.text))
-        self.post_message(ChatsChanged())
         if len(chat.path) == 1:
             await self.show_messages()
         else:
@@ -449,7 +524,7 @@ class ChatPane(Vertical):
         models = self.loader.models(wait=False)
         answers = await asyncio.to_thread(self.controller.compared, message)
         modes = comparable(modes, has_draft=models.draft is not None)
-        await self.controller.stop_background_work()
+        await self.controller.free_models()
         self.reading.stop()
         self.ask(CompareScreen(modes, answers, models.cancel, models.close), self.controller.keep_compared)
 
@@ -468,3 +543,12 @@ class ChatPane(Vertical):
             self.status.count_anew()
 
         self.ask(MakeRoomScreen(room), take)
+
+
+def _so_far(item: BranchMessage, started: StoredMessage, pieces: Sequence[TextPiece]) -> BranchMessage:
+    """Return a message as it is shown; the one being written has the pieces that came so far."""
+    if item.message.id != started.id:
+        return item
+    text = started.content + "".join(piece.text for piece in pieces)
+    spans = (Span(len(piece.text), piece.provenance) for piece in pieces)
+    return replace(item, message=replace(started, content=text), spans=(*item.spans, *spans))

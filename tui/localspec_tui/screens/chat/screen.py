@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import isawaitable
@@ -52,7 +53,7 @@ from localspec_tui.screens.chat.actions import ACTIONS
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
-from localspec_tui.widgets.sidebar import ChangeAsked, ChatPicked, Sidebar, title_shown
+from localspec_tui.widgets.sidebar import MARKS, ChangeAsked, ChatPicked, Mark, Sidebar, title_shown
 from localspec_tui.widgets.status import error_line
 
 if TYPE_CHECKING:
@@ -129,12 +130,13 @@ class ChatScreen(Screen[int]):
         self._loader.on_change = self._loading_changed
         self.fetches.on_change = lambda: self.call_later(self._show_fetches)
         self._loader.start()
-        await self.pane.show_open_chat()
+        await self.pane.show_opened(None, None)
 
     def on_resize(self, event: events.Resize) -> None:
         """Show the sidebar only if the screen is wide enough."""
         shown = self._wants_sidebar and event.size.width >= ROOM_FOR_SIDEBAR
         self._sidebar.set_class(not shown, "hidden")
+        self._show_elsewhere()
 
     def _reset_focus(self, widget: Widget, avoiding: list[Widget] | None = None) -> None:
         """Give the focus that a widget loses to the prompt: the letters of its neighbours are commands."""
@@ -216,7 +218,24 @@ class ChatScreen(Screen[int]):
             self.fetches.turn(offer.pair.pair.name)
 
     async def _open_models(self, choice: ModelChoice, *, keeps: bool = False) -> None:
-        """Open other models, with `keeps` also at every start; the previous ones stay if that fails."""
+        """Open other models, with `keeps` also at every start; the previous ones stay if that fails.
+
+        Where chats are being answered, the user is asked first.
+        """
+        answered = [chat.info.title for chat in self.pane.controller.being_answered().values()]
+
+        async def decide(sure: bool | None) -> None:
+            if sure:
+                await self._switch_models(choice, keeps=keeps)
+
+        if not answered:
+            await self._switch_models(choice, keeps=keeps)
+            return
+        names = ", ".join(f"“{title}”" for title in answered)
+        question = f"Other models end the answers being written now, in {names}. Their text so far is saved."
+        self.pane.ask(AskScreen(question, yes="Open others", no="Go on writing", is_careful=True), decide)
+
+    async def _switch_models(self, choice: ModelChoice, *, keeps: bool) -> None:
         assert self.opener is not None
         open_them = self.opener(choice)
 
@@ -229,7 +248,7 @@ class ChatScreen(Screen[int]):
                 raise
             return models
 
-        await self.pane.controller.stop_background_work()
+        await self.pane.controller.stop_answers()
         self._loader.switch(open_and_keep if keeps else open_them)
 
     async def choose_models(self, name: str = "", *, to_fetch: bool = False) -> None:
@@ -261,8 +280,22 @@ class ChatScreen(Screen[int]):
         except StoreError as error:
             self.say(error_line(error))
         else:
-            here = self.session.chat.info.id
-            self._sidebar.show([each for each in chats if each.messages or each.id != here], here)
+            here, marks = self.session.chat.info.id, self._marks()
+            self._sidebar.show([each for each in chats if each.messages or each.id != here], here, marks)
+            self._show_elsewhere()
+
+    def _marks(self) -> dict[int, Mark]:
+        """Return the marks of chats that are being answered, or have an answer that was not yet seen."""
+        controller = self.pane.controller
+        return {**dict.fromkeys(controller.being_answered(), "writing"), **controller.unread}
+
+    def _show_elsewhere(self) -> None:
+        """Show at the top how many other chats have a mark, where the list is hidden."""
+        others = Counter(mark for chat, mark in self._marks().items() if chat != self.session.chat.info.id)
+        is_hidden = self._sidebar.has_class("hidden")
+        self.pane.title_bar.elsewhere = ", ".join(
+            f"{MARKS[mark]} {others[mark]} {mark}" for mark in MARKS if is_hidden and others[mark]
+        )
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
@@ -286,27 +319,26 @@ class ChatScreen(Screen[int]):
                 await self._restore(chat)
                 return
         await asyncio.to_thread(self.session.chat.reload)
+        if (other := self.pane.controller.being_answered().get(chat.id)) is not None:
+            await asyncio.to_thread(other.reload_info)
         self.pane.show_figures()
         await self._list_chats()
 
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
         was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
-        if was_open:
-            await self.pane.controller.stop_background_work()
 
         async def decide(sure: bool | None) -> None:
             if not sure:
                 return
-            if was_open:
-                await self.pane.controller.delete()
-            else:  # an answer may be in progress
-                await asyncio.to_thread(self.session.store.delete, chat.id)
-                await self._list_chats()
+            await self.pane.controller.delete(chat.id)
+            await self._list_chats()
             self._deleted.append((chat, was_open))
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
 
         holds = f" with {counted(chat.messages, 'message')}" if chat.messages else ", which was not sent,"
-        question = f"Put {name}{holds} into the bin? It can be restored for 30 days."
+        is_answered = chat.id in self.pane.controller.being_answered()
+        answer = " The answer being written stops, and its text so far goes with it." * is_answered
+        question = f"Put {name}{holds} into the bin? It can be restored for 30 days.{answer}"
         self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
@@ -402,7 +434,7 @@ class ChatScreen(Screen[int]):
         if self.tuner is None:
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         self.check_tuning()
-        await self.pane.controller.stop_background_work()
+        await self.pane.controller.free_models()
         known, models = self.session.tuned_for, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
@@ -440,7 +472,8 @@ class ChatScreen(Screen[int]):
             self.app.exit(0)
         else:
             self._interrupted = time.monotonic()
-            self.pane.status.say("Ctrl+C again quits", about="quitting")
+            ends = "; answers being written end, and their text is saved" * self.pane.controller.is_busy
+            self.pane.status.say(f"Ctrl+C again quits{ends}", about="quitting")
             self.set_timer(QUIT_WITHIN_S, self._stay)
 
     def _stay(self) -> None:
@@ -452,6 +485,7 @@ class ChatScreen(Screen[int]):
         """Show or hide the chats."""
         self._wants_sidebar = self._sidebar.has_class("hidden")
         self._sidebar.toggle_class("hidden")
+        self._show_elsewhere()
         (self._sidebar if self._wants_sidebar else self.pane.composer).focus()
 
     async def action_next_profile(self) -> None:

@@ -9,17 +9,19 @@ from contextlib import suppress
 from textual import work
 
 from localspec import units
-from localspec.chat.answering import AnswerSaved, LiveUpdate
+from localspec.chat.answering import AnswerSaved, LiveUpdate, Started
 from localspec.chat.controller import ANSWERING
 from localspec.chat.figures import Figures, of_record
 from localspec.chat.live_stats import LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
 from localspec.chat.messages import AnswerRecord, StoredMessage
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.inference.interface import QuickChooser
 from localspec.types.events import ReadAhead
+from localspec.types.request import Message
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
 
 UNOPENED = "no models are open; the next prompt opens them"
@@ -119,26 +121,22 @@ class ChatStatus(StatusLine):
             self._read = so_far
             self._show_use()
 
-    def _take_up(self, started: StoredMessage) -> None:
+    def _take_up(self, started: Started) -> None:
         """Show what was chosen for an answer that begins."""
         for notice in self._session.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
-        options = self._session.in_use
-        assert options is not None  # it is being used
-        self.route, self.reason = self._session.route_shown(options.profile), options.reason
-        self._continued = started.content
-        self._prompt_tokens, self._written = estimate(self._session.chat.prompt()), 0
-        self._live_stats.start(options.request.settings.mode, self._prompt_tokens)
-        self._count_prompt(started)
+        record, chat = started.record, self._session.chat
+        self.route, self.reason = self._session.route_shown(record.profile), record.reason
+        self._continued = started.message.content
+        self._prompt_tokens, self._written = estimate(_prompt(chat, started.message)), 0
+        self._live_stats.start(record.mode, self._prompt_tokens)
+        self._count_prompt(chat, started.message)
 
     @work(group="count", exclusive=True, exit_on_error=False)
-    async def _count_prompt(self, started: StoredMessage) -> None:
+    async def _count_prompt(self, chat: OpenChat, started: StoredMessage) -> None:
         """Replace the estimate of what an answer's prompt takes by its count."""
-        chat, models, continues = self._session.chat, self._loader.ready, bool(started.content)
-        path = chat.tree.path_to(started.id)
-        prompt = to_prompt(chat.system, path if continues else path[:-1], continues=continues)
-        if models is not None:
-            self._prompt_tokens = await asyncio.to_thread(models.count_tokens, prompt)
+        if (models := self._loader.ready) is not None:
+            self._prompt_tokens = await asyncio.to_thread(models.count_tokens, _prompt(chat, started))
 
     def _show_record(self, record: AnswerRecord) -> None:
         self.figures = of_record(record)
@@ -146,6 +144,11 @@ class ChatStatus(StatusLine):
         self._weigh(record)
 
     # --- the open chat ---
+
+    def forget(self) -> None:
+        """Forget the answer in progress: another chat is shown, perhaps with its own."""
+        self.workers.cancel_group(self, "count")
+        self.figures, self.route, self.reason = Figures(""), "", ""
 
     def show_chat(self, *, answering: bool) -> None:
         """Show the figures of the last answer of the open chat, and how full its context is."""
@@ -236,3 +239,11 @@ class ChatStatus(StatusLine):
         if (models := self._loader.ready) is not None:
             with suppress(EngineError):  # the next call to the models reports the error
                 self.memory = await asyncio.to_thread(models.memory)
+
+
+def _prompt(chat: OpenChat, started: StoredMessage) -> tuple[Message, ...]:
+    """Return the prompt of an answer that has just begun, or continues with its text so far."""
+    before = chat.tree.path_to(started.parent)
+    if not started.content:
+        return to_prompt(chat.system, before)
+    return to_prompt(chat.system, (*before, started), continues=True)

@@ -260,6 +260,10 @@ class Transcript(VerticalScroll, can_focus=False):
         elif self._window.last < len(self._items) and self.scroll_y > self.max_scroll_y - page:
             self._look_for_more(earlier=False)
 
+    def has(self, number: int) -> bool:
+        """Return whether a message belongs to the chat that is shown."""
+        return self._index(number) is not None
+
     def has_end(self) -> bool:
         """Return whether the last message is at hand."""
         return self._window.last == len(self._items)

@@ -1,0 +1,326 @@
+"""Answers that go on in their chats while another one is open, and share the models by turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from localspec.chat import controller
+from localspec.errors import EngineDied, EngineError, UserError
+from localspec.inference import turns
+from tests.chat.test_controller import Rig, controlled, prompt
+from tests.scripted import Gate, ScriptedModels, says, talks_on
+
+pytestmark = pytest.mark.asyncio
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 - threads could not set an event here
+            await asyncio.sleep(0.001)
+
+
+async def asked(rig: Rig, text: str, gate: Gate | None = None) -> int:
+    """Ask something in the open chat, wait until its answer is at the gate, and return the chat."""
+    await rig.controller.ask(prompt(text))
+    if gate is not None:
+        await asyncio.to_thread(gate.reached.wait, 10)
+    return rig.session.chat.info.id
+
+
+async def new(rig: Rig) -> None:
+    rig.view.unsent = (rig.session.chat.info.id, "")
+    await rig.controller.switch_chat(rig.session.new)
+
+
+async def opened(rig: Rig, chat: int, at: int | None = None) -> None:
+    rig.view.unsent = (rig.session.chat.info.id, "")
+    await rig.controller.open_chat(chat, at)
+
+
+def kept(rig: Rig, chat: int) -> list[str]:
+    return [message.content for message in rig.store.messages(chat)]
+
+
+def models(rig: Rig) -> ScriptedModels:
+    found = rig.loader.models(wait=False)
+    assert isinstance(found, ScriptedModels)
+    return found
+
+
+@pytest.mark.parametrize("before", [(), ("the beginning ",), ("<think>\nhm ",)], ids=["", "text", "thinking"])
+async def test_answer_goes_on_where_its_chat_is_left(tmp_path: Path, before: tuple[str, ...]) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says(*before, gate, "the rest")) as rig:
+        first = await asked(rig, "go", gate)
+        rig.view.unsent = (first, "not sent yet")
+        await rig.controller.switch_chat(rig.session.new)
+        assert (rig.texts, rig.controller.answering) == ([], False)
+        assert rig.store.chat(first).draft == "not sent yet"
+        assert list(rig.controller.being_answered()) == [first]
+        gate.open()
+        await rig.ended()
+        assert kept(rig, first) == ["go", "".join(before) + "the rest"]
+        assert rig.store.messages(first)[-1].state == "complete"
+        assert rig.controller.unread == {first: "answered"}
+        assert rig.view.told[-2:] == ["go answered", "go rests"]
+        assert not rig.controller.is_busy
+        await opened(rig, first)
+        assert rig.controller.unread == {}
+        assert rig.texts[0] == "go"
+
+
+async def test_chat_that_is_left_at_the_end_of_its_answer_has_the_whole_of_it(tmp_path: Path) -> None:
+    for number in range(8):  # at some moment between the last word and the report of the end
+        async with controlled(tmp_path / str(number), says("one ", "two")) as rig:
+            first = await asked(rig, "go")
+            await until(lambda rig=rig, first=first: kept(rig, first)[1:])  # type: ignore[misc]
+            await asyncio.sleep(number * 0.0005)
+            await new(rig)
+            await until(lambda rig=rig: not rig.controller.is_busy)  # type: ignore[misc]
+            assert kept(rig, first) == ["go", "one two"]
+            assert rig.controller.unread in ({}, {first: "answered"})
+
+
+async def test_who_comes_back_sees_all_so_far_and_the_rest_as_it_comes(tmp_path: Path) -> None:
+    gates = Gate(), Gate(), Gate()
+    script = says("one ", gates[0], "two ", gates[1], "three ", gates[2], "four")
+    async with controlled(tmp_path, script) as rig:
+        first = await asked(rig, "go", gates[0])
+        for gate, following, so_far in zip(gates, gates[1:], ("one two ", "one two three "), strict=False):
+            await new(rig)
+            gate.open()
+            await asyncio.to_thread(following.reached.wait, 10)
+            await opened(rig, first)
+            assert rig.view.text == so_far
+            assert rig.controller.answering
+        gates[-1].open()
+        await rig.ended()
+        assert rig.view.text == "one two three four"
+        assert rig.texts == ["go", "one two three four"]
+        assert rig.view.told[-1] == "ended"
+        assert rig.controller.unread == {}
+
+
+async def test_second_chat_is_answered_while_the_first_is_written_and_neither_mixes(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("boats ", gate, "float"), says("planes fly")) as rig:
+        first = await asked(rig, "boats?", gate)
+        await new(rig)
+        second = await asked(rig, "planes?")
+        await rig.ended()
+        assert rig.view.text == "planes fly"
+        assert rig.texts == ["planes?", "planes fly"]
+        assert kept(rig, first)[0] == "boats?"
+        assert list(rig.controller.being_answered()) == [first]
+        gate.open()
+        await until(lambda: not rig.controller.is_busy)
+        assert kept(rig, first) == ["boats?", "boats float"]
+        assert kept(rig, second) == ["planes?", "planes fly"]
+        prompts = [[message.content for message in request.prompt][-1:] for request in models(rig).requests]  # type: ignore[union-attr]
+        assert prompts == [["boats?"], ["planes?"]]
+
+
+async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    async with controlled(tmp_path, talks_on("a "), talks_on("b ")) as rig:
+        first = await asked(rig, "a")
+        await new(rig)
+        second = await asked(rig, "b")
+        tokens = {chat: answer.turn for chat, answer in rig.controller._answers.items()}
+        await until(lambda: min(tokens[first].tokens, tokens[second].tokens) > 500)
+        rig.controller.close()
+        await asyncio.gather(*rig.tasks)
+        assert abs(tokens[first].share - tokens[second].share) < 50
+        assert {*kept(rig, first)[1].split()} == {"a"}
+        assert {*kept(rig, second)[1].split()} == {"b"}
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["at work", "waiting for its turn"])
+async def test_stop_ends_the_answer_of_the_open_chat_alone(tmp_path: Path, waits: bool) -> None:
+    gate, second = Gate(), Gate()
+    async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        other = await asked(rig, "second", second)  # the first one is paused for it
+        stopped, goes_on = (first, other) if waits else (other, first)
+        await opened(rig, stopped)
+        answer = rig.controller._answer
+        assert answer is not None
+        assert answer.turn.is_waiting is waits
+        rig.view.over.clear()
+        rig.controller.stop()
+        await rig.ended()
+        assert rig.store.messages(stopped)[-1].state == "stopped"
+        assert list(rig.controller.being_answered()) == [goes_on]
+        assert not (waits and models(rig).paused)  # it was dropped
+        gate.open()
+        second.open()
+        await until(lambda: not rig.controller.is_busy)
+        assert {first: "one two", other: "three four"}[goes_on] == kept(rig, goes_on)[1]
+        assert rig.controller.unread == {goes_on: "answered"}
+
+
+async def test_stop_before_the_first_turn_leaves_the_question_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.chat.answer_turns.PARALLEL", 1)  # the second waits for the whole of it
+    gate = Gate()
+    async with controlled(tmp_path, says("one ", gate, "two"), says("three")) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        second = await asked(rig, "second")
+        answer = rig.controller._answer
+        assert answer is not None
+        await until(lambda: answer.turn.is_waiting)
+        rig.controller.stop()
+        await rig.ended()
+        assert kept(rig, second) == ["second"]
+        gate.open()
+        await until(lambda: not rig.controller.is_busy)
+        assert kept(rig, first) == ["first", "one two"]
+
+
+async def test_chat_with_an_answer_in_progress_can_be_deleted_and_the_other_goes_on(tmp_path: Path) -> None:
+    gate, second = Gate(), Gate()
+    async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        other = await asked(rig, "second", second)
+        await rig.controller.delete(first)
+        assert list(rig.controller.being_answered()) == [other]
+        assert rig.texts[0] == "second"
+        assert [chat.title for chat in rig.store.deleted()] == ["first"]
+        second.open()
+        await rig.ended()
+        assert kept(rig, other) == ["second", "three four"]
+        rig.store.restore(first)
+        assert kept(rig, first) == ["first", "one "]
+        assert rig.store.messages(first)[-1].state == "stopped"
+        assert rig.controller.unread == {}
+        assert "first answered" not in rig.view.told
+
+
+async def test_death_of_the_models_is_told_by_each_chat_and_keeps_what_came(tmp_path: Path) -> None:
+    gate = Gate()
+    scripts = says("one ", gate), says("three ", EngineDied("signal 9")), says("again")
+    async with controlled(tmp_path, *scripts) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        second = await asked(rig, "second")
+        await until(lambda: not rig.controller.is_busy)
+        assert [type(error) for error in rig.view.errors] == [EngineDied]
+        assert rig.controller.unread == {first: "failed"}
+        assert kept(rig, first) == ["first", "one "]
+        assert kept(rig, second) == ["second", "three "]
+        states = [rig.store.messages(chat)[-1].state for chat in (first, second)]
+        assert states == ["failed", "failed"]
+
+
+async def test_error_in_a_chat_that_was_left_is_told_and_leaves_it_ready(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says(gate, EngineError("no memory")), says("fine")) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        gate.open()
+        await until(lambda: not rig.controller.is_busy)
+        assert rig.controller.unread == {first: "failed"}
+        await opened(rig, first)
+        assert rig.texts == ["first"]
+        rig.view.over.clear()
+        await rig.controller.answer_again(rig.session.chat.path[0])
+        await rig.ended()
+        assert rig.texts == ["first", "fine"]
+
+
+async def test_closing_while_two_are_written_keeps_both(tmp_path: Path) -> None:
+    gate, second = Gate(), Gate()
+    async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
+        first = await asked(rig, "first", gate)
+        await new(rig)
+        other = await asked(rig, "second", second)
+        rig.controller.close()
+        await asyncio.gather(*rig.tasks)
+        assert (kept(rig, first)[1], kept(rig, other)[1]) == ("one ", "three ")
+        states = [rig.store.messages(chat)[-1].state for chat in (first, other)]
+        assert states == ["stopped", "stopped"]
+
+
+async def test_models_are_free_only_when_no_chat_is_being_answered(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("one ", gate, "two")) as rig:
+        first = await asked(rig, "boats", gate)
+        await new(rig)
+        with pytest.raises(UserError, match="“boats” is being answered"):
+            await rig.controller.free_models()
+        await rig.controller.stop_answers()
+        await rig.controller.free_models()
+        assert kept(rig, first) == ["boats", "one "]
+        assert rig.controller.unread == {}  # who stopped it knows
+
+
+async def test_branch_that_is_written_stays_shown_when_its_chat_is_found_again(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("old"), says("new ", gate, "one")) as rig:
+        await rig.asked("go")
+        old = rig.session.chat.path[-1]
+        await rig.controller.answer_again(old)
+        await asyncio.to_thread(gate.reached.wait, 10)
+        await opened(rig, old.chat, old.id)  # by a search
+        assert rig.session.chat.path[-1].id != old.id
+        assert rig.view.text == "new "
+        rig.view.over.clear()
+        gate.open()
+        await rig.ended()
+        assert rig.texts == ["go", "new one"]
+
+
+async def test_question_entered_just_before_its_chat_was_left_is_answered_there(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("fine")) as rig:
+        first = rig.session.chat.info.id
+        await rig.controller._changing.acquire()  # both come while something else is shown
+        rig.view.unsent = (first, "")
+        leaving = asyncio.create_task(rig.controller.switch_chat(rig.session.new))
+        await asyncio.sleep(0)
+        asking = asyncio.create_task(rig.controller.ask(prompt("go")))
+        await asyncio.sleep(0)
+        rig.controller._changing.release()
+        await asyncio.gather(leaving, asking)
+        assert rig.texts == []
+        assert "asked go" not in rig.view.told
+        await until(lambda: not rig.controller.is_busy)
+        assert kept(rig, first) == ["go", "fine"]
+        assert rig.controller.unread == {first: "answered"}
+
+
+async def test_no_more_chats_are_answered_at_once_than_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller, "MOST", 2)
+    gates = Gate(), Gate()
+    async with controlled(tmp_path, *(says("not ", gate, "yet") for gate in gates), says("done")) as rig:
+        for gate in gates:
+            await asked(rig, "go", gate)
+            await new(rig)
+        with pytest.raises(UserError, match="2 chats are being answered already"):
+            await rig.controller.ask(prompt("once more"))
+        assert rig.texts == []
+        for gate in gates:
+            gate.open()
+        await until(lambda: not rig.controller.is_busy)
+        await rig.asked("once more")
+        assert rig.texts == ["once more", "done"]
+
+
+async def test_question_cuts_short_what_is_measured_for_another_chat(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one"), talks_on("title "), says("two")) as rig:
+        rig.session.titles = True
+        await rig.controller.ask(prompt("first"))
+        await until(lambda: rig.view.text == "one" and len(models(rig).requests) == 2)
+        await new(rig)
+        await asked(rig, "second")
+        await rig.ended()
+        await until(lambda: rig.texts == ["second", "two"] and not rig.controller.is_busy)
