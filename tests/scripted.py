@@ -261,7 +261,7 @@ class ScriptedModels:
                 if self._pausing.is_set() and not isinstance(event, TextDelta | Finished):
                     number = next(self._numbers)
                     self._paused[number] = running
-                    yield Paused(number)
+                    yield Paused(number, running.answer.finished("cancelled").summary)
                     return
         finally:
             self._depth = running.prompt_tokens + running.answer.tokens

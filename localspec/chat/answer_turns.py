@@ -51,7 +51,8 @@ class AnswerTurn(Share):
         with turns.changed:
             others = [*turns.waiting, *([turns.current] if turns.current else [])]
             self.share = first_share(others)
-        self._wait()
+        if not self._wait():
+            raise Cancelled("stopped")
         try:
             yield
         finally:
@@ -61,10 +62,7 @@ class AnswerTurn(Share):
                     turns.changed.notify_all()
 
     def generate(self, request: Request) -> Generator[GenerationEvent]:
-        """Yield an answer as the models do, and let others have their turns in between.
-
-        Raises `Cancelled` for an answer that is cancelled while it waits.
-        """
+        """Yield an answer as the models do, and let others have their turns in between."""
         models = self._models
         assert models is not None  # they are taken
         if not isinstance(models, PausableModels):
@@ -84,10 +82,15 @@ class AnswerTurn(Share):
             if self.paused is None:
                 return
             began_s = monotonic()
-            self._hand_on(models, self.paused)
+            number, goes_on = self.paused, self._wait()
             if not self.tokens:
                 waited_s += monotonic() - began_s
-            number, self.paused = self.paused, None
+            self.paused = None
+            if not goes_on:
+                with suppress(LocalSpecError):  # the models may be gone
+                    models.drop(number)
+                yield _begun_later(Finished("cancelled", self.so_far), waited_s)
+                return
             events = models.resume(number)
 
     def cancel(self) -> None:
@@ -115,16 +118,8 @@ class AnswerTurn(Share):
         """Whether other answers wait for a turn."""
         return bool(self._turns.waiting)
 
-    def _hand_on(self, models: PausableModels, number: int) -> None:
-        """Wait for the next turn, or drop the paused answer if it is cancelled meanwhile."""
-        try:
-            self._wait()
-        except Cancelled:
-            with suppress(LocalSpecError):  # the models may be gone
-                models.drop(number)
-            raise
-
-    def _wait(self) -> None:
+    def _wait(self) -> bool:
+        """Wait for the next turn; return False where the answer is cancelled meanwhile."""
         turns = self._turns
         with turns.changed:
             if turns.current is self:
@@ -137,8 +132,9 @@ class AnswerTurn(Share):
             turns.waiting.remove(self)
             if self._is_cancelled:
                 turns.changed.notify_all()
-                raise Cancelled("stopped")
+                return False
             turns.current = self
+            return True
 
     def _is_due(self, is_over: bool) -> bool:
         turns = self._turns

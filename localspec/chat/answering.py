@@ -30,6 +30,7 @@ from localspec.types.request import Request
 
 T = TypeVar("T")
 SAVE_EVERY_S = 0.3  # with the time that a save takes, a kill loses no text that is older than 0.5 s
+ALIVE_S = 3.0  # between saves without new text: another program takes an answer for dead that is not saved
 
 _STATES: dict[FinishReason, State] = {
     "stop": "complete",
@@ -192,11 +193,12 @@ class AnswerRecorder:
         return "".join(piece.text for piece in self._pieces)
 
     def _save_as_it_comes(self) -> None:
-        """Save new text at every interval, even while the models pause."""
-        saved = 0
+        """Save new text at every interval, even while the models pause or write other answers."""
+        saved, saved_s = 0, monotonic()
         while not self._over.wait(SAVE_EVERY_S):
-            if len(self._pieces) > saved or self._trouble is not None:
-                saved = len(self._pieces)
+            is_new = len(self._pieces) > saved or self._trouble is not None
+            if is_new or monotonic() - saved_s >= ALIVE_S:
+                saved, saved_s = len(self._pieces), monotonic()
                 self._keep("writing")
 
     def _end(self, state: State) -> AnswerSaved | None:

@@ -21,6 +21,7 @@ from localspec.types.events import (
     ModeChanged,
     PromptProgress,
     RoundDone,
+    Summary,
     TextDelta,
     TextPiece,
     TokenScore,
@@ -306,8 +307,11 @@ class AnswerEvents:
         """Yield the rest of the text, and the end with its reason and figures."""
         if pieces := self._text.finish():
             yield TextDelta(pieces)
-        summary = replace(self.tally.summary(cached_tokens), thinking_tokens=self._text.thinking_tokens)
-        yield Finished(reason, summary, self._text.stopped_by)
+        yield Finished(reason, self.summary(cached_tokens), self._text.stopped_by)
+
+    def summary(self, cached_tokens: int) -> Summary:
+        """Return the figures so far."""
+        return replace(self.tally.summary(cached_tokens), thinking_tokens=self._text.thinking_tokens)
 
     def _take(self, round_: Round) -> int:
         """Add a round's tokens to the text, up to that with which the answer ends itself.

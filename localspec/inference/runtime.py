@@ -355,7 +355,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         if events.paused and reason != "cancelled":
             number = next(self._numbers)
             self._paused[number] = answer
-            yield Paused(number)
+            yield Paused(number, events.summary(answer.cached))
         else:
             yield from events.finish(reason, answer.cached)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from localspec.inference.interface import PausableModels
-from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone
+from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone, Summary
 
 PARALLEL = 4  # answers that are interleaved; others wait for their first turn
 TURN_S = 1.0  # for which an answer continues before another one has its turn
@@ -23,6 +23,7 @@ class Share:
     tokens: int = field(default=0, init=False)
     read: int = field(default=0, init=False)  # of the prompt
     paused: int | None = field(default=None, init=False)  # its number among the models' paused answers
+    so_far: Summary = field(default=Summary(), init=False)  # when it was paused
 
     @property
     def reads(self) -> bool:
@@ -88,7 +89,7 @@ def turn(
     for event in events:
         share.count(event)
         if isinstance(event, Paused):
-            share.paused = event.number
+            share.paused, share.so_far = event.number, event.summary
             continue
         yield event
         if not pauses and is_due(time.monotonic() > deadline):

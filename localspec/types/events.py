@@ -212,9 +212,13 @@ class TokensScored:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The answer is paused between two rounds, until it is resumed or dropped by this number."""
+    """The answer is paused between two rounds, until it is resumed or dropped by this number.
+
+    `summary` is that of an answer which ends here.
+    """
 
     number: int
+    summary: Summary = Summary()
 
 
 @dataclass(frozen=True, slots=True)

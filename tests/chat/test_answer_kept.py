@@ -18,6 +18,7 @@ from tests.campaign.kills import LOST_S
 from tests.campaign.log import allowed_s
 from tests.chat.talk import answer_again, kept, options, streamed, texts
 from tests.scripted import MARKDOWN, TIMEOUT_S, Gate, ScriptedModels, says
+from tests.waiting import until
 
 
 class FullDisk(Store):
@@ -105,6 +106,27 @@ def test_a_full_disk_takes_nothing_from_the_screen(chat: OpenChat, store: FullDi
     assert isinstance(events[-1], AnswerSaved)
     assert texts(chat.path) == ["one?", "a b c d e f"]
     assert chat.shown()[-1].label
+
+
+@pytest.mark.usefixtures("hasty")
+def test_an_answer_that_waits_for_long_is_not_taken_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "ALIVE_S", 0.0)
+    gate, clock = Gate(), [1e9]
+    file = tmp_path / "shared.db"
+    with Store(file, now=lambda: clock[0]) as ours, Store(file, now=lambda: clock[0]) as theirs:
+        chat = OpenChat(ours, ours.new_chat().id)
+        chat.ask("one?")
+        answer = chat.answer(ScriptedModels(says("a ", gate, "b")), options())
+        reader = threading.Thread(target=lambda: list(answer), daemon=True)
+        reader.start()
+        assert gate.reached.wait(TIMEOUT_S)
+        clock[0] += 60.0  # for which nothing came
+        until(lambda: kept(chat, theirs) == ("a ", "writing"))
+        gate.open()
+        reader.join(TIMEOUT_S)
+        assert kept(chat, theirs) == ("a b", "complete")
 
 
 @pytest.mark.usefixtures("hasty")

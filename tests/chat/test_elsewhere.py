@@ -157,6 +157,9 @@ async def test_stop_ends_the_answer_of_the_open_chat_alone(tmp_path: Path, waits
         assert rig.store.messages(stopped)[-1].state == "stopped"
         assert list(rig.controller.being_answered()) == [goes_on]
         assert not (waits and models(rig).paused)  # it was dropped
+        record = rig.store.record(rig.store.messages(stopped)[-1].id)
+        assert record is not None
+        assert (record.summary.tokens, record.summary.prompt_tokens > 0) == (2, True)
         gate.open()
         second.open()
         await until(lambda: not rig.controller.is_busy)

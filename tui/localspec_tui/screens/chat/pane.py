@@ -54,13 +54,14 @@ from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.log_panel import LogPanel
-from localspec_tui.widgets.status import TitleBar, error_line
+from localspec_tui.widgets.status import TitleBar, error_line, shortened
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
 WAITS = "waits for its turn: other chats are being answered"
+TITLE_COLUMNS = 30  # in a notice
 READING_S = 0.25  # between two looks at what is read ahead
 WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
@@ -108,6 +109,7 @@ class ChatPane(Vertical):
         )
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
         self._left_text = ""  # of the prompt, when the chat before was left
+        self._goes_on = (0, "")  # what was said of the answer in the chat that was left last
         self._notices: dict[int, Notification] = {}  # of answers in other chats
         self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands = OwnCommands()  # as they were read last
@@ -215,7 +217,8 @@ class ChatPane(Vertical):
         await switching
         if left.info.id in self.controller.being_answered() and left is not self.session.chat:
             waiting = "; what waited is unsent text there" * has_waiting
-            self.status.say(f"the answer in “{left.info.title}” goes on{waiting}")
+            self._goes_on = (left.info.id, f"the answer in “{_short(left.info.title)}” goes on{waiting}")
+            self.status.say(self._goes_on[1])
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
@@ -306,7 +309,9 @@ class ChatPane(Vertical):
         """Tell that an answer in a chat that is not open has ended, or failed."""
         self.post_message(ChatsChanged())
         self._tell_time(answer)
-        number, title = answer.chat.info.id, answer.chat.info.title
+        number, title = answer.chat.info.id, _short(answer.chat.info.title)
+        if self._goes_on == (number, self.status.said):
+            self.status.say("")
         if outcome == "answered":
             self._give_notice(number, Notification(f"“{title}” is answered", timeout=NOTICE_S))
             return
@@ -543,6 +548,11 @@ class ChatPane(Vertical):
             self.status.count_anew()
 
         self.ask(MakeRoomScreen(room), take)
+
+
+def _short(title: str) -> str:
+    """Return a title of which a notice says something in one line."""
+    return shortened(title, TITLE_COLUMNS)
 
 
 def _so_far(item: BranchMessage, started: StoredMessage, pieces: Sequence[TextPiece]) -> BranchMessage:
