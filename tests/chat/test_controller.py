@@ -77,9 +77,9 @@ class View:
 class Rig:
     """A controller with all that it works on."""
 
-    def __init__(self, store: Store, loader: ModelLoader) -> None:
+    def __init__(self, store: Store, loader: ModelLoader, request: SessionRequest | None = None) -> None:
         self.store, self.loader, self.view = store, loader, View()
-        self.session = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest())
+        self.session = ChatSession(store, profiles(Path("nowhere")).good, request or SessionRequest())
         self.tasks: list[asyncio.Task[None]] = []
         self.controller = ChatController(self.session, loader, self.view, self._start)
 
@@ -94,6 +94,11 @@ class Rig:
         """Ask and wait for the end of the answer."""
         await self.controller.ask(prompt(text))
         await self.ended()
+
+    async def new(self) -> None:
+        """Leave the open chat for a new one."""
+        self.view.unsent = (self.session.chat.info.id, "")
+        await self.controller.switch_chat(self.session.new)
 
     async def ended(self) -> None:
         await asyncio.wait_for(self.view.over.wait(), 10)

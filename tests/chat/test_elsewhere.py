@@ -31,11 +31,6 @@ async def asked(rig: Rig, text: str, gate: Gate | None = None) -> int:
     return rig.session.chat.info.id
 
 
-async def new(rig: Rig) -> None:
-    rig.view.unsent = (rig.session.chat.info.id, "")
-    await rig.controller.switch_chat(rig.session.new)
-
-
 async def opened(rig: Rig, chat: int, at: int | None = None) -> None:
     rig.view.unsent = (rig.session.chat.info.id, "")
     await rig.controller.open_chat(chat, at)
@@ -79,7 +74,7 @@ async def test_chat_that_is_left_at_the_end_of_its_answer_has_the_whole_of_it(tm
             first = await asked(rig, "go")
             await until(lambda rig=rig, first=first: kept(rig, first)[1:])  # type: ignore[misc]
             await asyncio.sleep(number * 0.0005)
-            await new(rig)
+            await rig.new()
             await until(lambda rig=rig: not rig.controller.is_busy)  # type: ignore[misc]
             assert kept(rig, first) == ["go", "one two"]
             assert rig.controller.unread in ({}, {first: "answered"})
@@ -91,7 +86,7 @@ async def test_who_comes_back_sees_all_so_far_and_the_rest_as_it_comes(tmp_path:
     async with controlled(tmp_path, script) as rig:
         first = await asked(rig, "go", gates[0])
         for gate, following, so_far in zip(gates, gates[1:], ("one two ", "one two three "), strict=False):
-            await new(rig)
+            await rig.new()
             gate.open()
             await asyncio.to_thread(following.reached.wait, 10)
             await opened(rig, first)
@@ -109,7 +104,7 @@ async def test_second_chat_is_answered_while_the_first_is_written_and_neither_mi
     gate = Gate()
     async with controlled(tmp_path, says("boats ", gate, "float"), says("planes fly")) as rig:
         first = await asked(rig, "boats?", gate)
-        await new(rig)
+        await rig.new()
         second = await asked(rig, "planes?")
         await rig.ended()
         assert rig.view.text == "planes fly"
@@ -128,7 +123,7 @@ async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(turns, "TURN_S", 0.0)
     async with controlled(tmp_path, talks_on("a "), talks_on("b ")) as rig:
         first = await asked(rig, "a")
-        await new(rig)
+        await rig.new()
         second = await asked(rig, "b")
         tokens = {chat: answer.turn for chat, answer in rig.controller._answers.items()}
         await until(lambda: min(tokens[first].tokens, tokens[second].tokens) > 500)
@@ -144,7 +139,7 @@ async def test_stop_ends_the_answer_of_the_open_chat_alone(tmp_path: Path, waits
     gate, second = Gate(), Gate()
     async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         other = await asked(rig, "second", second)  # the first one is paused for it
         stopped, goes_on = (first, other) if waits else (other, first)
         await opened(rig, stopped)
@@ -174,7 +169,7 @@ async def test_stop_before_the_first_turn_leaves_the_question_alone(
     gate = Gate()
     async with controlled(tmp_path, says("one ", gate, "two"), says("three")) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         second = await asked(rig, "second")
         answer = rig.controller._answer
         assert answer is not None
@@ -191,7 +186,7 @@ async def test_chat_with_an_answer_in_progress_can_be_deleted_and_the_other_goes
     gate, second = Gate(), Gate()
     async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         other = await asked(rig, "second", second)
         await rig.controller.delete(first)
         assert list(rig.controller.being_answered()) == [other]
@@ -212,7 +207,7 @@ async def test_death_of_the_models_is_told_by_each_chat_and_keeps_what_came(tmp_
     scripts = says("one ", gate), says("three ", EngineDied("signal 9")), says("again")
     async with controlled(tmp_path, *scripts) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         second = await asked(rig, "second")
         await until(lambda: not rig.controller.is_busy)
         assert [type(error) for error in rig.view.errors] == [EngineDied]
@@ -227,7 +222,7 @@ async def test_error_in_a_chat_that_was_left_is_told_and_leaves_it_ready(tmp_pat
     gate = Gate()
     async with controlled(tmp_path, says(gate, EngineError("no memory")), says("fine")) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         gate.open()
         await until(lambda: not rig.controller.is_busy)
         assert rig.controller.unread == {first: "failed"}
@@ -243,7 +238,7 @@ async def test_closing_while_two_are_written_keeps_both(tmp_path: Path) -> None:
     gate, second = Gate(), Gate()
     async with controlled(tmp_path, says("one ", gate, "two"), says("three ", second, "four")) as rig:
         first = await asked(rig, "first", gate)
-        await new(rig)
+        await rig.new()
         other = await asked(rig, "second", second)
         rig.controller.close()
         await asyncio.gather(*rig.tasks)
@@ -256,7 +251,7 @@ async def test_models_are_free_only_when_no_chat_is_being_answered(tmp_path: Pat
     gate = Gate()
     async with controlled(tmp_path, says("one ", gate, "two")) as rig:
         first = await asked(rig, "boats", gate)
-        await new(rig)
+        await rig.new()
         with pytest.raises(UserError, match="“boats” is being answered"):
             await rig.controller.free_models()
         await rig.controller.stop_answers()
@@ -307,7 +302,7 @@ async def test_no_more_chats_are_answered_at_once_than_may_be(
     async with controlled(tmp_path, *(says("not ", gate, "yet") for gate in gates), says("done")) as rig:
         for gate in gates:
             await asked(rig, "go", gate)
-            await new(rig)
+            await rig.new()
         with pytest.raises(UserError, match="2 chats are being answered already"):
             await rig.controller.ask(prompt("once more"))
         assert rig.texts == []
@@ -323,7 +318,7 @@ async def test_question_cuts_short_what_is_measured_for_another_chat(tmp_path: P
         rig.session.titles = True
         await rig.controller.ask(prompt("first"))
         await until(lambda: rig.view.text == "one" and len(models(rig).requests) == 2)
-        await new(rig)
+        await rig.new()
         await asked(rig, "second")
         await rig.ended()
         await until(lambda: rig.texts == ["second", "two"] and not rig.controller.is_busy)

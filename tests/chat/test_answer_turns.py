@@ -1,0 +1,121 @@
+"""Answers that take turns at real models write what they write alone, and end one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.loading import ModelLoader
+from localspec.chat.store import Store
+from localspec.inference import turns
+from localspec.inference.attached import AttachedModels, Server
+from localspec.inference.runtime import Runtime
+from localspec.storage.profiles import Speculation
+from localspec.types.events import Finished, GenerationEvent
+from localspec.types.request import EngineSettings, Mode, Request
+from tests.chat.test_controller import Rig, prompt
+from tests.inference.runtimes import open_pair, text_of
+from tests.server.running import serving
+from tests.server.turning_models import TurningModels
+from tests.waiting import until
+
+QUESTIONS = (
+    "Write a Python function that checks whether a number is prime.",
+    "Write a Python function that adds two numbers.",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    with open_pair(demo_target_q8, demo_draft) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["off", "sd", "ssd"])
+@pytest.mark.parametrize("room", [0, 2**30], ids=["read again", "restored"])
+def test_answers_in_two_chats_are_those_that_each_gets_alone(
+    tmp_path: Path, pair: Runtime, monkeypatch: pytest.MonkeyPatch, mode: Mode, room: int
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)  # a turn is a round
+    pair.keep_conversations(room)
+    resumed: list[int] = []
+    resume = pair.resume
+
+    def counted(number: int) -> Iterator[GenerationEvent]:
+        resumed.append(number)
+        return resume(number)
+
+    monkeypatch.setattr(pair, "resume", counted)
+    request = SessionRequest(
+        Speculation(mode=mode, min_confidence=0.2),
+        sampling={"temperature": 0.0},
+        answer=Request("", max_tokens=40),
+    )
+
+    async def course() -> None:
+        with Store(tmp_path / "chats.db") as store:
+            rig = Rig(store, ModelLoader(lambda _on_progress: pair), request)
+            alone = []
+            for question in QUESTIONS:
+                await rig.new()
+                await rig.asked(question)
+                alone.append(rig.texts)
+            assert not resumed
+            chats = []
+            for question in QUESTIONS:
+                await rig.new()
+                chats.append(rig.session.chat.info.id)
+                await rig.controller.ask(prompt(question))
+            await asyncio.gather(*rig.tasks)
+            assert [[message.content for message in store.messages(chat)] for chat in chats] == alone
+            records = [store.record(store.messages(chat)[-1].id) for chat in chats]
+            assert all(record and bool(record.summary.drafted) is (mode != "off") for record in records)
+
+    try:
+        asyncio.run(course())
+    finally:
+        pair.keep_conversations(0)
+    assert len(resumed) > 4
+
+
+class Writer:
+    """An answer in a thread of its own."""
+
+    def __init__(self, turn: AnswerTurn, models: AttachedModels, request: Request) -> None:
+        self.turn, self.events = turn, list[GenerationEvent]()
+        self.thread = threading.Thread(target=self._write, args=(models, request), daemon=True)
+        self.thread.start()
+
+    def _write(self, models: AttachedModels, request: Request) -> None:
+        with self.turn.taken(models):
+            for event in self.turn.generate(request):
+                self.events.append(event)
+
+    @property
+    def reason(self) -> str:
+        self.thread.join(20)
+        last = self.events[-1]
+        assert isinstance(last, Finished)
+        return last.reason
+
+
+def test_of_two_answers_of_a_server_one_can_be_cancelled_alone() -> None:
+    steps = threading.Semaphore(0)
+    with serving(lambda: TurningModels(steps=steps)) as served:
+        models, shared = AttachedModels(Server(served.url)), AnswerTurns()
+        one, other = (
+            Writer(AnswerTurn(shared), models, Request(letter, settings=EngineSettings(), max_tokens=40))
+            for letter in "ab"
+        )
+        until(lambda: served.service.queue.jobs()[0] is not None and len(served.service.queue.jobs()[1]) == 1)
+        one.turn.cancel()
+        steps.release(200)
+        assert (one.reason, other.reason) == ("cancelled", "length")
+        assert text_of(other.events) == "b" * 40
