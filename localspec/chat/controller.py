@@ -25,6 +25,7 @@ from localspec.types.request import Mode
 NEWS_S = 1 / 12  # between two updates of an answer in progress
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 ANSWERING = "an answer is being written"
+CHECK_S = 2.0  # for the length of a question: the models may work for another chat and not respond
 MOST = 8  # chats that are answered at once
 
 Outcome = Literal["answered", "failed"]
@@ -258,7 +259,8 @@ class ChatController:
         async with self._changing:
             chat = self._as_it_is(meant)
             text, files = await read()
-            await asyncio.to_thread(self._check_fits, chat, text, files)
+            with suppress(TimeoutError):  # the answer will tell the same
+                await asyncio.wait_for(asyncio.to_thread(self._check_fits, chat, text, files), CHECK_S)
             await self._prepare(chat)
             question = await asyncio.to_thread(chat.ask, text, files)
             if chat is self.session.chat:

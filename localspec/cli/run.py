@@ -51,9 +51,8 @@ def parser() -> Parser:
     result = verb_parser(
         "run", "Answer one question and leave. The question may be piped in, or go below one."
     )
-    result.add_argument(
-        "prompt", nargs="*", metavar="PROMPT", help="the question; @FILE attaches a file, @src/** those of a folder, - is standard input"
-    )
+    about = "the question; @FILE attaches a file, @src/** those of a folder, - is standard input"
+    result.add_argument("prompt", nargs="*", metavar="PROMPT", help=about)
     result.add_argument("-p", "--prompt", dest="flag_prompt", metavar="TEXT", help="the question, as a flag")
     about = "leave standard input alone, which a loop or another program may need"
     result.add_argument("--no-stdin", action="store_true", help=about)
