@@ -23,8 +23,8 @@ def as_references(text: str, folder: Path) -> str | None:
 
 
 def with_references(line: str, folder: Path) -> str:
-    """Return a line with references in place of the paths that it begins with."""
-    found, rest = _leading(line, folder)
+    """Return a line with references in place of the paths that it begins with; a space keeps them as text."""
+    found, rest = ([], "") if line[:1].isspace() else _leading(line, folder)
     return " ".join((*found, rest)).rstrip() if found else line
 
 

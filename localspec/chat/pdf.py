@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import logging
 import pickle
 import threading
 from contextlib import suppress
@@ -105,6 +104,8 @@ def _read(path: Path, _version: tuple[int, ...], pages: Pages | None, limit: int
 
 def main() -> None:
     """Read the file that standard input holds."""
+    import logging  # 5 ms
+
     requests, replies = take_pipes()
     faulthandler.dump_traceback_later(SECONDS + _GRACE_S, exit=True)  # the parent may have died
     logging.disable()

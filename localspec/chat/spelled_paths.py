@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
-from urllib.parse import unquote_to_bytes
 
 _ADDRESS = re.compile(r"file://([^/\s]*)(/[^\s\"'<>]*)", re.IGNORECASE)
 _DRIVE = re.compile(r"/[A-Za-z]:")  # before a drive of Windows
@@ -18,7 +16,12 @@ Spelled = tuple[str, int]
 def address_at(text: str, at: int) -> Spelled | None:
     """Return the path of a `file://` address on this machine that begins at a place."""
     found = _ADDRESS.match(text, at)
-    if found is None or found[1].lower() not in {"", "localhost", socket.gethostname().lower()}:
+    if found is None:
+        return None
+    import socket  # 5 ms
+    from urllib.parse import unquote_to_bytes
+
+    if found[1].lower() not in {"", "localhost", socket.gethostname().lower()}:
         return None
     path = os.fsdecode(unquote_to_bytes(found[2]))
     return (path[1:] if _DRIVE.match(path) else path), found.end()

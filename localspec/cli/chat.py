@@ -158,7 +158,7 @@ class Dialogue:
                     self._run(call)
                 elif text.strip():
                     prompt = text.strip("\n")
-                    self._ask(prompt if is_block else with_dropped(as_message(prompt, LINE_NAMES.keys())))
+                    self._ask(prompt if is_block else as_message(with_dropped(prompt), LINE_NAMES.keys()))
             except (UserError, EngineError, StoreError) as error:
                 if not reader.interactive:
                     raise

@@ -125,5 +125,11 @@ def test_a_line_may_begin_with_paths(folder: Path) -> None:
     line = f"'{folder}/my notes.txt' {folder}/notes.txt what differs?"
     assert with_references(line, folder) == '@"my notes.txt" @notes.txt what differs?'
     assert with_references(f"{folder}/src", folder) == "@src/"
-    for other in ("/nothing/here", "what is /etc/passwd for?", "", "@notes.txt what?"):
+    for other in (
+        "/nothing/here",
+        "what is /etc/passwd for?",
+        "",
+        "@notes.txt what?",
+        f" {folder}/src is what?",
+    ):
         assert with_references(other, folder) == other
