@@ -63,6 +63,16 @@ async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names:
 
 
 @pytest.mark.slow
+async def test_what_a_key_does_stays_in_its_column_where_it_is_wrapped(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(50, 30)) as desk:
+        await desk.shows("F2, F3 ", "both models at work")
+        rows = desk.screen_text().splitlines()
+        column = next(row.index("which tokens") for row in rows if "which tokens" in row)
+        assert any(row.startswith(" " * column + "wrote; both") for row in rows)
+        assert all(row[:column].isspace() for row in rows if "both models" in row)
+
+
+@pytest.mark.slow
 async def test_prompt_is_seen_however_small_the_screen(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
         await desk.answered("question")

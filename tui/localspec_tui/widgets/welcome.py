@@ -11,7 +11,6 @@ from localspec.app.fetching import Offer, Stage
 from localspec.units import size
 
 TRIES = (
-    ("Type below and press Enter.", ""),
     ("/", "commands, completed with Tab"),
     ("@notes.txt", "attaches a file"),
     ("Ctrl+K", "searches all chats"),
@@ -59,9 +58,11 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("LocalSpec", classes="title", markup=False)
         yield Static("", classes="models", markup=False)
         yield PairOffer(classes="hidden")
-        width = max(len(key) for key, what in TRIES if what)
-        lines = (f"{key:<{width}}  {what}".rstrip() for key, what in TRIES)
-        yield Static("\n".join(lines), markup=False)
+        yield Static("Type below and press Enter.", markup=False)
+        for keys, what in TRIES:
+            with Horizontal(classes="try"):
+                yield Static(keys, classes="keys", markup=False)
+                yield Static(what, markup=False)
 
     def introduce(self, text: str) -> None:
         """Show the models' names."""
