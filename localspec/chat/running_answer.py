@@ -40,7 +40,8 @@ class RunningAnswer:
     def _run(self) -> BaseException | None:
         """Do the job from its first to its last event, and return the error, if any."""
         try:
-            self._loader.start()  # again, if it was stopped or failed
+            if not self.is_stopped:
+                self._loader.start()  # again, if it was stopped or failed
             self.models = models = self._loader.models(wanted=lambda: not self.is_stopped)
             with self.turn.taken(models):
                 for event in self.job(models, self.turn):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from localspec.chat import controller
-from localspec.errors import EngineDied, EngineError, UserError
+from localspec.chat.loading import Closed, ModelLoader
+from localspec.chat.store import Store
+from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference import turns
+from localspec.types.events import PromptProgress
 from tests.chat.test_controller import Rig, controlled, prompt
 from tests.scripted import Gate, ScriptedModels, says, talks_on
 
@@ -322,3 +326,87 @@ async def test_question_cuts_short_what_is_measured_for_another_chat(tmp_path: P
         await asked(rig, "second")
         await rig.ended()
         await until(lambda: rig.texts == ["second", "two"] and not rig.controller.is_busy)
+
+
+async def test_chat_is_deleted_while_another_waits_for_its_first_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.chat.answer_turns.PARALLEL", 1)
+    gate = Gate()
+    async with controlled(tmp_path, says("one ", gate), says("two")) as rig:
+        first = await asked(rig, "first", gate)
+        await rig.new()
+        second = await asked(rig, "second")
+        await rig.controller.delete(first)
+        await rig.ended()
+        assert kept(rig, second) == ["second", "two"]
+        assert [chat.id for chat in rig.store.deleted()] == [first]
+        assert [chat.id for chat in rig.store.chats()] == [second]
+
+
+async def test_question_asked_while_another_prompt_is_read_gets_its_own_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.0)
+    gate, second = Gate(), Gate()
+    rest = [PromptProgress(done, 99) for done in range(2, 100)]
+    script = says(PromptProgress(1, 99), gate, *rest, "boats")
+    async with controlled(tmp_path, script, says("planes", second)) as rig:
+        first = await asked(rig, "boats?", gate)
+        await rig.new()
+        other = await asked(rig, "planes?")
+        answer = rig.controller._answer
+        assert answer is not None
+        await until(lambda: answer.turn.is_waiting)
+        gate.open()  # in the middle of a prompt, the other has its turn
+        await asyncio.to_thread(second.reached.wait, 10)
+        assert kept(rig, first) == ["boats?", ""]
+        second.open()
+        await until(lambda: not rig.controller.is_busy)
+        assert kept(rig, first) == ["boats?", "boats"]
+        assert kept(rig, other) == ["planes?", "planes"]
+        record = rig.store.record(rig.store.messages(first)[-1].id)
+        assert record is not None
+        assert record.summary.first_token_s > 0
+
+
+async def test_stop_while_the_models_are_opened_leaves_the_question_of_another_chat(tmp_path: Path) -> None:
+    opening = threading.Event()
+
+    def open_models(on_progress: Callable[[float], bool]) -> ScriptedModels:
+        opening.wait(10)
+        if not on_progress(0.5):
+            raise Cancelled("stopped")
+        return ScriptedModels(says("fine"))
+
+    with Store(tmp_path / "chats.db") as store:
+        rig = Rig(store, ModelLoader(open_models))
+        first = await asked(rig, "first")
+        await rig.new()
+        second = await asked(rig, "second")
+        rig.controller.stop()
+        await rig.ended()
+        assert isinstance(rig.view.errors[-1], Cancelled)
+        opening.set()
+        await until(lambda: not rig.controller.is_busy)
+        assert kept(rig, first) == ["first", "fine"]
+        assert kept(rig, second) == ["second"]
+        rig.loader.close()
+
+
+async def test_stop_of_the_only_question_stops_opening_the_models(tmp_path: Path) -> None:
+    opening = threading.Event()
+
+    def open_models(_on_progress: Callable[[float], bool]) -> ScriptedModels:
+        opening.wait(10)
+        return ScriptedModels()
+
+    with Store(tmp_path / "chats.db") as store:
+        rig = Rig(store, ModelLoader(open_models))
+        rig.loader.start()
+        await asked(rig, "first")
+        rig.controller.stop()
+        await rig.ended()
+        assert rig.loader.state == Closed()
+        opening.set()
+        rig.loader.close()

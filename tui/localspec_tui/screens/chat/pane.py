@@ -241,6 +241,8 @@ class ChatPane(Vertical):
         if news is not None:
             self.timeline.clear("no answer yet")
             self._show_progress(news)
+            if news.changes:  # of the mode, which was said then
+                self.status.say("")
         before, typed = self._left_text, self.composer.text
         self._left_text = ""
         typed = typed.removeprefix(before) if typed.startswith(before) else ""
@@ -316,7 +318,7 @@ class ChatPane(Vertical):
             self._give_notice(number, Notification(f"“{title}” is answered", timeout=NOTICE_S))
             return
         reason = error_line(answer.error or Cancelled("stopped"))
-        text = f"“{title}” is not answered: {reason}; the text so far is saved"
+        text = f"“{title}” is not answered: {reason}{'; the text so far is saved' * bool(answer.saved)}"
         self._give_notice(number, Notification(text, severity="error", timeout=NOTICE_S))
 
     def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
