@@ -453,6 +453,9 @@ class ChatController:
             await self._view.show()
 
     def close(self) -> None:
-        """Stop the answers in progress because the program ends; their texts are saved."""
-        for answer in self._answers.values():
+        """Stop the answers in progress because the program ends; their texts are saved.
+
+        Any thread may call it.
+        """
+        for answer in list(self._answers.values()):
             answer.stop()

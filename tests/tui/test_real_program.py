@@ -342,3 +342,21 @@ def test_text_without_brackets_and_sequences_in_pieces_send_and_type_nothing(
         assert messages(tmp_path) == []
         terminal.send("\x11")
         assert terminal.leave() == 0
+
+
+def test_two_chats_are_answered_by_turns_and_quitting_keeps_both(
+    run: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    with run("--temp", "0", "--ignore-circles", "-c", "16384", "--mode", "off") as terminal:
+        terminal.shows("Ask anything")
+        for number, key in enumerate(("\x0e", ""), 1):
+            terminal.send(f"{number} " + "la " * 16)
+            terminal.shows(f"{number} la la la")
+            terminal.send("\r")
+            terminal.until(lambda number=number: len(messages(tmp_path)) == 2 * number)  # type: ignore[misc]
+            terminal.send(key)  # a new chat
+        one, other = lengths(tmp_path)[1::2]
+        terminal.until(lambda: lengths(tmp_path)[1] > one + 200 and lengths(tmp_path)[3] > other + 200)
+        terminal.send("\x11")
+        assert terminal.leave() == 0
+    assert messages(tmp_path) == [("user", "complete"), ("assistant", "stopped")] * 2

@@ -157,8 +157,13 @@ class LocalSpecApp(App[int]):
         self, result: int | None = None, return_code: int = 0, message: RenderableType | None = None
     ) -> None:
         """Leave without waiting for models that do not answer."""
-        threading.Thread(target=self._loader.close, name="localspec-close", daemon=True).start()
+        threading.Thread(target=self._end_models, name="localspec-close", daemon=True).start()
         super().exit(result, return_code, message)
+
+    def _end_models(self) -> None:
+        """Stop the answers in progress before the models end, which would count as failures."""
+        self.chat_screen.pane.controller.close()
+        self._loader.close()
 
     def on_mount(self) -> None:
         """Open the chat."""
