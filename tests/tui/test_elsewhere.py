@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from localspec_tui.widgets.timeline import Timeline
 from tests.scripted import MARKDOWN, Gate, says
 from tests.tui.desktop import Desktop, burst, desktop
 from tests.tui.settled import settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 
@@ -259,6 +261,11 @@ async def test_quitting_while_two_are_written_keeps_both(
         planes = await asked(desk, "about planes", second)
         await desk.press("ctrl+q")
         await desk.until(lambda: not desk.app.is_running)
+
+        def states() -> set[str]:
+            return {desk.store.messages(chat)[-1].state for chat in (boats, planes)}
+
+        await asyncio.to_thread(until, lambda: states() == {"stopped"}, 5)
     with Store(tmp_path / "chats.db") as store:
         last = {chat: store.messages(chat)[-1] for chat in (boats, planes)}
         assert [message.content for message in last.values()] == ["boats ", "planes "]
