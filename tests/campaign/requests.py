@@ -45,6 +45,10 @@ _BODIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("/tokenize", {"content": "Hi", "with_pieces": True}),
     ("/detokenize", {"tokens": [72, 105]}),
     ("/apply-template", {"messages": [_ASKED], "tools": [_TOOL]}),
+    ("/completion", {"prompt": ["Hi", [72, "a"]], "response_fields": ["content"], "return_progress": True}),
+    ("/v1/embeddings", {"input": ["Hi"], "encoding_format": "base64"}),
+    ("/api/chat", {"messages": [_ASKED, _CALLS], "tools": [_TOOL], "options": {"num_predict": 2}}),
+    ("/api/generate", {"prompt": "Hi", "system": "a", "options": {"num_predict": 2}}),
     ("/infill", {"input_prefix": "H", "input_suffix": "i", "input_extra": [{"text": "a"}]}),
 )
 _LIMITS = {"max_tokens": 2, "max_output_tokens": 2}
@@ -54,7 +58,7 @@ _FIELDS = (
     "chat_template_kwargs top_logprobs logit_bias response_format grammar tools tool_choice role content "
     "parallel_tool_calls tool_calls tool_call_id reasoning_content"
 ).split()
-_STATUS = {200, 400, 403, 404, 405, 408, 413, 503}
+_STATUS = {200, 400, 403, 404, 405, 408, 413, 501, 503}
 _QUICK_S = 0.2  # for what a server waits seconds for
 
 
@@ -140,7 +144,8 @@ def _check(found: bytes) -> None:
     status = int(head.split()[1])
     require(status in _STATUS, f"status {status}: {found[:500]!r}")
     if status in (400, 503) and b"application/json" in head:
-        message = json.loads(body)["error"]["message"]
+        told = json.loads(body)["error"]
+        message = told if isinstance(told, str) else told["message"]  # Ollama's is the text alone
         require("\n" not in message and 0 < len(message) < 1000, f"told at length: {message[:999]}")
         require("unexpected" not in message, message)
 
