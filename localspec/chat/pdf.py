@@ -85,7 +85,7 @@ class _ProblemFoundError(Exception):
 _reading = threading.Lock()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=100)  # as many as a pattern attaches, so that none is read at every pause in typing
 def _read(path: Path, _version: tuple[int, ...], pages: Pages | None, limit: int) -> str | _Problem:
     """Return the text of this version of a file, or why there is none."""
     data = read_regular(path, path.name, MAX_BYTES)

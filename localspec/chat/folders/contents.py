@@ -71,13 +71,15 @@ def walk(base: Path, enters: Callable[[Entry], bool]) -> Iterator[Scan]:
     base = base.resolve()
     waiting = deque([("", rules_above(base))])
     left = MAX_LOOKED_AT
-    while waiting:
+    while waiting and left > 0:
         path, above = waiting.popleft()
         rules = rules_in(base / path, above)
         scan = _scan(base, path, rules, left)
         left -= len(scan.entries) + scan.ignored
         yield scan
         waiting.extend((entry.path, rules) for entry in scan.entries if entry.is_folder and enters(entry))
+    if waiting:
+        yield Scan(waiting[0][0], is_cut=True)
 
 
 def matches(base: Path, pattern: PathPattern) -> Matches:
@@ -142,7 +144,7 @@ def _lines(path: str, scans: Mapping[str, Scan], shown: Mapping[str, Entry], ind
         yield f"{indent}(and others: {MAX_LOOKED_AT:,} entries were looked at)"
     if scan.ignored:
         yield f"{indent}({scan.ignored} ignored by git)"
-    if not (scan.entries or scan.ignored or scan.problem):
+    if not (scan.entries or scan.ignored or scan.problem or scan.is_cut):
         yield f"{indent}(empty)"
 
 

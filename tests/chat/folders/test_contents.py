@@ -104,6 +104,15 @@ def test_a_listing_has_an_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert listing(folder).splitlines()[-1] == "(and others: 3 entries were looked at)"
 
 
+def test_a_pattern_says_that_it_did_not_look_at_everything(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not matches(folder, path_pattern("**")).is_cut
+    for most in (3, 8):  # within a folder, and at the end of one
+        monkeypatch.setattr(contents, "MAX_LOOKED_AT", most)
+        assert matches(folder, path_pattern("**")).is_cut
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_folder_that_may_not_be_read_says_so(folder: Path) -> None:
     (folder / "sub" / "deep").chmod(0)
