@@ -13,7 +13,7 @@ from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import QueueStrip
 from localspec_tui.widgets.log_panel import LogLines
 from localspec_tui.widgets.transcript.message import ActionAsked
-from tests.scripted import Gate, says
+from tests.scripted import Gate, Script, says
 from tests.tui.desktop import Desktop, burst, desktop
 from tests.tui.settled import settled
 from tests.tui.transcripts import selected
@@ -254,6 +254,34 @@ async def test_branches_are_walked_key_after_key(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == ["count", "two"])
         await desk.press("a")
         assert desk.composer.text == "a"
+
+
+@pytest.mark.slow
+async def test_another_branch_is_shown_at_the_place_of_the_one_before(tmp_path: Path) -> None:
+    def long(which: str) -> Script:
+        return says(which + "".join(f"\n\nparagraph {number}" for number in range(30)))
+
+    def heading() -> str:
+        return next((row for row in desk.screen_text().splitlines() if "/2 ›" in row), "")
+
+    scripts = long("first"), long("second"), long("third"), long("other")
+    async with desktop(tmp_path, *scripts, size=(80, 24)) as desk:
+        for question in ("one", "two", "three"):
+            await desk.answered(question)
+        await burst(desk, ["ctrl+up", "k", "k", "r"])
+        await desk.shows("paragraph 29")
+        await at_rest(desk)
+        await burst(desk, ["ctrl+up", "["])
+        await desk.shows("second", "‹ 1/2 ›")
+        await burst(desk, ["]", "[", "]"])
+        await desk.shows("other", "‹ 2/2 ›")
+        await desk.press("escape", "pageup")
+        await desk.until(heading)
+        row = desk.screen_text().splitlines().index(heading())
+        column = heading().index("‹")
+        await desk.pilot.click(offset=(column, row))
+        await desk.shows("second", "‹ 1/2 ›")
+        assert desk.screen_text().splitlines()[row] == heading()
 
 
 @pytest.mark.slow

@@ -213,6 +213,22 @@ async def test_wheel_leaves_the_end_and_finds_it_again() -> None:
 
 @pytest.mark.slow
 @pytest.mark.asyncio
+async def test_text_that_comes_in_sight_is_not_reported_to_be_below() -> None:
+    host = Host()
+    async with host.run_test(size=(80, 24)) as pilot:
+        items = [shown(1), said(shown(2), "short", "writing")]
+        await host.transcript.show(items, at=1)
+        await pilot.pause()
+        host.transcript.stream(" and more", [])
+        await until(pilot, "and more")
+        await pilot.pause()
+        assert not host.query_one(MoreHint).display
+        host.transcript.stream(LINE * 30 + "the last words", [])
+        await until(pilot, "the last words")  # the end was in sight and stays there
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
 async def test_end_resumes_following_and_takes_the_hint_away() -> None:
     host = Host()
     async with host.run_test(size=(80, 24)) as pilot:

@@ -508,10 +508,8 @@ class ChatPane(Vertical):
         self.post_message(CopyAsked(text, what))
 
     async def _walk(self, message: StoredMessage, is_next: bool) -> None:
-        """Show another branch at a message, and leave the focus there."""
-        shown = await self.controller.switch(message, 1 if is_next else -1)
-        if self.transcript.has_focus_within:
-            self.transcript.focus_at(len(self.session.chat.tree.path_to(shown)) - 1)
+        """Show another branch at a message, and leave the focus and the view there."""
+        await self.controller.switch(message, 1 if is_next else -1)
 
     async def _edit(self, message: StoredMessage) -> None:
         """Open the editor for a message."""

@@ -124,7 +124,9 @@ class Transcript(VerticalScroll, can_focus=False):
         super().__init__(classes=classes)
         self._rows: dict[Widget, Region] = {}
         self.following = True  # the end stays in view
-        self._pinned: Widget | None = None
+        self._pinned: Widget | None = None  # stays in view, at this row of it
+        self._pinned_row = 0
+        self._has_grown = False  # at its end, since that was followed
         self._items: list[BranchMessage] = []
         self._window = Window()
         self._views: dict[int, MessageView] = {}
@@ -147,17 +149,22 @@ class Transcript(VerticalScroll, can_focus=False):
     ) -> None:
         """Show a chat from its end, or around one of its messages, which is then marked.
 
-        The message `focus` takes the focus over if one of those shown before has it.
+        The message `focus` takes the place, and the focus if it has that, of the one shown there before.
         """
         async with self._moving:
-            self._items = list(items)
-            index = self._index(at)
-            window = Window.latest(self._sizes) if index is None else Window.around(self._sizes, index)
+            before, self._items = self._items, list(items)
+            index = self._index(at if focus is None else focus)
+            if focus is not None and self.following and index == len(items) - 1:
+                index = None  # the end stays in view
+            row = self._row_of(before[index]) if index is not None and index < len(before) else 0
+            window = Window.latest(self._sizes)
+            if index is not None and (at is not None or index not in window):
+                window = Window.around(self._sizes, index)
             await self._open(window, focus)
             view = None if index is None else self._view(index)
-            if view is not None:
+            if view is not None and at is not None:
                 view.add_class("-found")
-            self._stay_at(view)
+            self._stay_at(view, row if at is None else 0)
         self._refresh_legend()
 
     async def add(self, item: BranchMessage) -> None:
@@ -194,8 +201,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._items[-1] = replace(item, message=message, spans=(*item.spans, *spans))
         if view := self._views.get(item.message.id):
             view.body.append(text, pieces)
-        if text and not self.following:
-            self._hint.display = True
+        self._has_grown = self._has_grown or bool(text)
+        self._tell_growth()
         self._refresh_legend()
 
     def follow(self) -> None:
@@ -250,8 +257,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def moved(self) -> None:
         """Follow the end when the reader reaches it; load more messages near the end of the loaded ones."""
-        if self.following:
-            self._hint.display = False
+        self._tell_growth()
         if self._looking_for_more or not self._views:
             return
         page = max(1, self.size.height)
@@ -389,15 +395,27 @@ class Transcript(VerticalScroll, can_focus=False):
         if focus and self.screen.focused is None:  # otherwise the user has begun to type
             self.screen.set_focus(view, scroll_visible=False)
 
+    def _tell_growth(self) -> None:
+        """Tell that text has come below what is seen."""
+        self._has_grown = self._has_grown and not self.following
+        is_below = self.scroll_y < self.max_scroll_y or not self.has_end()
+        self._hint.display = self._has_grown and is_below
+
     def _tell_more(self) -> None:
         self._earlier.tell("↑", self._window.first, "earlier")
         self._later.tell("↓", len(self._items) - self._window.last, "later")
 
     # --- where the reader is ---
 
-    def _stay_at(self, view: MessageView | None) -> None:
-        """Go to a message, which comes to the top, or to the end, and stay there."""
-        self.following, self._pinned = view is None, view
+    def _row_of(self, item: BranchMessage) -> int:
+        """Return the row of the window where a message begins; the first if it is not there."""
+        region = self._rows.get(view) if (view := self._views.get(item.message.id)) else None
+        row = 0 if region is None else region.y - round(self.scroll_y)
+        return row if 0 < row < self.container_size.height else 0
+
+    def _stay_at(self, view: MessageView | None, row: int = 0) -> None:
+        """Go to a message, which comes to a row of the window, or to the end, and stay there."""
+        self.following, self._pinned, self._pinned_row = view is None, view, row
         self.refresh(layout=True)
         self.call_after_refresh(self._come_to_rest)
 
@@ -410,12 +428,13 @@ class Transcript(VerticalScroll, can_focus=False):
     def process_layout(self, placements: list[WidgetPlacement]) -> list[WidgetPlacement]:
         """Set the position for a new layout."""
         rows = {placement.widget: placement.region for placement in placements}
+        bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
+        legend = self._legend.outer_size.height if self._legend.display else 0
+        end = bottom + legend - self.container_size.height
         if self.following:
-            bottom = max((p.region.bottom + p.margin.bottom for p in placements), default=0)
-            legend = self._legend.outer_size.height if self._legend.display else 0
-            position = bottom + legend - self.container_size.height
+            position = end
         elif self._pinned in rows:
-            position = rows[self._pinned].y
+            position = min(rows[self._pinned].y - self._pinned_row, end)
         else:
             position = self._same_text(rows)
         # Moving the scrollbar may request the layout once more, so its reference is set first.
@@ -451,6 +470,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self.moved()
 
     def _come_to_rest(self) -> None:
+        if self._views and self.has_end() and self.size.height and not self.max_scroll_y:
+            self.following, self._pinned = True, None  # all of it is seen
         if self.following:
             self.scroll_target_y = self.scroll_y = self.max_scroll_y
         self.moved()
