@@ -54,6 +54,37 @@ async def test_a_paste_of_many_lines_stays_one_message() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("pasted", ["one line\n", "one line\r\n", "one line\r"])
+async def test_a_pasted_line_brings_no_break_behind_it(pasted: str) -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        await pilot.press("a", "b")
+        app.post_message(events.Paste(pasted))
+        await pilot.press(*" c", "enter")
+        await pilot.pause()
+        assert app.sent == ["abone line c"]
+        await pilot.press(*"after", "home")
+        app.post_message(events.Paste(pasted))
+        await pilot.pause()
+        assert app.composer.text == "one line\nafter"
+
+
+@pytest.mark.asyncio
+async def test_a_key_clears_the_prompt_and_undo_brings_it_back() -> None:
+    app = ComposerHost()
+    async with app.run_test() as pilot:
+        app.composer.text = "one\ntwo"
+        app.post_message(events.Paste("y" * FOLD_FROM))
+        await pilot.press("left", "ctrl+u", *"new", "enter")
+        assert app.sent == ["new"]
+        app.composer.text = "one\ntwo"
+        await pilot.press("up", "ctrl+u")
+        assert app.composer.text == ""
+        await pilot.press("ctrl+z")
+        assert app.composer.text == "one\ntwo"
+
+
+@pytest.mark.asyncio
 async def test_a_huge_paste_is_folded_and_sent_whole() -> None:
     huge = "x" * 80 + "\n" + "word " * 200_000
     app = ComposerHost()

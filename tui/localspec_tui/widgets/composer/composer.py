@@ -175,6 +175,7 @@ class Composer(Widget):
         Binding("up", "walk(-1)", "Earlier prompt (from the first line)", id="composer.older"),
         Binding("down", "walk(1)", "Later prompt (from the last line)", id="composer.newer"),
         Binding("escape", "close", "Close the completions", id="composer.close"),
+        Binding("ctrl+u", "clear", "Clear the prompt; Ctrl+Z brings it back", id="composer.clear"),
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
     ]
 
@@ -347,6 +348,13 @@ class Composer(Widget):
         """Break the line."""
         self.prompt.break_line()
 
+    def action_clear(self) -> None:
+        """Clear the prompt, or a selected part of it; undo restores it."""
+        if self.prompt.selection.is_empty:
+            self.put("")
+        else:
+            self.prompt.action_delete_left()
+
     # -- earlier prompts and the queue
 
     def action_walk(self, step: int) -> None:
@@ -373,6 +381,8 @@ class Composer(Widget):
                 return self._queue.option_count > 0
             case "send" | "newline" | "complete":
                 meant = True
+            case "clear":
+                meant = bool(self.prompt.text)
             case "close":
                 meant = completing
             case "walk":
