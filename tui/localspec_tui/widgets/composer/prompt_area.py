@@ -158,13 +158,9 @@ class PromptArea(VimArea):
         """Take a pasted text as one piece, folded if it is long."""
         event.stop()
         event.prevent_default()
-<<<<<<< HEAD
-        self._paste(event.text)
-=======
         line, *more = event.text.replace("\r", "\n").rstrip("\n").split("\n")
         is_line = line and not more and self.cursor_location == self.document.end
-        self._insert(line if is_line else event.text)  # a copied line needs no break behind it
->>>>>>> 51597506 (Ctrl+U clears the prompt, and a pasted line brings no break along)
+        self._paste(line if is_line else event.text)  # a copied line needs no break behind it
 
     def action_paste(self) -> None:
         """Insert the clipboard."""
