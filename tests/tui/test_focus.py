@@ -209,6 +209,23 @@ async def test_a_chat_goes_to_the_bin_only_after_a_yes_and_comes_back(tmp_path: 
 
 
 @pytest.mark.slow
+async def test_chats_come_back_from_the_list_after_another_start(tmp_path: Path) -> None:
+    async with desktop(tmp_path, *[says("an answer")] * 5, size=(110, 40), config=WITH_CHATS) as desk:
+        chats = await three_chats(desk)
+        await desk.press("ctrl+b", "ctrl+b", "G", "delete", "y")
+        await desk.shows("“about boats” is in the bin")
+    async with desktop(tmp_path, size=(110, 40), config=WITH_CHATS) as desk:
+        await burst(desk, [*"draft", "ctrl+u", "ctrl+z", "ctrl+z", "ctrl+z"])  # of the text alone
+        await settled(desk.pilot)
+        assert sorted(chat.id for chat in desk.store.chats()) == chats[1:]
+        await burst(desk, ["ctrl+b", "ctrl+b", "ctrl+z"])
+        await desk.shows("“about boats” is back")
+        assert sorted(chat.id for chat in desk.store.chats()) == chats
+        await burst(desk, ["ctrl+b", "ctrl+b", "ctrl+z"])
+        await desk.shows("there is no chat in the bin")
+
+
+@pytest.mark.slow
 async def test_the_open_chat_is_deleted_and_undone_from_the_prompt_or_taken_out_of_the_bin(
     tmp_path: Path,
 ) -> None:

@@ -53,7 +53,15 @@ from localspec_tui.screens.chat.actions import ACTIONS
 from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
-from localspec_tui.widgets.sidebar import MARKS, ChangeAsked, ChatPicked, Mark, Sidebar, title_shown
+from localspec_tui.widgets.sidebar import (
+    MARKS,
+    ChangeAsked,
+    ChatList,
+    ChatPicked,
+    Mark,
+    Sidebar,
+    title_shown,
+)
 from localspec_tui.widgets.status import error_line
 
 if TYPE_CHECKING:
@@ -503,8 +511,17 @@ class ChatScreen(Screen[int]):
         await self.run_named("mode", following)
 
     async def action_restore_last(self) -> None:
-        """Restore the chat that was deleted last."""
-        await self.pane.status.attempt(self._restore(*self._deleted.pop()))
+        """Restore the chat that was deleted last, here or before this start."""
+        await self.pane.status.attempt(self._restore_last())
+
+    async def _restore_last(self) -> None:
+        if self._deleted:
+            await self._restore(*self._deleted.pop())
+            return
+        chat = next(iter(await asyncio.to_thread(self.session.store.deleted)), None)
+        if chat is None:
+            raise UserError("there is no chat in the bin")
+        await self._restore(chat)
 
     def action_to_messages(self) -> None:
         """Give the focus to the last message."""
@@ -522,8 +539,8 @@ class ChatScreen(Screen[int]):
         text = self.focused
         if parameters == ("regen",) and self.pane.composer.prompt.vim_mode == "NORMAL":
             return False  # there Ctrl+R is vim's
-        if action == "restore_last" and not self._deleted:
-            return False
+        if action == "restore_last" and not self._deleted and not isinstance(text, ChatList):
+            return False  # at the prompt, a chat of an earlier start would come as a surprise
         if action in {"follow", "restore_last"} and isinstance(text, TextArea | Input):
             return not (text.text if isinstance(text, TextArea) else text.value)
         return super().check_action(action, parameters)
