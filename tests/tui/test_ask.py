@@ -117,6 +117,22 @@ async def test_text_that_comes_before_anybody_can_have_read_answers_nothing(
 
 
 @pytest.mark.asyncio
+async def test_keys_that_come_before_anybody_can_have_read_press_no_button_that_deletes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dialogs, "READING_S", 3600.0)
+    app = Host(is_careful=True)
+    async with app.run_test() as pilot:
+        app.screen.query_one("#yes", Button).active_effect_duration = 0  # it may be pressed again at once
+        await pilot.press("left", "enter")
+        assert app.results == []
+        monkeypatch.setattr(dialogs, "READING_S", 0.0)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert app.results == [True]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("button", "answer"), [("#yes", True), ("#no", False)])
 async def test_buttons_answer(button: str, answer: bool) -> None:
     app = Host()

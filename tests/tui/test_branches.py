@@ -282,6 +282,11 @@ async def test_another_branch_is_shown_at_the_place_of_the_one_before(tmp_path: 
         await desk.pilot.click(offset=(column, row))
         await desk.shows("second", "‹ 1/2 ›")
         assert desk.screen_text().splitlines()[row] == heading()
+        await burst(desk, ["ctrl+up", "k", "k", "[", "[", "escape"])  # there is no earlier one
+        await settled(desk.pilot)
+        await desk.answered("four")
+        await desk.shows("paragraph 29")
+        assert desk.transcript.following
 
 
 @pytest.mark.slow

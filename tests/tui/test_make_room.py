@@ -63,6 +63,23 @@ async def test_enter_that_comes_before_anybody_can_have_read_leaves_nothing_out(
 
 
 @pytest.mark.asyncio
+async def test_enter_that_ends_a_text_leaves_nothing_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr(dialogs, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(dialogs, "READING_S", 0.5)
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        for now_s[0] in (2.0, 2.2, 2.4):
+            await pilot.press("x")
+        await pilot.press("enter")
+        assert app.results == []
+        now_s[0] = 3.0
+        await pilot.press("enter")
+        assert app.results == [(1, 2, 3, 4)]
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "ansi-dark"])
 async def test_boxes_that_are_off_look_off_without_colours(theme: str) -> None:
     app = Host()

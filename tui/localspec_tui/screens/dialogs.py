@@ -57,7 +57,7 @@ class AskScreen(Dialog[bool]):
         with Vertical():
             yield Static(self._question, id="question", markup=False)
             with Horizontal():
-                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.dismiss(True)")
+                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.press_yes")
                 yield Button(f"{self._no} (n)", id="no", action="screen.dismiss(False)")
         yield KeyFooter()
 
@@ -71,7 +71,7 @@ class AskScreen(Dialog[bool]):
         """Ignore letters that follow others, and those that come before the question can have been read."""
         if not (self._is_careful and event.is_printable):
             return
-        is_new = monotonic() - self._since < READING_S
+        is_new = self._is_new
         if self._is_written_on or is_new:
             event.stop()
             event.prevent_default()
@@ -80,6 +80,15 @@ class AskScreen(Dialog[bool]):
         is_answer = any(binding.key == event.key for binding in bindings_of(self))
         if not (is_new and is_answer):  # the same letter answers a moment later
             self._is_written_on = True
+
+    @property
+    def _is_new(self) -> bool:
+        return self._is_careful and monotonic() - self._since < READING_S
+
+    def action_press_yes(self) -> None:
+        """Answer yes by the button, unless the question is too new to have been read."""
+        if not self._is_new:
+            self.dismiss(True)
 
     def action_agree(self) -> None:
         """Answer yes, unless other letters follow."""
@@ -314,6 +323,15 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | None]):
     @property
     def _suffices(self) -> bool:
         return not (self._room.waits and self._room.excess(self._out))
+
+    def on_key(self, event: events.Key) -> None:
+        """Ignore text that is being typed when this comes up, until the user rests."""
+        is_new = monotonic() - self._since < READING_S
+        if event.is_printable and (is_new or event.key != "space"):
+            self._since = monotonic()
+        if event.is_printable and is_new:
+            event.stop()
+            event.prevent_default()
 
     def action_apply(self) -> None:
         """Leave the checked exchanges out, unless the key came before they can have been read."""
