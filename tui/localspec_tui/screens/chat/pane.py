@@ -279,7 +279,7 @@ class ChatPane(Vertical):
         elif answer.models is not None and not answer.is_stuck:
             self.status.tell_first_call(answer.models.first_call_s())
         if answer.turn.is_waiting and not answer.turn.tokens:
-            self.status.show_transient(WAITS)
+            self.status.show_transient(WAITS, about="answer")
 
     def _show_progress(self, news: LiveUpdate) -> None:
         """Show the figures of an answer in progress, and its rounds."""
