@@ -181,7 +181,7 @@ async def test_chat_being_answered_is_deleted_with_a_word_about_that_and_comes_b
         await left(desk)
         desk.chat.post_message(ChangeAsked("delete", desk.store.chat(boats)))
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-        await desk.shows("The answer being written stops")
+        await desk.shows("The answer being written", "its text so far goes with it")
         await desk.press("y")
         await desk.until(lambda: not busy(desk) and desk.store.deleted())
         await settled(desk.pilot)
