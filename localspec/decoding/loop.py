@@ -69,8 +69,9 @@ class Decoder:
         try:
             with failing(drafter.model_name):
                 drafter.begin(text)
-            clock, ruled = _Clock(self.model, drafter), params
-            params = self._applying(ruled, text, draft)
+            clock, free = _Clock(self.model, drafter), replace(params, rules=None)
+            ruled = params
+            params = self._prepared(ruled, free, text, draft)
             rows = yield from self._read(text)
             while True:
                 try:
@@ -94,24 +95,24 @@ class Decoder:
                 with failing(drafter.model_name):
                     drafter.commit(outcome)
                     draft = drafter.draft(min(params.draft_length, room - 1, self.model.max_draft))
-                params = self._applying(ruled, text, draft)
+                params = self._prepared(ruled, free, text, draft)
                 rows = self._evaluate([text[-1], *draft.tokens], len(draft.tokens) + 1)
         finally:
             drafter.end()
 
-    def _applying(self, params: DecodeParams, text: Sequence[int], draft: Draft) -> DecodeParams:
-        """Return the parameters for judging a draft: without lazy rules where they refuse nothing.
+    def _prepared(
+        self, ruled: DecodeParams, free: DecodeParams, text: Sequence[int], draft: Draft
+    ) -> DecodeParams:
+        """Return the parameters for judging a draft: those without rules where lazy ones refuse nothing.
 
-        The model returns all logits only where they do.
+        The model returns all logits only where they may.
         """
-        rules = params.rules
+        rules = ruled.rules
         if rules is None or not rules.are_lazy:
-            return params
-        if rules.apply(text, draft.tokens):
-            self.model.choose(None)
-            return params
-        self.model.choose(params.candidates)
-        return replace(params, rules=None)
+            return ruled
+        applies = rules.apply(text, draft.tokens)
+        self.model.choose(None if applies else free.candidates)
+        return ruled if applies else free
 
     def read_ahead(self, text: Sequence[int], settled: int, chunk: int) -> Iterator[int]:
         """Read what the cache lacks of the beginning of a prompt; its end stays reachable for `truncate`.

@@ -48,6 +48,7 @@ class Heads:
 
     pattern: re.Pattern[bytes]
     grammars: Mapping[bytes, Grammar]
+    mark: bytes
     is_leading: bool
 
     @classmethod
@@ -60,12 +61,14 @@ class Heads:
             raise UserError(f"the head of a trigger is no regular expression: {error}") from None
         if "name" not in pattern.groupindex:
             raise UserError("the head of a trigger has no group `name`")
-        return cls(pattern, grammars, trigger.is_leading)
+        return cls(pattern, grammars, trigger.mark.encode(), trigger.is_leading)
 
     def found(self, data: bytearray, start: int) -> Iterator[re.Match[bytes]]:
         """Yield the heads from `start` on, near the end of the text."""
         if not self.is_leading:
-            yield from self.pattern.finditer(data, max(start, len(data) - LONGEST_HEAD))
+            near = max(start, len(data) - LONGEST_HEAD)
+            if data.find(self.mark, near) >= 0:
+                yield from self.pattern.finditer(data, near)
         elif len(data) - start <= LONGEST_HEAD and (leading := self.pattern.match(data, start)):
             yield leading
 

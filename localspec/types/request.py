@@ -173,13 +173,15 @@ class Grammar:
 class Trigger:
     """Where grammars begin in an answer whose other text is free: behind the `head` of a call, until its end.
 
-    The head is a regular expression whose group `name` says which of the grammars follows. A leading one
-    counts only where the answer begins, or where a call has ended. In thinking and in blocks of code there
-    are none. A grammar has to admit any text behind the end of the call: tokens may go past that.
+    The head is a regular expression whose group `name` says which of the grammars follows; it contains the
+    text `mark`, which is looked for first. A leading one counts only where the answer begins, or where a call
+    has ended. In thinking and in code there are none. A grammar has to admit any text behind the end of the
+    call, because tokens may go past that.
     """
 
     head: str
     grammars: tuple[tuple[str, Grammar], ...]
+    mark: str = ""
     is_leading: bool = False
 
 

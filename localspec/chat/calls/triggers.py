@@ -59,7 +59,7 @@ def _json_triggers(form: ToolFormat, functions: Sequence[Function], token: Token
         quoted = " | ".join(json.dumps(f'"{key}"') for key in keys)
         tagged = f'{_BLANK} "," {_BLANK} ({quoted}) {_BLANK} ":" {bare} {_closing(form, token)}'
         head = rf"{re.escape(form.opening)}\s*{object_head}"
-        found.append(Trigger(head, _grammars(functions, tagged)))
+        found.append(Trigger(head, _grammars(functions, tagged), form.opening))
     return tuple(found)
 
 
@@ -74,13 +74,14 @@ def _closing(form: ToolFormat, token: TokenOf) -> str:
 
 def _named_trigger(form: ToolFormat, functions: Sequence[Function]) -> Trigger:
     """Return the heads of a name before the arguments."""
+    mark = "to=" if form.kind == "harmony" else form.opening
     if form.kind == "harmony":
         head = rf"\bto={_named(functions)}(?![\w.-]){_HARMONY_HEADER}"
     else:
         head = _flexible(form.before) + _named(functions) + (_flexible(form.between) or r"(?![\w.-])")
         if not form.between.strip():
             head += r"\s*(?=\{)"
-    return Trigger(head, _grammars(functions, f"{_BLANK} {_ARGUMENTS}"))
+    return Trigger(head, _grammars(functions, f"{_BLANK} {_ARGUMENTS}"), mark)
 
 
 def _flexible(text: str) -> str:

@@ -147,11 +147,14 @@ class DraftState:
 
     def extend(self, policy: SpeculationPolicy, proposer: Proposer) -> None:
         """Draft one more token, after forced ones."""
+        whole = self.whole() if proposer.needs_history else []
         if proposer.leaps:
-            self.proposals += proposer.forced(self.whole())
+            forced = proposer.forced(whole)
+            self.proposals += forced
+            whole += [proposal.token for proposal in forced]
         missing = self.missing()
         started = self.clock()
-        histories = [self.whole()] if proposer.needs_history else None
+        histories = [whole] if proposer.needs_history else None
         self.proposals += proposer.after(self.model, missing, 1, histories)
         self.model.mark()
         if len(missing) == 1:

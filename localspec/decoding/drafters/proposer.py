@@ -13,7 +13,7 @@ from localspec.decoding.constraint import TokenRules
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.sampling import draft_distribution, draw, one_point, penalises
 from localspec.decoding.verify import BufferedUniforms
-from localspec.types.candidates import MOST, Candidates, FullRow, FullRows, Rows
+from localspec.types.candidates import Candidates, FullRow, FullRows, Rows
 from localspec.types.drafts import Distribution, TokenMask
 from localspec.types.request import EngineSettings, Sampling
 
@@ -139,13 +139,10 @@ class RowProposer:
     def candidates(self) -> int | None:
         """Return the number of a row's candidates that proposals are made of, None for all logits.
 
-        Rules that apply to a small part of an answer make do with more of them, because they may refuse some.
+        Lazy rules make do with those that a device chooses, of which there are a few more.
         """
-        if self._vocabulary is not None:
-            return None
-        if self._rules is None:
-            return CANDIDATES
-        return MOST if self._rules.are_lazy else None
+        is_free = self._rules is None or self._rules.are_lazy
+        return CANDIDATES if is_free and self._vocabulary is None else None
 
     def propose(self, rows: Rows, histories: Histories | None = None) -> list[Proposal]:
         """Return one proposal for each row; `histories` are needed with penalties and rules only."""
