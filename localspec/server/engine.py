@@ -80,6 +80,8 @@ async def _generate(service: ChatService, request: Request) -> Response:
     name = request.headers.get("x-answer", "")
     if len(name) > 64:
         raise HTTPException(400, "the name of the answer is too long")
+    if wanted.triggers:  # an expression of a client could take for ever
+        raise HTTPException(400, "triggers are not taken: their expressions are made here")
     asked = QueuedRequest(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
     events = (tagged(event) async for event in service.answer(asked))
     return await streamed(request, events, error)

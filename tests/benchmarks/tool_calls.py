@@ -258,7 +258,7 @@ def main() -> None:
     found: dict[tuple[Mode, str], Found] = defaultdict(Found)
     with Runtime.open(OpenPlan(options, draft)) as models:
         asked = Asked(models)
-        for number, question in enumerate(QUESTIONS[: args.questions]):
+        for number, question in enumerate(QUESTIONS[:: len(QUESTIONS) // args.questions]):
             for mode in modes:
                 for arm in ARMS if number % 2 else ARMS[::-1]:
                     request = Request(

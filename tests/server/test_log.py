@@ -61,6 +61,11 @@ def said(lines: list[str]) -> list[str]:
         ("/v1/responses", {"input": [SECRET]}, "400 invalid_request_error"),
         ("/v1/completions", {"prompt": [SECRET, 3]}, "400 invalid_request_error"),
         ("/engine/generate", {"prompt": SECRET, "sampling": 3}, "400 invalid_request_error"),
+        (
+            "/engine/generate",
+            {"prompt": SECRET, "triggers": [{"head": "(a+)+b", "grammars": []}]},
+            "400 invalid_request_error: triggers are not taken",
+        ),
         ("/engine/cancel", SECRET, "404 not_found_error: no answer of this name is in progress"),
         ("/engine/recall", SECRET, "400 invalid_request_error"),
         ("/v1/nothing", {"prompt": SECRET}, "404 not_found_error: Not Found"),
