@@ -46,8 +46,8 @@ class ChatView(Protocol):
     async def show_question(self, question: StoredMessage) -> None:
         """Show a question that was just asked."""
 
-    def began(self) -> None:
-        """Show that an answer is in progress."""
+    def began(self, *, is_shown: bool) -> None:
+        """Show that an answer is in progress, in the open chat or in one that was left just now."""
 
     async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
         """Show what came of an answer since the last time."""
@@ -201,8 +201,7 @@ class ChatController:
         """Start an answer in a chat."""
         answer = RunningAnswer(self.loader, chat, self._turns, job, continues=continues)
         self._answers[chat.info.id] = answer
-        if answer is self._answer:
-            self._view.began()
+        self._view.began(is_shown=answer is self._answer)
         self._start(self._follow(answer))
 
     async def _follow(self, answer: RunningAnswer) -> None:

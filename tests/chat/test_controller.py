@@ -43,10 +43,11 @@ class View:
     async def show_question(self, question: StoredMessage) -> None:
         self.told.append(f"asked {question.content}")
 
-    def began(self) -> None:
-        self.text = ""
+    def began(self, *, is_shown: bool) -> None:
         self.over.clear()
-        self.told.append("began")
+        self.told.append("began" if is_shown else "began elsewhere")
+        if is_shown:
+            self.text = ""
 
     async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
         self.told.append("opened")

@@ -338,7 +338,7 @@ async def test_marks_of_other_chats_stand_at_the_top_where_the_list_is_hidden(tm
         await desk.until(lambda: desk.chat.query_one(TitleBar).elsewhere == "")
 
 
-async def test_nothing_is_read_ahead_and_a_profile_changes_only_the_open_chat(tmp_path: Path) -> None:
+async def test_another_profile_is_that_of_the_open_chat_alone(tmp_path: Path) -> None:
     gate = Gate()
     async with desktop(tmp_path, says("boats ", gate, "float")) as desk:
         boats = await asked(desk, "about boats", gate)

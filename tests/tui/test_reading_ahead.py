@@ -246,3 +246,21 @@ async def test_a_chat_that_opens_with_it_switched_off_reads_nothing(tmp_path: Pa
         await burst(desk, LONG)
         await settled_but_answering(desk)
         assert reading(desk).wish is None
+
+
+async def test_nothing_is_read_while_another_chat_is_answered_and_the_open_one_after_it(
+    tmp_path: Path,
+) -> None:
+    gate = Gate()
+    async with desktop(tmp_path, models=lambda: ReadingModels(says("half ", gate, "whole"))) as desk:
+        await wishes(desk, "")
+        await desk.enter("a question")
+        await desk.until(gate.reached.is_set)
+        await desk.press("ctrl+n")
+        await desk.until(lambda: desk.texts == [])
+        await burst(desk, LONG)
+        await desk.until(lambda: desk.chat.pane.composer._counted[0] == len(LONG))
+        assert reading(desk).wish is None
+        gate.open()
+        await wishes(desk, LONG.rstrip())
+        assert not reading(desk).told_while_answering

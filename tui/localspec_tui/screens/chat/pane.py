@@ -251,13 +251,14 @@ class ChatPane(Vertical):
 
     # --- answers ---
 
-    def began(self) -> None:
-        """Show that an answer is in progress."""
+    def began(self, *, is_shown: bool) -> None:
+        """Show that an answer is in progress, in the open chat or in one that was left just now."""
         self.reading.stop()
-        self.status.clear_error()
-        self.status.show_transient("")
-        self.composer.set_answering(True)
         self.post_message(ChatsChanged())
+        if is_shown:
+            self.status.clear_error()
+            self.status.show_transient("")
+            self.composer.set_answering(True)
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
