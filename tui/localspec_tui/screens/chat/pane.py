@@ -61,7 +61,7 @@ from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
 WAITS = "waits for its turn: other chats are being answered"
-TITLE_COLUMNS = 30  # in a notice
+TITLE_COLUMNS = 22  # in a notice, which then takes one line in half of 80 columns
 READING_S = 0.25  # between two looks at what is read ahead
 WAITING_S = 10.0  # after which the user may be looking elsewhere
 Log = deque[LogLine]
