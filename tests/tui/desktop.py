@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -28,7 +29,7 @@ from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.scripted import Script, ScriptedModels
-from tests.tui.settled import settled, until
+from tests.tui.settled import TURNS, settled, until
 
 
 class Desktop:
@@ -94,6 +95,14 @@ class Desktop:
         """Wait until something is so."""
         if not await until(self.pilot, condition):
             raise AssertionError(f"it never came to be:\n{self.screen_text()}")
+
+    async def while_busy(self, condition: Callable[[], object]) -> None:
+        """Wait until something is so while the chat handles no messages: a pause would wait for them."""
+        for _ in range(TURNS):
+            if condition():
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError(f"it never came to be:\n{self.screen_text()}")
 
     async def shows(self, *words: str) -> None:
         """Wait until the screen shows some words."""

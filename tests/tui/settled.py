@@ -8,7 +8,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-_TURNS = 1000
+TURNS = 1000
 
 
 async def settled(pilot: Pilot[Any]) -> None:
@@ -20,7 +20,7 @@ async def settled(pilot: Pilot[Any]) -> None:
 
 async def until(pilot: Pilot[Any], condition: Callable[[], object]) -> bool:
     """Wait until a condition holds; return False if it does not within some seconds."""
-    for _ in range(_TURNS):
+    for _ in range(TURNS):
         await pilot.pause()
         if condition():
             return True

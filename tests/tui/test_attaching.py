@@ -123,7 +123,7 @@ async def test_reading_that_takes_long_is_told(folder: Path, monkeypatch: pytest
         await desk.shows("src/main.py, 15 bytes")
         go_on.clear()
         desk.app.post_message(events.Key("enter", "\r"))
-        await desk.shows(unsent.READING)
+        await desk.while_busy(lambda: unsent.READING in desk.screen_text())
         go_on.set()
         await desk.until(lambda: len(desk.path) == 2 and unsent.READING not in desk.screen_text())
 
@@ -142,7 +142,7 @@ async def test_a_refusal_is_seen_while_something_else_is_typed(
         await desk.shows("there is no file")
         monkeypatch.setattr(unsent, "attach", slow)
         desk.app.post_message(events.Key("enter", "\r"))
-        await desk.until(lambda: not desk.composer.text)
+        await desk.while_busy(lambda: not desk.composer.text)
         desk.composer.text = "typed meanwhile"
         go_on.set()
         await desk.until(lambda: desk.app._notifications)

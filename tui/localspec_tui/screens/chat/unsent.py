@@ -10,6 +10,7 @@ from pathlib import Path
 
 from textual import on, work
 from textual.app import SuspendNotSupported
+from textual.timer import Timer
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
@@ -69,6 +70,8 @@ class ChatComposer(Composer):
         self._reading = reading
         self._is_kept = True  # what was written and not yet sent
         self._said = ""  # of a prompt
+        self._slow_reads: list[Timer] = []  # of files, until each is told
+        self._said_before = ""  # that
         self._refused: str | None = None  # the prompt that could not be sent
         self._looked_at = ""  # the prompt that was weighed last,
         self._weighed = _Weighed(0)  # and what it weighs
@@ -203,15 +206,20 @@ class ChatComposer(Composer):
 
     @contextmanager
     def _reading_told(self) -> Iterator[None]:
-        """Say that files are read if that takes long, as some PDF files do."""
-        before = self._status.said
-        timer = self.set_timer(SLOW_S, lambda: self._status.say(READING))
+        """Say that files are read if that takes long, as some PDF files do, until all are read."""
+        self._slow_reads.append(timer := self.set_timer(SLOW_S, self._say_reading))
         try:
             yield
         finally:
             timer.stop()
-            if self._status.said == READING:
-                self._status.say(before)
+            self._slow_reads.remove(timer)
+            if not self._slow_reads and self._status.said == READING:
+                self._status.say(self._said_before)
+
+    def _say_reading(self) -> None:
+        if self._status.said != READING:
+            self._said_before = self._status.said
+            self._status.say(READING)
 
     def attached(self, text: str) -> Attached:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
