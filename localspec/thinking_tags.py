@@ -18,10 +18,22 @@ Stretch = tuple[StretchKind, str]
 
 @dataclass(frozen=True, slots=True)
 class ThinkingTags:
-    """The two texts between which a model thinks, in small or large letters."""
+    """The two texts between which a model thinks, in small or large letters.
+
+    Where what follows is another message of the same turn, `turn` begins it, and `answer` is the rest of its
+    header if it is the answer.
+    """
 
     opening: str
     closing: str
+    turn: str = ""
+    answer: str = ""
+
+    def forced(self, *, may_call: bool = False) -> str:
+        """Return the words that close the thinking early; with `may_call` the model chooses the next message."""
+        if self.turn:
+            return f"{self.closing}{self.turn}{'' if may_call else self.answer}"
+        return f"\n{self.closing}"
 
 
 THINKING_TAGS = (
@@ -38,7 +50,9 @@ THINKING_TAGS = (
     ThinkingTags("<|begin_of_thought|>", "<|end_of_thought|>"),  # OpenThinker
     ThinkingTags("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ThinkingTags("<|channel>thought", "<channel|>"),  # Gemma 4
-    ThinkingTags("<|channel|>analysis<|message|>", "<|end|>"),  # gpt-oss
+    ThinkingTags(
+        "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>"
+    ),  # gpt-oss
 )
 _BY_OPENING = {tags.opening.lower(): tags for tags in THINKING_TAGS}
 _ANY_OPENING = "|".join(map(re.escape, _BY_OPENING))
@@ -57,6 +71,11 @@ def opened_at_end(text: str) -> str:
 def tags_of(opening: str) -> ThinkingTags:
     """Return the pair of an opening tag; white space after it is ignored."""
     return _BY_OPENING[opening.rstrip().lower()]
+
+
+def _turns(tags: ThinkingTags) -> tuple[str, ...]:
+    """Return the beginnings of a message after thinking, also without control tokens, which may be hidden."""
+    return tuple(dict.fromkeys(filter(None, (tags.turn, _MARK.sub("", tags.turn)))))
 
 
 def marks_of(tags: ThinkingTags) -> frozenset[str]:
@@ -102,7 +121,13 @@ class LeadingThinking:
         )  # the last tag, if nothing has followed it
         self._has_thought = opened is not None
         self._answers = False  # the answer has begun
+        self._turns = tuple[str, ...]()  # with which the next message may begin, if thinking has just ended
         self._rest = ""  # may become a tag
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the text ends in what may become a tag."""
+        return bool(self._rest)
 
     def feed(self, text: str, *, more: bool = True) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
@@ -126,7 +151,13 @@ class LeadingThinking:
                     return
                 yield from self._told("thinking", closing.start())
                 yield from self._told("tag", len(closing[0]))
+                self._turns = _turns(self.tags)
                 self.tags, self._repeatable = None, closing[0]
+            elif turn := next(filter(begun_tag.startswith, self._turns), None):
+                yield from self._told("tag", start + len(turn))
+                self._turns, self._repeatable = (), ""
+            elif more and any(turn.startswith(begun_tag) for turn in self._turns):
+                return
             elif opening := OPENING.match(self._rest, start):
                 yield from self._told("tag", opening.end())
                 self.tags, self._repeatable, self._has_thought = tags_of(opening[0]), opening[0], True

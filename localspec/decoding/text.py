@@ -28,6 +28,7 @@ from localspec.types.events import (
     TokensScored,
 )
 
+_MOST_OVER = 16  # tokens of thinking over its budget, until a character or a closing tag is complete
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
 
@@ -36,6 +37,10 @@ class Detokenizer(Protocol):
 
     def feed(self, token: int) -> str:
         """Return the text that this token completes, possibly none."""
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether bytes of an incomplete character wait."""
 
     def flush(self) -> str:
         """Return the pending bytes."""
@@ -59,11 +64,12 @@ class AnswerText:
         thinking: LeadingThinking | None = None,
         *,
         needs_answer: bool = False,
+        thinking_budget: int | None = None,
     ) -> None:
         """Start empty; the first `known_spaces` spaces are already before the answer.
 
         `thinking` tracks the thinking; without it, everything is the answer. With `needs_answer`, a turn
-        does not end in the thinking.
+        does not end in the thinking. `thinking_budget` is in tokens.
         """
         if "" in stop:
             raise UserError("a stop string is empty", "leave it out, or give it at least one character")
@@ -73,6 +79,8 @@ class AnswerText:
         self._needs_answer = needs_answer
         self._tokens = 0
         self.thinking_tokens = 0  # up to the end of the thinking
+        self._thinking_budget = thinking_budget
+        self._thought = 0  # tokens of the thinking without its opening tags
         self._stop = tuple(sorted(stop, key=len, reverse=True))
         self._ready: list[tuple[str, Provenance]] = []
         self._held: list[tuple[str, Provenance]] = []  # characters
@@ -94,6 +102,7 @@ class AnswerText:
             self._tokens += 1
             was_thinking = self.open_tags is not None
             self._append(self._detokenizer.feed(token))
+            self._thought += was_thinking
             if was_thinking or self.open_tags is not None:
                 self.thinking_tokens = self._tokens
         return self.stopped
@@ -102,6 +111,18 @@ class AnswerText:
     def open_tags(self) -> ThinkingTags | None:
         """Return the tags of the thinking that continues, None where there is none."""
         return None if self._thinking is None else self._thinking.tags
+
+    @property
+    def has_spent_thinking(self) -> bool:
+        """Whether the thinking that continues has spent its budget.
+
+        It may take a few tokens more to complete a character, or what may become the closing tag.
+        """
+        if self._thinking is None or self._thinking.tags is None or self._thinking_budget is None:
+            return False
+        over = self._thought - self._thinking_budget
+        is_undecided = self._detokenizer.has_pending or self._thinking.is_undecided
+        return over >= (_MOST_OVER if is_undecided else 0)
 
     @property
     def lacks_answer(self) -> bool:
@@ -241,7 +262,7 @@ class AnswerEvents:
 
         An answer with its own token limit may repeat itself up to there. Thinking that repeats itself is
         closed, with or without a limit, and so is thinking that ends without a required answer. Without a
-        limit that is done once.
+        limit that is done once. Thinking whose budget is spent is closed, and any that follows it at once.
         """
         self._text = text
         self._end_tokens = end_tokens
@@ -251,7 +272,8 @@ class AnswerEvents:
         self._ending: FinishReason | None = None
         self._may_close_thinking = True
         self._closes_thinking = False  # after this round
-        self.thinking_is_to_be_closed = False  # by the decoder, which then continues
+        self._is_closing = False  # until the forced tag has come
+        self.thinking_is_to_be_closed = self._is_spent()  # by the decoder, which then continues
         self.paused = False
         self.tally = tally
 
@@ -325,6 +347,9 @@ class AnswerEvents:
                 self._ending = "stop"
             elif self._text.add(token, provenance):
                 self._ending = "stop"
+            elif self._is_spent():
+                self._closes_thinking = True
+                return place + 1
             elif self._goes_in_circles(token):
                 if self._text.open_tags is not None and self._closing():
                     return place + 1
@@ -334,9 +359,15 @@ class AnswerEvents:
                 return place
         return len(round_.tokens)
 
+    def _is_spent(self) -> bool:
+        """Return whether thinking is to be closed because its budget is spent; true once for each."""
+        was_closing = self._is_closing and self._text.open_tags is not None
+        self._is_closing = was_closing or self._text.has_spent_thinking
+        return self._is_closing and not was_closing
+
     def _closing(self) -> bool:
         """Have the thinking closed; where nothing else would end an answer that opens it again, once."""
-        self._closes_thinking = self._may_close_thinking
+        self._closes_thinking = self._is_closing = self._may_close_thinking
         self._may_close_thinking = self._limit is not None
         return self._closes_thinking
 

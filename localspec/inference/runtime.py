@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -55,7 +54,15 @@ from localspec.types.events import (
     ThinkingOpened,
 )
 from localspec.types.models import DeviceMemory, ModelInfo, ModelOptions, PlainRate, SavedConversations
-from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling, TemplateVariables
+from localspec.types.request import (
+    NO_LIMIT,
+    EngineSettings,
+    Message,
+    Mode,
+    Request,
+    Sampling,
+    TemplateVariables,
+)
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
@@ -344,11 +351,11 @@ class Runtime(AbstractContextManager["Runtime"]):
             with suppress(Cancelled):
                 goes_on = True
                 while goes_on:
+                    if events.thinking_is_to_be_closed:
+                        self._close_thinking(answer)
                     with closing(self._rounds(answer)) as rounds:
                         yield from events.events(rounds, lambda: self._pausing)
                     goes_on = events.thinking_is_to_be_closed
-                    if goes_on:
-                        self._close_thinking(answer)
                 reason = events.ending
         if answer.cached is None:
             answer.cached = self._engine.reused
@@ -498,14 +505,16 @@ class Runtime(AbstractContextManager["Runtime"]):
         stopwatch, prompt, settings = Stopwatch(), self._prompt(request), self._checked(request.settings)
         is_chat, vocabulary = not isinstance(request.prompt, str), self._target_model.vocabulary
         spaces = 0 if isinstance(request.prompt, str) else trailing_spaces(request.prompt)
-        thinking, opening = self._thinking_before(request, prompt)
+        thinking, opening, thought = self._thinking_before(request, prompt)
         detokenizer = LlamaDetokenizer(vocabulary, special=request.shows_control, thinking=is_chat)
+        budget = request.thinking_budget if is_chat and request.thinking_budget != NO_LIMIT else None
         text = AnswerText(
             detokenizer,
             request.stop,
             spaces,
             thinking if is_chat else None,
             needs_answer=request.grammar is not None,
+            thinking_budget=None if budget is None else max(0, budget - thought),
         )
         tally, end_tokens = Tally(len(prompt), settings.mode), self._target_model.end_tokens
         events = AnswerEvents(
@@ -518,20 +527,22 @@ class Runtime(AbstractContextManager["Runtime"]):
         )
         return _Answer(request, settings, text, events, opening, len(prompt), prompt, settings.mode)
 
-    def _thinking_before(self, request: Request, prompt: Sequence[int]) -> tuple[LeadingThinking, str]:
+    def _thinking_before(self, request: Request, prompt: Sequence[int]) -> tuple[LeadingThinking, str, int]:
         """Return whether an answer begins before, in or after thinking, and its opening tag.
 
-        The continued message decides; else the end of the prompt.
+        The continued message decides; else the end of the prompt. Its tokens so far come last.
         """
         messages = () if isinstance(request.prompt, str) else request.prompt
         last = messages[-1] if messages else Message("user", "")
         if last.role == "assistant" and last.content.strip() and not last.tool_calls:
             thinking = LeadingThinking()
-            deque(thinking.feed(last.content, more=False), maxlen=0)
-            return thinking, "" if thinking.tags is None else thinking.tags.opening
+            stretches = thinking.feed(last.content, more=False)
+            thought = "".join(stretch for kind, stretch in stretches if kind == "thinking")
+            tokens = len(self._target_model.vocabulary.tokenize(thought))
+            return thinking, "" if thinking.tags is None else thinking.tags.opening, tokens
         end = self._target_model.vocabulary.decode(prompt[-_LONGEST_OPENING:], special=True)
         opening = opened_at_end(end)
-        return LeadingThinking(tags_of(opening) if opening else None), opening
+        return LeadingThinking(tags_of(opening) if opening else None), opening, 0
 
     def _rounds(self, answer: _Answer) -> DecodeEvents:
         change = self._engine.allow_drafts(answer.settings)
@@ -577,11 +588,13 @@ class Runtime(AbstractContextManager["Runtime"]):
     def _close_thinking(self, answer: _Answer) -> None:
         """Force the end of the thinking into the answer, as if the model had written it.
 
-        Tokens of the last round that its events lack are dropped.
+        Tokens of the last round that its events lack are dropped. Where the model may call a tool after that,
+        it chooses what follows, unless it has gone on to think.
         """
         tags = answer.written.open_tags
         assert tags is not None  # it thinks
-        tokens = self._target_model.vocabulary.tokenize(f"\n{tags.closing}", special=True)
+        may_call = bool(answer.request.tools) and answer.forced is None
+        tokens = self._target_model.vocabulary.tokenize(tags.forced(may_call=may_call), special=True)
         del answer.text[answer.prompt_tokens + answer.events.tally.tokens :]
         answer.forced = ForcedTokens(len(answer.text), tuple(tokens))
         answer.events.tally.change(answer.mode)

@@ -235,6 +235,11 @@ class LlamaDetokenizer:
         """Return the bytes that a token adds to the text."""
         return self._vocabulary.piece(token, special=self._special or token in self._shown)
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether bytes of an incomplete character wait."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """Return the rest, an incomplete character as U+FFFD, and start again."""
         return self._decoder.decode(b"", final=True)

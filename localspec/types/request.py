@@ -18,6 +18,8 @@ SEEDS = (-(2**63), 2**63 - 1)
 """The least and the largest seed: 64 bits with a sign, as other programs have it."""
 Seed = Annotated[int, Range(*SEEDS)]
 MaxTokens = Annotated[int, Range(1, 2**31 - 1)]
+ThinkingBudget = Annotated[int, Range(-1, 2**31 - 1)]
+NO_LIMIT = -1  # of thinking
 TopLogprobs = Annotated[int, Range(0, 64)]
 Temperature = Annotated[float, Range(0, 100)]
 TopK = Annotated[int, Range(0, 1_000_000)]
@@ -194,7 +196,10 @@ class Request:
     costs are measured, for compared answers; others never wait. `max_tokens` None: until the model ends its
     turn, repeats itself endlessly (unless `ignores_circles`) or has filled the context. Thinking that
     repeats itself endlessly is closed, and the answer follows. With a grammar, so is thinking in which the
-    model would end its turn. In a conversation, `stop` applies after the thinking. `seed` None draws one.
+    model would end its turn. `thinking_budget` closes it after that number of tokens, those of a continued
+    answer included and its tags not: at the same token in every mode, or up to a few later where that is in the
+    middle of a character or of a closing tag. 0 closes it where it opens; -1 is no limit, as is None.
+    In a conversation, `stop` applies after the thinking. `seed` None draws one.
     With the same seed plain decoding, mode ngram and acceptance `match` write the same text, whatever is
     drafted and wherever the answer pauses, except where two tokens are almost equally likely. With
     `rejection` that holds while the same places are drafted, as in mode sd with a `min_confidence`; else
@@ -231,3 +236,4 @@ class Request:
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: TopLogprobs | None = None
     ignores_circles: bool = False
+    thinking_budget: ThinkingBudget | None = field(default=None, repr=False)

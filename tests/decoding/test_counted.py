@@ -22,6 +22,8 @@ WORD = "abcdefghijkl"
 class Letters:
     """Spells each token as a letter."""
 
+    has_pending = False
+
     def feed(self, token: int) -> str:
         return WORD[token]
 

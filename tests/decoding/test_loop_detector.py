@@ -19,6 +19,8 @@ NEW = range(10_000, 20_000)
 class Numbers:
     """Spells each token as a number."""
 
+    has_pending = False
+
     def feed(self, token: int) -> str:
         return f"{token} "
 

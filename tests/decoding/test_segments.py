@@ -224,6 +224,8 @@ def test_pauses_that_start_a_random_stream_again_would_be_noticed(
 class Letters:
     """Spells each token as a letter."""
 
+    has_pending = False
+
     def feed(self, token: int) -> str:
         return chr(ord("a") + token)
 

@@ -22,6 +22,10 @@ class ByteDetokenizer:
     def feed(self, token: int) -> str:
         return self._decoder.decode(self._pieces[token])
 
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
 
@@ -199,6 +203,8 @@ def test_spaces_that_stand_before_the_answer_are_not_repeated(
     pieces: tuple[str, ...], known: int, text: str
 ) -> None:
     class Pieces:
+        has_pending = False
+
         def feed(self, token: int) -> str:
             return pieces[token]
 

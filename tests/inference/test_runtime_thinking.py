@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from localspec.chat.thinking import split
 from localspec.decoding.text import TOKENS
 from localspec.inference.runtime import Runtime
 from localspec.llama.model import Model
@@ -25,7 +27,7 @@ from localspec.types.events import (
     TokensScored,
 )
 from localspec.types.models import ModelOptions
-from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request
+from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Trigger
 from tests.inference.runtimes import GREEDY, MODES, end_of, open_pair, text_of
 from tests.inference.thinking_pair import CLOSES, OPENS, thinking_pair
 
@@ -229,6 +231,144 @@ def test_closing_the_thinking_gets_along_with_pauses(spells: Runtime) -> None:
     assert [event for event in events if isinstance(event, ThinkingOpened)] == [ThinkingOpened("[THINK]")]
     for name in ("tokens", "thinking_tokens", "prompt_tokens"):
         assert getattr(end_of(events).summary, name) == getattr(end_of(whole).summary, name)
+
+
+def pieces(runtime: Runtime, asked: Request) -> list[bytes]:
+    return scored(list(runtime.generate(replace(asked, top_logprobs=0))))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_thinking_is_closed_at_its_budget_and_the_answer_follows(
+    closes: Runtime, spells: Runtime, mode: Mode
+) -> None:
+    for runtime, tag in ((closes, "</think>"), (spells, "[/THINK]")):
+        free = replace(request(mode), logit_bias=((CLOSES, -100.0),))
+        whole = pieces(runtime, free)
+        for budget in (9, 14):  # the model repeats the opening tag
+            asked = replace(free, thinking_budget=budget, grammar=SCHEMA, top_logprobs=0)
+            events = list(runtime.generate(asked))
+            thought, found, answer = text_of(events).partition(f"\n{tag}")
+            assert (thought.encode(), bool(found)) == (b"".join(whole[:budget]), True)
+            assert set(json.loads(answer)) == {"name", "n"}
+            tokens = scored(events)
+            behind = next(n for n in range(len(tokens)) if tag.encode() in b"".join(tokens[: n + 1])) + 1
+            summary = end_of(events).summary
+            assert (summary.thinking_tokens, summary.tokens) == (behind, len(tokens) + 1)  # and the end token
+
+
+@pytest.mark.parametrize("mode", ["off", "ssd"])
+def test_a_budget_that_thinking_keeps_changes_nothing(closes: Runtime, mode: Mode) -> None:
+    whole = pieces(closes, request(mode))
+    ends = whole.index(b"</think>")
+    assert ends > 2
+    for budget in (ends + 1, ends + 2, 1000, -1):
+        assert pieces(closes, replace(request(mode), thinking_budget=budget)) == whole
+    early = b"".join(pieces(closes, replace(request(mode), thinking_budget=ends - 1)))
+    assert early.startswith(b"".join(whole[: ends - 1]) + b"\n</think>")
+
+
+def test_a_budget_of_nothing_closes_thinking_where_it_opens(
+    closes: Runtime, spells: Runtime, hides: Runtime
+) -> None:
+    for runtime, tag in ((closes, "</think>"), (spells, "[/THINK]")):
+        for mode in MODES:
+            events = list(runtime.generate(replace(request(mode, 30), thinking_budget=0, grammar=SCHEMA)))
+            text = text_of(events)
+            assert text.startswith(f"\n{tag}")
+            assert text.count(tag) == 1
+            assert any(isinstance(event, ThinkingOpened) for event in events)
+    opens = replace(request("sd", 40), logit_bias=((OPENS, 16.0), (CLOSES, -100.0)), thinking_budget=0)
+    text = text_of(list(hides.generate(opens)))
+    assert text.startswith("[THINK]\n[/THINK]")
+
+
+def test_a_closing_tag_that_the_model_repeats_is_no_answer(closes: Runtime) -> None:
+    asked = replace(request("off", 30, bias=100.0), thinking_budget=0, grammar=SCHEMA, sampling=GREEDY)
+    tokens = pieces(closes, asked)
+    assert tokens.count(b"</think>") >= 1
+    assert json.loads(b"".join(tokens).decode().rpartition("</think>")[2]).keys() == {"name", "n"}
+
+
+def test_the_thinking_of_a_continued_answer_counts(closes: Runtime) -> None:
+    thought = "<think>\nhm hm hm hm"
+    asked = replace(request("sd", 40), prompt=(*ASKED, Message("assistant", thought)))
+    asked = replace(asked, logit_bias=((CLOSES, -100.0),))
+    before = len(closes.tokenize("\nhm hm hm hm"))
+    whole = pieces(closes, asked)
+    for budget in (before + 3, before, 1):
+        tokens = pieces(closes, replace(asked, thinking_budget=budget))
+        left = max(0, budget - before)
+        assert b"".join(tokens).startswith(b"".join(whole[:left]) + b"\n</think>")
+    answered = replace(asked, prompt=(*ASKED, Message("assistant", f"{thought}</think>\nFour")))
+    assert pieces(closes, replace(answered, thinking_budget=1)) == pieces(closes, answered)
+
+
+STORY = (Message("user", "Tell me a story."),)
+
+
+def test_stop_strings_count_after_a_budget(closes: Runtime) -> None:
+    free = replace(request("ssd"), prompt=STORY, logit_bias=(), thinking_budget=20)
+    whole = text_of(list(closes.generate(free)))
+    thought, tag, answer = whole.partition("\n</think>")
+    stop = next(letter for letter in answer.strip()[3:] if letter in thought)
+    events = list(closes.generate(replace(free, stop=(stop, "</think>"))))
+    said = answer.lstrip()
+    blank = answer[: len(answer) - len(said)]
+    assert text_of(events) == thought + tag + blank + said.partition(stop)[0]
+    assert end_of(events).stop_string == stop
+
+
+def test_calls_follow_their_grammar_after_a_budget_and_not_before(closes: Runtime) -> None:
+    call = Grammar("lark", 'start: /[ ]?[xyz]{3}[0-9]/ "!" REST\nREST: /(.|\\n)*/')
+    triggers = (Trigger(r"(?P<name>[aeiot])\b", tuple((letter, call) for letter in "aeiot")),)
+    free = replace(request(), prompt=STORY, logit_bias=(), thinking_budget=20)
+
+    def written(mode: Mode) -> str:
+        asked = replace(free, triggers=triggers, settings=request(mode).settings)
+        return text_of(list(closes.generate(asked)))
+
+    (text,) = {written(mode) for mode in MODES}
+    thought, tag, answer = text.partition("\n</think>")
+    assert (thought, bool(tag)) == (text_of(list(closes.generate(free))).partition("\n</think>")[0], True)
+    assert re.search(r"[aeiot] ?[xyz]{3}[0-9]!", answer)
+
+
+def test_a_budget_gets_along_with_pauses(spells: Runtime) -> None:
+    asked = replace(request("ssd", 60), thinking_budget=11, grammar=SCHEMA)
+    whole = list(spells.generate(asked))
+    events: list[GenerationEvent] = []
+    running = spells.generate(asked)
+    while not events or not isinstance(events[-1], Finished):
+        event = next(running)
+        if isinstance(event, Paused):
+            list(spells.generate(request(max_tokens=3)))
+            running = spells.resume(event.number)
+            continue
+        events.append(event)
+        if isinstance(event, RoundDone):
+            spells.pause()
+    assert text_of(events) == text_of(whole)
+    assert end_of(events).summary.thinking_tokens == end_of(whole).summary.thinking_tokens
+
+
+def test_a_bare_text_has_no_budget(closes: Runtime) -> None:
+    bare = replace(request(), prompt=closes.render(request()))
+    assert pieces(closes, replace(bare, thinking_budget=2)) == pieces(closes, bare)
+
+
+def test_after_a_budget_channels_go_on_with_the_answer(tmp_path: Path) -> None:
+    opening = "<|channel|>analysis<|message|>"
+    final = "<|end|><|start|>assistant<|channel|>final<|message|>"
+    tool = json.dumps({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})
+    with open_pair(*thinking_pair(tmp_path, opening)) as runtime:
+        asked = replace(request("sd"), thinking_budget=5)
+        text = opening + text_of(list(runtime.generate(asked)))
+        thought, answer = split(text)
+        assert (thought.kind, answer.kind) == ("thinking", "answer")
+        assert text.count(final) == 1
+        calling = text_of(list(runtime.generate(replace(asked, tools=(tool,), shows_control=True))))
+        assert "<|end|><|start|>assistant" in calling
+        assert final not in calling
 
 
 def test_tags_that_are_control_tokens_are_shown_in_a_conversation(hides: Runtime) -> None:
