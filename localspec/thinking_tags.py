@@ -30,7 +30,7 @@ class ThinkingTags:
     answer: str = ""
 
     def forced(self, *, may_call: bool = False) -> str:
-        """Return the words that close the thinking early; with `may_call` the model chooses the next message."""
+        """Return the words that close the thinking; with `may_call` the model chooses what follows."""
         if self.turn:
             return f"{self.closing}{self.turn}{'' if may_call else self.answer}"
         return f"\n{self.closing}"

@@ -20,6 +20,7 @@ from localspec.types.request import (
     Request,
     Sampling,
     TaskType,
+    TemplateVariables,
 )
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ def nothing_known(_task: TaskType) -> TunedChoice | None:
     return None
 
 
+def thinking_variables(variables: TemplateVariables, budget: int | None) -> TemplateVariables:
+    """Return template variables; those of a budget of 0 turn the thinking off, unless they say."""
+    says = budget != 0 or THINKING in dict(variables)
+    return variables if says else (*variables, (THINKING, False))
+
+
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
     """The settings of the command line, which override the profiles'; None leaves a setting to them.
@@ -122,6 +129,8 @@ class SessionRequest:
         sampling = {name: given.pop(name) for name in SAMPLING if name in given}
         variables = () if thinking is None else ((THINKING, thinking),)
         variables = (*self.answer.template_variables, *variables)
+        if thinking is False:  # also of models whose templates do not ask
+            given["thinking_budget"] = 0
         return replace(
             self,
             speculation=replace(self.speculation, mode=None if mode == AUTO else mode),
@@ -129,6 +138,13 @@ class SessionRequest:
             answer=replace(self.answer, template_variables=variables, **given),
             is_auto=mode == AUTO,
         )
+
+    def answer_under(self, profile: Profile) -> Request:
+        """Return everything else about an answer, with what the profile settles."""
+        answer, budget = self.answer, self.answer.thinking_budget
+        budget = profile.thinking_budget if budget is None else budget
+        variables = thinking_variables(answer.template_variables, budget)
+        return replace(answer, thinking_budget=budget, template_variables=variables)
 
     def sampling_under(self, profile: Profile, models: OpenModels | None) -> Sampling:
         """Return the sampling of an answer, with the models' recommendation if they are known."""
@@ -179,7 +195,8 @@ class SettingsSelector:
         if asked.is_auto:
             profile = replace(profile, speculation=replace(profile.speculation, mode=None))
         choice = self.choose(profile, asked.speculation)
-        request = replace(asked.answer, sampling=sampling, settings=choice.settings, steps_down=True)
+        answer = asked.answer_under(profile)
+        request = replace(answer, sampling=sampling, settings=choice.settings, steps_down=True)
         return AnswerOptions(request, choice.reason, profile.name)
 
     def choose(self, profile: Profile, asked: Speculation | None = None) -> ModeChoice:

@@ -18,6 +18,7 @@ class Figures:
 
     `ratio` compares with measured plain decoding. `acceptance` is accepted / verified draft tokens,
     `accepted_length` the tokens per round with the target's own, `hit_rate` the share of prepared drafts.
+    `thinking` says how much the model has thought so far, while it does.
     """
 
     mode: str
@@ -27,6 +28,7 @@ class Figures:
     accepted_length: float | None = None
     hit_rate: float | None = None
     note: str = ""
+    thinking: str = ""
 
 
 def of_record(record: AnswerRecord) -> Figures:

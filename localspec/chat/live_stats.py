@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from localspec.chat.figures import Figures, ratio_to_plain
 from localspec.chat.plain_rates import PlainRates
+from localspec.chat.thinking import ThinkingReader
 from localspec.chat.timeline import History
 from localspec.decoding.tally import HitCounter
 from localspec.types.events import ModeChanged, RoundDone
-from localspec.types.request import Mode
+from localspec.types.request import NO_LIMIT, Mode
 from localspec.units import MODE_NAMES
 
 WINDOW_S = 2.0  # of work that the live figure looks back on
@@ -26,8 +28,23 @@ class LiveStats:
         self._plain = plain
         self.start("off")
 
-    def start(self, mode: Mode, prompt_tokens: int | None = None) -> None:
-        """Begin a new answer; without the size of its prompt there is no ratio before its end."""
+    def start(
+        self,
+        mode: Mode,
+        prompt_tokens: int | None = None,
+        *,
+        text: str = "",
+        thinking_budget: int | None = None,
+    ) -> None:
+        """Begin a new answer, or one that continues a text.
+
+        Without the size of its prompt there is no ratio before its end.
+        """
+        self._reader = ThinkingReader()
+        self.read(text)
+        has_limit = thinking_budget is not None and thinking_budget != NO_LIMIT and not text
+        self._most = thinking_budget if has_limit else None
+        self._written = 0
         self._mode = mode
         self._note = ""
         self._prompt_tokens = prompt_tokens
@@ -39,7 +56,12 @@ class LiveStats:
         """Take in rounds in the order in which they ended."""
         self._rounds.add(rounds)
         for mark in rounds:
+            self._written += mark.tokens
             self._hits.add(mark.stats.origin)
+
+    def read(self, text: str) -> None:
+        """Take in the text that has come."""
+        deque(self._reader.feed(text), maxlen=0)
 
     def changed(self, change: ModeChanged) -> None:
         """Continue in another mode; the live speed is then that of the new mode alone."""
@@ -61,4 +83,11 @@ class LiveStats:
             rounds.length() if rounds.drafted else None,
             self._hits.rate,
             self._note,
+            self._thinking() if self._reader.is_thinking else "",
         )
+
+    def _thinking(self) -> str:
+        """Return the number of tokens of thinking in words, with its limit; its tags count as well."""
+        if self._most is None:
+            return f"thinking {self._written:,}"
+        return f"thinking {min(self._written, self._most):,} of {self._most:,}"

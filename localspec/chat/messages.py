@@ -21,6 +21,7 @@ from localspec.types.request import (
     Sampling,
     Seed,
     Temperature,
+    ThinkingBudget,
     TopK,
     TopP,
 )
@@ -104,6 +105,7 @@ class AnswerRecord:
     spans: tuple[Span, ...] = ()
     changes: tuple[ModeChanged, ...] = ()
     plain: PlainRate | None = None
+    thinking_budget: ThinkingBudget | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ class ChatSettings:
     max_tokens: MaxTokens | None = None
     seed: Seed | None = None
     thinking: bool | None = None
+    thinking_budget: ThinkingBudget | None = None
     ignores_circles: bool | None = None
 
     @property

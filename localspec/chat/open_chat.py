@@ -169,6 +169,7 @@ class OpenChat(Branches):
             target=name_of(models.target),
             draft=name_of(models.draft) if models.draft else None,
             summary=Summary(),  # nothing has come yet
+            thinking_budget=request.thinking_budget,
         )
         yield from AnswerRecorder(self, place, record, asked_s).events(generate or models.generate, request)
 

@@ -30,7 +30,8 @@ from localspec.inference.interface import OpenModels
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
-from localspec.types.request import EngineSettings, Message, Mode, Request, Sampling, seed_after
+from localspec.types.request import NO_LIMIT, EngineSettings, Message, Mode, Request, Sampling, seed_after
+from localspec.units import counted
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -134,6 +135,14 @@ class ChatSession:
 
     def _asked_in(self, chat: OpenChat) -> SessionRequest:
         return self.request.over(chat.info.settings)
+
+    @property
+    def thinking(self) -> str:
+        """Return in words how much the model may think in the next answer."""
+        budget = self.asked.answer_under(self.followed).thinking_budget
+        if budget is None or budget == NO_LIMIT:
+            return "thinking has no limit"
+        return f"thinking takes at most {counted(budget, 'token')}" if budget else "thinking is off"
 
     @property
     def mode(self) -> Mode | None:
@@ -244,7 +253,8 @@ class ChatSession:
         used = None if self.in_use is None else self.in_use.request.settings.mode
         mode = self.mode or used or ("sd" if models.draft is not None else "off")
         prompt = (*self.chat.prompt(), Message("user", question))
-        return replace(self.asked.answer, prompt=prompt, settings=EngineSettings(mode=mode))
+        answer = self.asked.answer_under(self.followed)
+        return replace(answer, prompt=prompt, settings=EngineSettings(mode=mode))
 
     def take_notices(self) -> tuple[str, ...]:
         """Return new notices about settings that have gone stale."""

@@ -21,7 +21,7 @@ from localspec.models.recommended import said_by
 from localspec.storage import config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import change_profile, profiles
-from localspec.types.request import Mode, Recommendation, Sampling
+from localspec.types.request import NO_LIMIT, Mode, Recommendation, Sampling
 from localspec.units import MODE_NAMES
 from localspec.values import Range, range_of, read
 
@@ -105,16 +105,21 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     asked, profile, chat = session.request, session.followed, session.chat.info
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
-    default["read_ahead"] = True
+    default |= {"read_ahead": True, "thinking_budget": NO_LIMIT}
     default |= asdict(Sampling())
     kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
     kept["read_ahead"] = known.read_ahead and None
-    of_profile = {"mode": profile.speculation.mode, "system_prompt": session.profile.system_prompt}
+    of_profile = {
+        "mode": profile.speculation.mode,
+        "system_prompt": session.profile.system_prompt,
+        "thinking_budget": profile.thinking_budget,
+    }
     circles = asked.answer.ignores_circles
     flags = {
         "mode": AUTO if asked.is_auto else asked.speculation.mode,
         "max_tokens": asked.answer.max_tokens,
         "seed": asked.answer.seed,
+        "thinking_budget": asked.answer.thinking_budget,
         "thinking": dict(asked.answer.template_variables).get(THINKING),
         "ignores_circles": None if circles == known.ignore_circles else circles,
         "system_prompt": asked.system,

@@ -139,6 +139,7 @@ class Dialogue:
             "undo": self._undo,
             "clear": self._clear,
             "color": self._colour,
+            "thinking": lambda: self._show_setting("thinking"),
             "exit": self._leave,
         }
 
@@ -208,6 +209,8 @@ class Dialogue:
                 say(f"system prompt: {self._session.chat.system or 'none'}")
             case "temperature":
                 say(f"temperature {self._session.sampling(self._models).temperature:g}")
+            case "thinking":
+                say(self._session.thinking)
             case _:
                 assert_never(setting)
 

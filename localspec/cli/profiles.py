@@ -67,6 +67,7 @@ def as_json(profile: Profile) -> dict[str, object]:
     return {
         **_heading(profile),
         "system_prompt": profile.system_prompt,
+        "thinking_budget": profile.thinking_budget,
         "sampling": asdict(profile.sampling),
         "settles": list(profile.settles),
         "speculation": profile.speculation.settled,

@@ -69,7 +69,9 @@ def _in_openai_words(body: Json) -> Json:
     for turn in objects(body.get("messages"), "messages"):
         messages += _turn(turn)
     choice = an_object(body.get("tool_choice") or {}, "tool_choice")
-    thinking = an_object(body.get("thinking") or {}, "thinking").get("type")
+    wanted = an_object(body.get("thinking") or {}, "thinking")
+    thinking = wanted.get("type")
+    budget = 0 if thinking == "disabled" else wanted.get("budget_tokens")
     kind = _CHOICES.get(str(choice.get("type", "auto")))
     output = an_object(body.get("output_config") or {}, "output_config")
     given = shared(body)
@@ -83,6 +85,7 @@ def _in_openai_words(body: Json) -> Json:
         "tool_choice": kind or {"function": {"name": choice.get("name")}},
         "parallel_tool_calls": not choice.get("disable_parallel_tool_use"),
         "response_format": form,
+        "thinking_budget": given.get("thinking_budget") if budget is None else budget,
         "reasoning_effort": output.get("effort") or given.get("reasoning_effort"),
         "chat_template_kwargs": variables | an_object(given.get("chat_template_kwargs") or {}, _VARIABLES),
     }

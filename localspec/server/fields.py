@@ -13,6 +13,10 @@ from localspec.errors import UserError
 _ALIASES = {
     "max_new_tokens": "max_tokens",  # TGI's
     "n_predict": "max_tokens",  # llama-server's
+    "reasoning_budget": "thinking_budget",
+    "reasoning_budget_tokens": "thinking_budget",
+    "thinking_budget_tokens": "thinking_budget",
+    "thinking_token_budget": "thinking_budget",  # vLLM's
     "repetition_penalty": "repeat_penalty",  # vLLM's
 }
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
@@ -67,7 +71,7 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
 _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
            "presence_penalty", "frequency_penalty", "repeat_last_n", "seed", "stop", "logit_bias", "grammar",
            "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls",
-           "reasoning_effort")  # fmt: skip
+           "reasoning_effort", "thinking_budget")  # fmt: skip
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
 _SWITCHED_OFF = {
     "penalties": {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},

@@ -87,6 +87,7 @@ def _in_openai_words(body: Json, turns: list[Json]) -> Json:
         words["model"] = words["model"].removesuffix(":latest")
     if isinstance(thinking, bool):
         words["chat_template_kwargs"] = {"enable_thinking": thinking}
+        words |= {} if thinking else {"thinking_budget": 0}
     elif thinking is not None:
         words["reasoning_effort"] = thinking
     if form == "json":

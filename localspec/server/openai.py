@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json
+from localspec.chat.answer_settings import thinking_variables
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.grammar import call_grammar
 from localspec.chat.calls.reader import AnswerReader
@@ -45,6 +46,7 @@ from localspec.types.request import (
     Seed,
     Temperature,
     TemplateVariables,
+    ThinkingBudget,
     TopK,
     TopP,
     Trigger,
@@ -57,6 +59,7 @@ _MAX_ANSWERS = 8
 _MAX_PROMPTS = 64
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
+_EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also where no template asks
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
@@ -173,6 +176,7 @@ class Body:
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    thinking_budget: ThinkingBudget | None = None
     return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
@@ -359,13 +363,18 @@ def _text_of_tokens(tokens: list[int], models: SharedModels) -> str:
 def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | str) -> GenerationRequest:
     """Return the answer that a request asks for; raises UserError for what makes no sense."""
     usual = service.asked.answer
+    budget = body.thinking_budget
+    if budget is None:
+        budget = _EFFORTS.get(body.reasoning_effort or "")
+    variables = _variables(body) or usual.template_variables
     return replace(
         usual,
         prompt=prompt,
         max_tokens=body.limit or usual.max_tokens,
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
-        template_variables=_variables(body) or usual.template_variables,
+        template_variables=thinking_variables(variables, budget),
+        thinking_budget=usual.thinking_budget if budget is None else budget,
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias),
         top_logprobs=_logprobs(body),

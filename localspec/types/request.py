@@ -197,8 +197,8 @@ class Request:
     turn, repeats itself endlessly (unless `ignores_circles`) or has filled the context. Thinking that
     repeats itself endlessly is closed, and the answer follows. With a grammar, so is thinking in which the
     model would end its turn. `thinking_budget` closes it after that number of tokens, those of a continued
-    answer included and its tags not: at the same token in every mode, or up to a few later where that is in the
-    middle of a character or of a closing tag. 0 closes it where it opens; -1 is no limit, as is None.
+    answer included and its tags not: at the same token in every mode, or up to a few later where that is in
+    the middle of a character or of a closing tag. 0 closes it where it opens; -1 is no limit, as is None.
     In a conversation, `stop` applies after the thinking. `seed` None draws one.
     With the same seed plain decoding, mode ngram and acceptance `match` write the same text, whatever is
     drafted and wherever the answer pauses, except where two tokens are almost equally likely. With

@@ -59,6 +59,27 @@ def test_a_command_leaves_something_to_the_face(session: ChatSession, text: str,
     assert run(session, text) == [effect]
 
 
+def test_a_budget_for_thinking_is_kept_with_the_chat(session: ChatSession) -> None:
+    assert run(session, "/thinking") == [Act("thinking")]
+    said = {}
+    for words in ("1,024", "off", "on", "1"):
+        assert run(session, f"/thinking {words}") == [ShowSetting("thinking", is_new=True)]
+        said[words] = session.thinking
+    assert said == {
+        "1,024": "thinking takes at most 1,024 tokens",
+        "off": "thinking is off",
+        "on": "thinking has no limit",
+        "1": "thinking takes at most 1 token",
+    }
+    session.update_settings(thinking=False)
+    assert session.thinking == "thinking is off"
+    run(session, "/thinking 512")
+    assert session.thinking == "thinking takes at most 512 tokens"
+    for words in ("-2", "much", "1.5"):
+        with pytest.raises(UserError, match="is not a number of tokens"):
+            run(session, f"/thinking {words}")
+
+
 def test_settings_are_kept_with_the_chat(session: ChatSession) -> None:
     assert run(session, "/mode") == [ShowSetting("mode", is_new=False)]
     assert run(session, "/mode sd") == [ShowSetting("mode", is_new=True)]

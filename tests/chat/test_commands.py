@@ -204,7 +204,7 @@ def test_no_two_commands_share_a_key() -> None:
 
 def test_names_are_completed_with_room_for_an_argument() -> None:
     assert offers("/") == [f"/{command.name}{' ' if command.argument.hint else ''}" for command in ON_SCREEN]
-    assert offers("/th") == ["/thinking", "/theme "]
+    assert offers("/th") == ["/thinking ", "/theme "]
     assert offers("/Q") == ["/quit"]
     assert offers("/xyz") == []
     offer, _model = complete_command("/mod", choices)

@@ -36,6 +36,25 @@ def test_before_anything_came_there_is_nothing_to_tell() -> None:
     assert started("ssd").figures() == Figures("SSD")
 
 
+def test_thinking_is_counted_while_it_lasts() -> None:
+    live = LiveStats(PlainRates())
+    live.start("off", thinking_budget=1024)
+    assert not live.figures().thinking
+    live.read("<think>\nhm")
+    live.add([READ, *[mark(3, 4)] * 100])
+    assert live.figures().thinking == "thinking 401 of 1,024"
+    live.add([mark(3, 4)] * 200)  # of the tags, too
+    assert live.figures().thinking == "thinking 1,024 of 1,024"
+    live.read(", so\n</think>\nYes")
+    assert not live.figures().thinking
+    live.start("off", thinking_budget=-1)
+    live.read("<think>")
+    assert live.figures().thinking == "thinking 0"
+    live.start("off", text="<think>hm ", thinking_budget=20)  # an answer that continues
+    live.add([mark(3, 4)])
+    assert live.figures().thinking == "thinking 4"
+
+
 def test_the_figures_add_up_over_the_answer() -> None:
     live = started()
     live.add([mark(3, 4), mark(0, 4, DraftOrigin.FRESH), mark(3, 4)])

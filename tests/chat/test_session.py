@@ -54,6 +54,28 @@ def test_auto_measures_once_and_may_step_down(store: Store) -> None:
     assert all(request.steps_down for request in models.requests)
 
 
+def test_a_budget_for_thinking_comes_from_the_chat_the_flags_or_the_profile(store: Store) -> None:
+    def asked(flag: int | None = None, own: int | None = None, **settings: object) -> Request:
+        request = SessionRequest(answer=Request("", thinking_budget=flag))
+        at, models = session(store, request), ScriptedModels()
+        at.new()
+        at.take_profiles(replace(known, thinking_budget=own) for known in profiles(Path("nowhere")).good)
+        at.update_settings(thinking_budget=None, thinking=None)
+        at.update_settings(**settings)
+        ask(at, models)
+        answered = models.requests[0]
+        assert at.next_request(models, "next").template_variables == answered.template_variables
+        return answered
+
+    assert asked().thinking_budget is None
+    assert asked(own=500).thinking_budget == 500
+    assert asked(flag=-1, own=500).thinking_budget == -1
+    assert asked(flag=300, own=500, thinking_budget=100).thinking_budget == 100
+    for settings in ({"thinking_budget": 0}, {"thinking": False}):
+        off = asked(own=500, **settings)
+        assert (off.thinking_budget, off.template_variables) == (0, (("enable_thinking", False),))
+
+
 def test_ratios_compare_with_plain_decoding_of_the_same_model(store: Store) -> None:
     at, first, others = session(store), ScriptedModels(), ScriptedModels()
     others.target = replace(others.target, path=Path("others.gguf"))

@@ -111,6 +111,12 @@ def test_system_prompt_and_temperature_change(fake: FakeRuntime, invoke: Invoke)
     assert outcome.err.endswith("system prompt: none\ntemperature 0.3\n")
 
 
+def test_a_budget_for_thinking(fake: FakeRuntime, invoke: Invoke) -> None:
+    outcome = invoke("chat", "--reasoning-budget", "99", piped=b"a\n/thinking 20\nb\n/thinking\n")
+    assert [request.thinking_budget for request in fake.requests] == [99, 20]
+    assert outcome.err.count("thinking takes at most 20 tokens\n") == 2
+
+
 @pytest.mark.parametrize(
     ("mode", "answer"),
     [("off", "off: asked for"), ("ssd", "ssd: asked for"), ("auto", "sd: measured"), ("", "sd: measured")],

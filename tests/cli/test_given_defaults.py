@@ -26,6 +26,7 @@ title = "Other"
 description = "Everything other than usual."
 task = "dialogue"
 system_prompt = "Be other."
+thinking_budget = 9
 [sampling]
 temperature = 0.1
 top_k = 2
@@ -82,6 +83,7 @@ OF_PROFILE: dict[str, tuple[list[str], Callable[[Request], object], object]] = {
     "acceptance": (["--acceptance", E.acceptance], lambda r: r.settings.acceptance, E.acceptance),
     "min_confidence": (["--min-confidence", "0"], lambda r: r.settings.min_confidence, 0),
     "fallback": (["--fallback", "ngram"], lambda r: r.settings.fallback, "ngram"),
+    "thinking_budget": (["--reasoning-budget", "-1"], lambda r: r.thinking_budget, -1),
     "system_prompt": (["-sys", ""], lambda r: len(r.prompt), 1),
     "ignore_circles": (["--no-ignore-circles"], lambda r: r.ignores_circles, False),  # of config.toml
 }
@@ -99,7 +101,7 @@ def others() -> Path:
 
 def test_all_that_a_profile_settles_has_its_flag() -> None:
     settled_there = {field.name for kind in (Sampling, Speculation) for field in fields(kind)}
-    assert settled_there | {"system_prompt", "ignore_circles"} == set(OF_PROFILE)
+    assert settled_there | {"system_prompt", "thinking_budget", "ignore_circles"} == set(OF_PROFILE)
 
 
 @pytest.mark.usefixtures("others")

@@ -115,6 +115,52 @@ def test_an_effort_reaches_the_template(
     ]
 
 
+NAMES = (
+    "reasoning_budget",
+    "reasoning_budget_tokens",
+    "thinking_budget",
+    "thinking_budget_tokens",
+    "thinking_token_budget",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("path", ASKED)
+def test_a_budget_for_thinking_has_many_names(
+    served: Served, models: TellingModels, path: str, name: str
+) -> None:
+    for budget in (77, -1, 0):
+        assert served.post(path, {**ASKED[path], name: budget}).status_code == 200
+    assert [request.thinking_budget for request in models.requests] == [77, -1, 0]
+    assert dict(models.requests[-1].template_variables) == {"enable_thinking": False}
+    assert served.post(path, {**ASKED[path], name: -2}).status_code == 400
+    assert served.post(path, {**ASKED[path], name: "many"}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "budget"),
+    [
+        (CHAT, {"reasoning_effort": "none"}, 0),
+        (CHAT, {"reasoning_effort": "minimal"}, 512),
+        (CHAT, {"reasoning_effort": "low"}, 1024),
+        (CHAT, {"reasoning_effort": "high"}, None),
+        (CHAT, {"reasoning_effort": "low", "reasoning_budget": 5}, 5),
+        (RESPONSES, {"reasoning": {"effort": "low"}}, 1024),
+        (CLAUDE, {"thinking": {"type": "enabled", "budget_tokens": 2048}}, 2048),
+        (CLAUDE, {"thinking": {"type": "disabled"}}, 0),
+        (CLAUDE, {"thinking": {"type": "adaptive"}}, None),
+        ("/api/chat", {"messages": [USER], "think": False}, 0),
+        ("/api/chat", {"messages": [USER], "think": True}, None),
+        ("/api/chat", {"messages": [USER], "think": "low"}, 1024),
+    ],
+)
+def test_what_says_how_long_to_think_is_a_budget(
+    served: Served, models: TellingModels, path: str, more: dict[str, Any], budget: int | None
+) -> None:
+    assert served.post(path, {**ASKED.get(path, {}), **more}).status_code == 200
+    assert models.requests[-1].thinking_budget == budget
+
+
 @pytest.mark.parametrize("path", ASKED)
 def test_names_of_other_programs_mean_the_same_at_every_path(
     served: Served, models: TellingModels, path: str

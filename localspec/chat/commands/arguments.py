@@ -8,12 +8,13 @@ from typing import Literal, cast, get_args
 
 from localspec.chat.commands.command import Argument
 from localspec.errors import UserError
-from localspec.types.request import Mode, Sampling, TaskType
+from localspec.types.request import NO_LIMIT, Mode, Request, Sampling, TaskType
 from localspec.values import range_of
 
 ExportFormat = Literal["md", "json"]
 AutoMode = Mode | Literal["auto"]
 _SUFFIXES = frozenset({"", ".json", ".md", ".markdown", ".txt"})  # of exported chats
+_THINKING_WORDS = {"on": str(NO_LIMIT), "off": "0"}
 _MODE_ALIASES = {"ar": "off"}
 _MODES = {
     "auto": "the fastest mode on this machine",
@@ -27,6 +28,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "fixed-mode": {mode: words for mode, words in _MODES.items() if mode != "auto"},
     "task": dict.fromkeys(get_args(TaskType), ""),
     "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
+    "thinking": {"on": "no limit", "off": "no thinking"},
     "code": {"code": "the last code block alone"},
     "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
 }
@@ -70,6 +72,23 @@ def _read_temperature(argument: str) -> float | None:
     if not low <= value <= high:  # also when it is not a number
         raise UserError(
             f"`{argument}` is not a temperature", f"use a number from {low:g} to {high:g}; 0 is greedy"
+        )
+    return value
+
+
+def _read_thinking(argument: str) -> int | None:
+    """Return the most tokens of thinking, None for no argument; raises UserError."""
+    if not argument:
+        return None
+    word = _THINKING_WORDS.get(argument.lower(), argument.replace(",", "").replace("_", ""))
+    low, high = range_of(Request, "thinking_budget")
+    try:
+        value = int(word)
+    except ValueError:
+        value = int(low) - 1
+    if not low <= value <= high:  # also when it is not a number
+        raise UserError(
+            f"`{argument}` is not a number of tokens", "use /thinking 1024, /thinking off or /thinking on"
         )
     return value
 
@@ -123,6 +142,7 @@ NOTHING = Argument("", _read_nothing)
 MODE = Argument("[MODE]", _read_mode, ("mode",))
 MODES = Argument("[MODES]", _read_modes, ("fixed-mode",), repeats=True)
 TEMPERATURE = Argument("[NUMBER]", _read_temperature)
+THINKING = Argument("[TOKENS|on|off]", _read_thinking, ("thinking",))
 BRANCH = Argument("[next|previous]", _read_branch, ("branch",))
 CODE = Argument("[code]", _reads_code, ("code",))
 EXPORT = Argument("[md|json] [FILE]", _read_export, ("format", "file"))

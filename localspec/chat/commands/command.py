@@ -15,7 +15,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Kind = Literal[
-    "mode", "fixed-mode", "task", "profile", "model", "theme", "branch", "code", "format", "file", "reference"
+    "mode",
+    "fixed-mode",
+    "task",
+    "profile",
+    "model",
+    "theme",
+    "branch",
+    "thinking",
+    "code",
+    "format",
+    "file",
+    "reference",
 ]
 """The source of completions for a word of an argument."""
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from localspec.types.request import Mode
 
-Setting = Literal["mode", "profile", "system prompt", "temperature"]
+Setting = Literal["mode", "profile", "system prompt", "temperature", "thinking"]
 MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "compare"]
 ChatChange = Literal["rename", "pin", "delete", "restore"]
 ActionName = Literal[

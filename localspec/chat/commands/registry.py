@@ -108,7 +108,9 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("f4", "chat.compare", "Compare plain, speculative and SSD"),
     ),
     Command(
-        "thinking", _act("thinking"), NOTHING, "show or fold the model's thinking",
+        "thinking", settings.set_thinking, arguments.THINKING,
+        "show or fold the model's thinking, or set how many tokens it may take",
+        "set how many tokens the model may think: a number, on or off",
         key=CommandKey("ctrl+t", "chat.thinking", "Show or fold thinking"),
     ),
     Command(

@@ -41,6 +41,17 @@ def set_system_prompt(context: CommandContext, text: str) -> Iterator[Effect]:
     yield ShowSetting("system prompt", is_new=bool(text))
 
 
+def set_thinking(context: CommandContext, budget: int | None) -> Iterator[Effect]:
+    """Set how many tokens the model may think; without a number, show or fold the thinking."""
+    if budget is None:
+        yield Act("thinking")
+        return
+    session = context.session
+    is_off = session.chat.info.settings.thinking is False
+    session.update_settings(thinking_budget=budget, **({"thinking": True} if is_off and budget else {}))
+    yield ShowSetting("thinking", is_new=True)
+
+
 def set_temperature(context: CommandContext, temperature: float | None) -> Iterator[Effect]:
     """Show the temperature, or set it."""
     if temperature is not None:

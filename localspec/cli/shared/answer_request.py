@@ -42,6 +42,7 @@ def session_request(args: argparse.Namespace) -> SessionRequest:
         ignores_circles=usual if args.ignore_circles is None else args.ignore_circles,
         stop=tuple(args.stop),
         seed=args.seed,
+        thinking_budget=args.thinking_budget,
         template_variables=args.chat_template_kwargs,
     )
     return SessionRequest(

@@ -390,6 +390,9 @@ def add_sampling_flags(parser: Parser) -> None:
         "default both are ended, unless -n is given)"
     )
     add("--ignore-circles", action=argparse.BooleanOptionalAction, default=None, help=about)
+    about = "tokens that the model may think before it answers; 0 is no thinking, -1 no limit (-1)"
+    budget = whole(-1, 2**31 - 1)
+    add("--reasoning-budget", dest="thinking_budget", type=budget, metavar="N", help=about)
     about = "end the answer before this text, after any thinking; repeatable"
     add("--stop", action="append", default=[], metavar="TEXT", help=about)
 

@@ -83,6 +83,8 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
         mode = f"auto: {mode} is fastest here" if is_fastest else f"auto: {mode}"
     why = f"This one: {reason}" if reason else ""
     parts = [StatusPart(mode, why, 0, "bold")] if mode else []
+    if figures.thinking:
+        parts.append(StatusPart(figures.thinking, _THINKING, 1))
     parts += [StatusPart(words[name], "", rank, style) for name, rank, style in _RANKS if name in words]
     if figures.note:
         note = one_line(figures.note)
@@ -90,6 +92,7 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
     return tuple(parts)
 
 
+_THINKING = "Tokens of thinking so far, and how many there may be; /thinking N changes that"
 _RANKS = (
     ("acceptance", 5, ""),
     ("tokens_per_s", 1, ""),

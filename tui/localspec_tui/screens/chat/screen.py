@@ -420,6 +420,8 @@ class ChatScreen(Screen[int]):
                 self.say(f"profile {session.profile.title}: {session.profile.description}")
             case "temperature":
                 self.say(f"temperature {session.sampling(self._loader.ready).temperature:g}{kept}")
+            case "thinking":
+                self.say(f"{session.thinking}{kept}")
             case "system prompt" if is_new:
                 has_one = bool(session.chat.system)
                 self.say("this chat has its own system prompt" if has_one else "no system prompt")

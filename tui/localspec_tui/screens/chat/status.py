@@ -78,6 +78,7 @@ class ChatStatus(StatusLine):
             self._live_stats.changed(change)
             if self.is_read:
                 self.say(change.reason)
+        self._live_stats.read(update.text)
         if update.rounds:
             if update.progress is None:
                 self.show_transient("")
@@ -129,7 +130,8 @@ class ChatStatus(StatusLine):
         self.route, self.reason = self._session.route_shown(record.profile), record.reason
         self._continued = started.message.content
         self._prompt_tokens, self._written = estimate(_prompt(chat, started.message)), 0
-        self._live_stats.start(record.mode, self._prompt_tokens)
+        begun, budget = started.message.content, record.thinking_budget
+        self._live_stats.start(record.mode, self._prompt_tokens, text=begun, thinking_budget=budget)
         self._count_prompt(chat, started.message)
 
     @work(group="count", exclusive=True, exit_on_error=False)
