@@ -82,7 +82,22 @@ class Titling:
     """The chat is getting a title, which may be cut short here."""
 
 
-AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling
+@dataclass(frozen=True, slots=True)
+class Summarising:
+    """The older part of the chat is being summarised, and this many tokens of that have come."""
+
+    what: str  # and for about how long
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Summarised:
+    """A summary stands for the older part of the chat from here on; `words` say what that changes."""
+
+    words: str
+
+
+AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling | Summarising | Summarised
 Generate = Callable[[Request], Iterator[GenerationEvent]]
 """Writes an answer, as `OpenModels.generate` does."""
 
@@ -254,6 +269,8 @@ class LiveUpdate:
     finished: Finished | None = None
     saved: AnswerSaved | None = None
     error: BaseException | None = None
+    summarising: Summarising | None = None
+    summarised: Summarised | None = None
 
     @property
     def text(self) -> str:
@@ -295,6 +312,8 @@ def _update(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
         _latest(Finished, events),
         _latest(AnswerSaved, events),
         _latest(BaseException, events),
+        _latest(Summarising, events),
+        _latest(Summarised, events),
     )
 
 

@@ -16,8 +16,8 @@ from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
-from localspec.chat.running_answer import Job, RunningAnswer
-from localspec.chat.session import AnswerVariant, ChatSession
+from localspec.chat.running_answer import RunningAnswer
+from localspec.chat.session import AnswerVariant, ChatSession, Job
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
@@ -26,6 +26,7 @@ NEWS_S = 1 / 12  # between two updates of an answer in progress
 LEAVING_S = 0.8  # for an answer that is to stop; no key is heard meanwhile
 ANSWERING = "an answer is being written"
 CHECK_S = 2.0  # for the length of a question: the models may work for another chat and not respond
+PUT_OFF = 4  # messages by which a chat grows until a summary is proposed again
 MOST = 8  # chats that are answered at once
 
 Outcome = Literal["answered", "failed"]
@@ -89,6 +90,7 @@ class ChatController:
         self._answers: dict[int, RunningAnswer] = {}  # by chat
         self._turns = AnswerTurns()
         self.unread: dict[int, Outcome] = {}  # of answers that ended in chats that were not open
+        self._put_off: dict[int, int] = {}  # by chat, the messages before which nothing is summarised unasked
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
 
     # --- the answers in progress ---
@@ -197,12 +199,13 @@ class ChatController:
         if len(self.being_answered()) >= MOST:
             raise UserError(f"{MOST} chats are being answered already", "wait for one, or stop one: Esc")
 
-    def _launch(self, chat: OpenChat, job: Job, *, continues: bool = False) -> None:
+    def _launch(self, chat: OpenChat, job: Job, *, continues: bool = False) -> RunningAnswer:
         """Start an answer in a chat."""
         answer = RunningAnswer(self.loader, chat, self._turns, job, continues=continues)
         self._answers[chat.info.id] = answer
         self._view.began(is_shown=answer is self._answer)
         self._start(self._follow(answer))
+        return answer
 
     async def _follow(self, answer: RunningAnswer) -> None:
         """Show an answer as it comes, while its chat is open, and report its end."""
@@ -387,6 +390,47 @@ class ChatController:
                 self._launch(chat, answer.job, continues=answer.continues)
             elif waits:
                 self._launch(chat, partial(self.session.answer, chat=chat))
+
+    async def compact(self, answer: RunningAnswer | None = None) -> None:
+        """Have the older part of the chat summarised; then an answer that did not fit is begun again."""
+        async with self._changing:
+            chat = self.session.chat
+            await self._prepare(chat)
+            self._put_off[chat.info.id] = len(chat.path) + PUT_OFF
+            if answer is None:
+                self._launch(chat, partial(self.session.compact, chat=chat))
+            else:
+                job = self.session.answer_in_less(answer.job, chat)
+                self._launch(chat, job, continues=answer.continues).is_shortened = True
+
+    async def compaction_due(self) -> str:
+        """Return in words what should be summarised now; empty where there is room, or it was put off."""
+        chat, models = self.session.chat, self.loader.ready
+        is_put_off = len(chat.path) < self._put_off.get(chat.info.id, 0)
+        if models is None or self.session.compaction_mode == "off" or is_put_off:
+            return ""
+        with suppress(UserError, EngineError):  # nothing to summarise; the next answer reports an error
+            if await asyncio.to_thread(self.session.is_nearly_full, models, chat):
+                return await self.summarisable()
+        return ""
+
+    async def summarisable(self) -> str:
+        """Return in words what could be summarised, and for about how long; empty for nothing."""
+        models = self.loader.models(wait=False)
+        with suppress(UserError):
+            return (await asyncio.to_thread(self.session.compaction, models))[1]
+        return ""
+
+    def put_off_compaction(self) -> None:
+        """Do not ask again before the chat has grown."""
+        self._put_off[self.session.chat.info.id] = len(self.session.chat.path) + PUT_OFF
+
+    async def set_summary(self, message_id: int, text: str) -> None:
+        """Give a summary other words; an empty text takes it back, so that the model reads all again."""
+        self.require_idle()
+        async with self._changing:
+            await asyncio.to_thread(self.session.chat.set_summary, message_id, text)
+            await self._view.show(focus=-message_id if text else None)
 
     # --- messages of the shown branch ---
 

@@ -92,6 +92,8 @@ def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
 def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[str, object]:
     value = asdict(message)
     del value["chat"]
+    if not message.summary:
+        del value["summary"]
     return value if record is None else {**value, "record": to_plain(record)}
 
 
@@ -107,6 +109,9 @@ def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Itera
         name = " ".join(attachment.name.replace("`", "'").split())
         ending = attachment.source.rpartition(".")[2] if "." in attachment.source else ""
         yield f"`{name}`\n\n" + fenced(attachment.text or "\n", ending if ending.isalnum() else "")
+    if message.summary:
+        yield "## Summary of the messages above (read by the model in their place)"
+        yield closed(message.summary.strip("\n"))
 
 
 def _quoted(thinking: str) -> str:
@@ -220,7 +225,9 @@ def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) ->
     if found.parent is not None and found.parent not in earlier:
         raise InvalidValueError(f"{where}.parent: there is no message {found.parent} before this one")
     _check_time(found.created, f"{where}.created")
-    _check_texts(where, [found.content, *(part for a in found.attachments for part in (a.name, a.text))])
+    _check_texts(
+        where, [found.content, found.summary, *(part for a in found.attachments for part in (a.name, a.text))]
+    )
     return replace(found, state="stopped") if found.state == "writing" else found
 
 

@@ -61,7 +61,8 @@ class Attachment:
 class StoredMessage:
     """One message of the tree of a chat; `parent` None starts a branch at the top.
 
-    `dropped` messages stay visible and are not sent to the model.
+    `dropped` messages stay visible and are not sent to the model. A `summary` stands for this message and
+    all those before it, for what follows on its branch.
     """
 
     id: int
@@ -73,6 +74,7 @@ class StoredMessage:
     state: State = "complete"
     attachments: tuple[Attachment, ...] = ()
     dropped: bool = False
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +185,11 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class BranchMessage:
-    """A message as a screen shows it: number `branch` (from 1) of `branches` with the same parent."""
+    """A message as a screen shows it: number `branch` (from 1) of `branches` with the same parent.
+
+    One that `summarises` a number of messages is their summary; its id is that of the last of them, negative.
+    Those are `covered`: the model reads the summary instead.
+    """
 
     message: StoredMessage
     branch: int = 1
@@ -191,3 +197,5 @@ class BranchMessage:
     spans: tuple[Span, ...] = field(default=(), repr=False)
     model: str = ""  # that wrote it
     label: str = ""  # e.g. "SSD  58 tokens/s  1.9× plain"
+    covered: bool = False
+    summarises: int = 0

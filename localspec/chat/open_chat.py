@@ -11,7 +11,7 @@ from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate
 from localspec.chat.figures import label
 from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Role, StoredMessage
-from localspec.chat.prompting import exchanges_of, to_prompt
+from localspec.chat.prompting import exchanges_of, summarised, to_prompt
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
@@ -41,8 +41,16 @@ class OpenChat(Branches):
 
     def shown(self) -> tuple[BranchMessage, ...]:
         """Return the shown branch as a screen shows it."""
-        tree = self.tree
-        return tuple(self._shown(tree, message) for message in tree.path)
+        tree, path = self.tree, self.tree.path
+        summary, rest = summarised(path)
+        items = [self._shown(tree, message) for message in path]
+        if not summary:
+            return tuple(items)
+        count = len(path) - len(rest)
+        place = path[count - 1]
+        stands = StoredMessage(-place.id, place.chat, None, "assistant", summary, place.created)
+        covered = (replace(item, covered=True) for item in items[:count])
+        return (*covered, BranchMessage(stands, summarises=count), *items[count:])
 
     def shown_one(self, message_id: int) -> BranchMessage:
         """Return one message as a screen shows it, also of a branch that is not shown."""
@@ -120,7 +128,8 @@ class OpenChat(Branches):
     def leave_out(self, ids: Iterable[int]) -> None:
         """Send the exchanges of the shown branch to the model, but for those with one of these messages."""
         unwanted = frozenset(ids)
-        groups = [[message.id for message in exchange] for exchange in exchanges_of(self.path)]
+        exchanges = exchanges_of(summarised(self.path)[1])
+        groups = [[message.id for message in exchange] for exchange in exchanges]
         for dropped in (False, True):
             of_this_kind = (group for group in groups if unwanted.isdisjoint(group) is not dropped)
             self.set_dropped([id_ for group in of_this_kind for id_ in group], dropped=dropped)

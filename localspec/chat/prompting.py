@@ -25,26 +25,47 @@ TITLE = (
     Message("user", "Name the topic of this conversation in three to five words."),
     Message("assistant", '"'),  # the beginning of the title, which the model continues
 )
+SUMMARY_ASKED = "Summarise our conversation so far."
 TITLE_TOKENS, _TITLE_WORDS = 16, 6
 _EMPTY_WORDS = {"the", "and", "for", "with", "this", "that"}
 _answer_alone = lru_cache(maxsize=4096)(without_thinking)  # of long chats, again with every question
 
 
 def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return the conversation as the model's prompt.
+    """Return the conversation as the model's prompt, with the latest summary for what it stands for.
 
     Exchanges with a dropped message are left out, unless the branch ends in their question.
     Answers are sent without their thinking; with `continues`, the last one is sent unchanged.
     Consecutive questions stay separate; the chat template may join them.
     """
-    turns: list[Message] = []
-    groups = exchanges_of(path)
+    summary, rest = summarised(path)
+    turns = [*summary_turns(summary)]
+    groups = exchanges_of(rest)
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
         awaited = is_last and (continues or group[-1].role == "user")
         if awaited or not any(message.dropped for message in group):
             turns += messages_of(group, continues=continues and is_last)
     return (Message("system", system), *turns) if system else tuple(turns)
+
+
+def summarised(path: Sequence[StoredMessage]) -> tuple[str, tuple[StoredMessage, ...]]:
+    """Return the summary that stands for the beginning of a branch, and what follows; empty without one.
+
+    That of the last message stands for nothing yet: nothing follows it.
+    """
+    for place in range(len(path) - 2, -1, -1):
+        if path[place].summary:
+            return path[place].summary, tuple(path[place + 1 :])
+    return "", tuple(path)
+
+
+def summary_turns(summary: str) -> tuple[Message, ...]:
+    """Return a summary as the model reads it, and none for an empty one.
+
+    Templates want questions and answers in turn.
+    """
+    return (Message("user", SUMMARY_ASKED), Message("assistant", summary)) if summary else ()
 
 
 def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ...], ...]:
@@ -213,15 +234,20 @@ def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = Fal
 def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ...]:
     """Return the exchanges that could be left out of a branch: all but a waiting question."""
     found = []
-    for group in exchanges_of(path):
+    for group in exchanges_of(summarised(path)[1]):
         messages = messages_of(group)
         if messages and messages[-1].role == "assistant":
             question = "\n\n".join(message.content for message in group if message.role == "user")
             ids = tuple(message.id for message in group)
             dropped = any(message.dropped for message in group)
-            tokens = count((*messages, *messages)) - count(messages)  # without what the template adds once
+            tokens = tokens_of(messages, count)
             found.append(Exchange(ids, question, tokens, dropped))
     return tuple(found)
+
+
+def tokens_of(messages: Sequence[Message], count: Count) -> int:
+    """Return the tokens of messages, without what the template adds once."""
+    return count((*messages, *messages)) - count(messages) if messages else 0
 
 
 def title_in(text: str, conversation: str) -> str:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
 
 from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
-from localspec.chat.answering import AnswerEvent, AnswerSaved, LiveAnswer
+from localspec.chat.answering import AnswerSaved, LiveAnswer
 from localspec.chat.loading import ModelLoader
 from localspec.chat.open_chat import OpenChat
+from localspec.chat.session import Job
 from localspec.inference.interface import OpenModels
 
 STUCK_S = 2.0  # after `stop`, without an end: the engine does not respond
-
-Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
-"""What writes into a chat with models whose turns the answer has."""
 
 
 class RunningAnswer:
@@ -29,6 +26,7 @@ class RunningAnswer:
         self.turn = AnswerTurn(turns)
         self.job = job
         self.continues = continues  # an answer that is there already
+        self.is_shortened = False  # its chat is summarised first
         self.began_s = time.monotonic()
         self._stopped_s: float | None = None
         self.models: OpenModels | None = None

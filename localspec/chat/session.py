@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
@@ -20,13 +20,23 @@ from localspec.chat.answer_settings import (
     with_auto,
 )
 from localspec.chat.answer_turns import AnswerTurn
-from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Titling
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Summarised, Titling
+from localspec.chat.compaction import Compaction, compaction, write_summary
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
-from localspec.chat.prompting import TITLE, TITLE_TOKENS, title_in
+from localspec.chat.prompting import (
+    TITLE,
+    TITLE_TOKENS,
+    WARN_ABOVE,
+    after_answer,
+    summary_turns,
+    title_in,
+    tokens_of,
+)
 from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels
+from localspec.storage.config import CompactionMode
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
@@ -37,6 +47,8 @@ if TYPE_CHECKING:
     from localspec.chat.store import Store
 
 
+Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
+"""What writes into a chat with models whose turns the answer has."""
 Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 RECENT = 30  # chats that a search without words shows
@@ -84,6 +96,7 @@ class ChatSession:
         self.queue: list[str] = []  # prompts that wait, the next one first
         self.rates = PlainRates()
         self.titles = False  # whether the models name new chats
+        self.compaction_mode: CompactionMode = "ask"  # near the limit of the context
         self.reads_ahead = True  # whether idle models read what comes before the next answer
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
@@ -221,6 +234,53 @@ class ChatSession:
                 if self.titles and is_whole and not is_asked_more:
                     with suppress(UserError, StoreError, Cancelled):  # the title stays
                         yield from self._title(generate, chat, options.request)
+
+    def compaction(self, models: OpenModels, chat: OpenChat | None = None) -> tuple[Compaction, str]:
+        """Return the part of a chat, by default the open one, that a summary would replace, also in words.
+
+        Raises `UserError` where nothing is left to summarise.
+        """
+        chat = self.chat if chat is None else chat
+        size, instruction = models.target.context, self._profile_of(chat.info.profile).summary_prompt
+        path = chat.path[:-1] if chat.path and chat.path[-1].role == "user" else chat.path
+        wanted = compaction(chat.system, path, size, models.count_tokens, instruction)
+        return wanted, wanted.described(filter(None, (chat.outline(message.id) for message in path)))
+
+    def compact(
+        self, models: OpenModels, turn: AnswerTurn | None = None, *, chat: OpenChat | None = None
+    ) -> Iterator[AnswerEvent]:
+        """Have the older part of a chat summarised, by default of the open one.
+
+        Raises `UserError` for a summary that is not used; nothing changes then, nor where this is stopped.
+        """
+        chat = self.chat if chat is None else chat
+        wanted, described = self.compaction(models, chat)
+        request = self.options(models, chat).request
+        generate, count = models.generate if turn is None else turn.generate, models.count_tokens
+        summary = yield from write_summary(wanted, request, generate, count, described)
+        chat.set_summary(wanted.place, summary)
+        stays = count(chat.prompt())
+        words = f"{counted(wanted.messages, 'message')} summarised: {wanted.replaced:,} tokens became "
+        words += f"{tokens_of(summary_turns(summary), count):,}; the next answer reads {stays:,} tokens again"
+        yield Summarised(words)
+
+    def answer_in_less(self, job: Job, chat: OpenChat) -> Job:
+        """Return a job that summarises the older part of a chat first."""
+
+        def work(models: OpenModels, turn: AnswerTurn) -> Iterator[AnswerEvent]:
+            yield from self.compact(models, turn, chat=chat)
+            yield from job(models, turn)
+
+        return work
+
+    def is_nearly_full(self, models: OpenModels, chat: OpenChat | None = None) -> bool:
+        """Return whether a chat has little room left in the context."""
+        chat = self.chat if chat is None else chat
+        most = WARN_ABOVE * models.target.context
+        answers = (message for message in reversed(chat.path) if message.role == "assistant")
+        record = None if (last := next(answers, None)) is None else chat.outline(last.id)
+        used = None if record is None else after_answer(record)
+        return used is not None and used > most and models.count_tokens(chat.prompt()) > most
 
     def options(
         self,

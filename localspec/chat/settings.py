@@ -29,7 +29,11 @@ Place = Literal["chat", "profile", "config"]
 Value = bool | int | float | str
 _CONTEXTS = Range(config.MIN_CONTEXT, config.MAX_CONTEXT)
 _OF_CHATS = {*(field.name for field in fields(ChatSettings)), "system_prompt"}
-_CHOICES: dict[str, tuple[Value, ...]] = {"mode": (AUTO, *get_args(Mode)), "switch": (True, False)}
+_CHOICES: dict[str, tuple[Value, ...]] = {
+    "mode": (AUTO, *get_args(Mode)),
+    "switch": (True, False),
+    "compaction": get_args(config.CompactionMode),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Setting:
     name: str
     title: str
     words: str
-    kind: Literal["number", "whole", "switch", "mode", "text"] = "number"
+    kind: Literal["number", "whole", "switch", "mode", "compaction", "text"] = "number"
     profile: str = ""
     config: str = ""
 
@@ -70,7 +74,8 @@ class Setting:
         if isinstance(value, bool):
             return "on" if value else "off"
         if isinstance(value, str):
-            return MODE_NAMES.get(value, value.partition("\n")[0])
+            line = value.partition("\n")[0]
+            return MODE_NAMES.get(value, line) if self.kind == "mode" else line
         return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
     def place(self, wanted: Place) -> Place:
@@ -105,10 +110,14 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     asked, profile, chat = session.request, session.followed, session.chat.info
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
-    default |= {"read_ahead": True, "thinking_budget": NO_LIMIT}
+    default |= {"read_ahead": True, "thinking_budget": NO_LIMIT, "compaction": config.Config().compact}
     default |= asdict(Sampling())
-    kept = {"ignores_circles": known.ignore_circles or None, "context": known.context or None}
-    kept["read_ahead"] = known.read_ahead and None
+    kept = {
+        "ignores_circles": known.ignore_circles or None,
+        "context": known.context or None,
+        "read_ahead": known.read_ahead and None,
+        "compaction": None if known.compact == config.Config().compact else known.compact,
+    }
     of_profile = {
         "mode": profile.speculation.mode,
         "system_prompt": session.profile.system_prompt,
@@ -164,6 +173,8 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
             if "ignores_circles" in values:
                 answer = replace(session.request.answer, ignores_circles=bool(values["ignores_circles"]))
                 session.request = replace(session.request, answer=answer)
+            if "compaction" in values:
+                session.compaction_mode = config.read_config(config_dir() / "config.toml").compact
             if "read_ahead" in values:
                 session.reads_ahead = values["read_ahead"] is not False
         if place != "chat":  # or this chat would go before it

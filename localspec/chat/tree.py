@@ -200,6 +200,13 @@ class Branches:
                 self._store.set_leaf(self._chat_id, self.tree.leaf)
             self._store.write(id_, "", "stopped")  # `Tree.of` leaves it out from then on
 
+    def set_summary(self, id_: int, text: str) -> None:
+        """Let a text stand for a message and all those before it; an empty one removes that."""
+        with self._changing:
+            message = replace(self.message(id_), summary=text)
+            self._store.set_summary(id_, text)
+            self.tree = self.tree.with_messages([message])
+
     def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:
         """Leave messages out of what the model reads, or take them in again."""
         with self._changing:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, assert_never
 from localspec.app.opening import with_config
 from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions
+from localspec.chat.answering import Summarised, Summarising
 from localspec.chat.commands.command import CommandCall, CommandContext
 from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Setting, ShowSetting
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
@@ -39,10 +40,11 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.cli.shared.question import with_dropped, with_files
-from localspec.errors import ContextFullError, EngineError, StoreError, UserError, os_errors_as
+from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
-from localspec.storage.paths import chats_file
+from localspec.storage.config import read_config
+from localspec.storage.paths import chats_file, config_dir
 from localspec.storage.text_file import decode_text, is_wide
 from localspec.types.events import Finished, ModeChanged
 from localspec.types.request import Mode
@@ -56,7 +58,7 @@ _BEYOND_COMMANDS = '''\
 Ctrl+C stops an answer. A line ending in \\ continues on the next; """ opens and closes a block.
 @FILE attaches a text or PDF file, @FILE:3-5 or @FILE#L3 some lines or pages of it.
 @src/ lists a folder, @src/** or @src/*.py attaches its files; a \\ before the @ makes it plain text.'''
-_MAKE_ROOM = "/undo takes back the last turn, /clear starts over"
+_MAKE_ROOM = "/compact summarises older messages, /undo takes back the last turn, /clear starts over"
 
 
 def parser() -> Parser:
@@ -97,6 +99,7 @@ def main(argv: Sequence[str]) -> int:
             start="aside",
             tuned_for=pair.tuned_for,
         )
+        session.compaction_mode = read_config(config_dir() / "config.toml").compact
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
         dialogue = Dialogue(models, session, AnswerOutput.asked(args), shows_stats=args.stats)
@@ -139,6 +142,7 @@ class Dialogue:
             "undo": self._undo,
             "clear": self._clear,
             "color": self._colour,
+            "compact": self._compact,
             "thinking": lambda: self._show_setting("thinking"),
             "exit": self._leave,
         }
@@ -194,6 +198,9 @@ class Dialogue:
                     self._show_setting(setting)
                 case ActOnMessage("regenerate", _, modes):
                     self._answer(next(iter(modes), None))
+                case ActOnMessage("take back", message_id):
+                    self._session.chat.set_summary(message_id, "")
+                    say("the summary is taken back: the model reads all messages again")
                 case Act(name):
                     self._actions[name]()
                 case _:  # such commands have no `in_lines`
@@ -267,9 +274,35 @@ class Dialogue:
         if self._last.reason == "context":
             say(f"note: the context of {self._models.target.context} tokens is full: {_MAKE_ROOM}")
         self._tell_changes(answer.changes)
+        self._make_room_in_time()
         if self._shows_stats and session.in_use is not None:
             mode = answer.changes[-1].mode if answer.changes else session.in_use.request.settings.mode
             say(f"[{figures.summary_line(mode, self._last.summary)}]")
+
+    def _compact(self) -> None:
+        """Have the older part of the chat summarised."""
+        is_told = False
+        try:
+            for event in self._session.compact(self._models):
+                if isinstance(event, Summarising) and not is_told:
+                    say(f"summarising {event.what} ...")
+                    is_told = True
+                if isinstance(event, Summarised):
+                    say(event.words)
+        except (KeyboardInterrupt, Cancelled):
+            say("stopped; nothing has changed")
+
+    def _make_room_in_time(self) -> None:
+        """Summarise the older part of a chat that is nearly full, or say that it can be done."""
+        session = self._session
+        if session.compaction_mode == "off" or not session.is_nearly_full(self._models):
+            return
+        with suppress(UserError):  # nothing to summarise, or a summary of no use: the next answer may fit
+            what = session.compaction(self._models)[1]
+            if session.compaction_mode == "auto":
+                self._compact()
+            else:
+                say(f"note: the context is nearly full; /compact summarises {what}")
 
     def _take_back(self, question: StoredMessage) -> None:
         """Go back before a question; the messages stay in the saved chat."""

@@ -68,6 +68,7 @@ def as_json(profile: Profile) -> dict[str, object]:
         **_heading(profile),
         "system_prompt": profile.system_prompt,
         "thinking_budget": profile.thinking_budget,
+        "summary_prompt": profile.summary_prompt,
         "sampling": asdict(profile.sampling),
         "settles": list(profile.settles),
         "speculation": profile.speculation.settled,

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from localspec.errors import UserError
 from localspec.gguf import part_name
@@ -24,7 +24,10 @@ from localspec.values import Line, Range
 MAX_CONTEXT = 2**24
 MIN_CONTEXT = 64
 READING_WIDTH = 100
-_CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles", "read_ahead")
+CompactionMode = Literal["off", "ask", "auto"]
+"""What happens near the limit of the context: nothing, a question, or a summary at once."""
+_CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ignore_circles", "read_ahead",
+         "compact")  # fmt: skip
 _KiB = Annotated[int, Range(1, 65536)]
 _NAMES = Path(__file__).with_name("keys.toml")
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
@@ -53,6 +56,7 @@ class Config:
     notify: Line = "bell"
     ignore_circles: bool = False
     read_ahead: bool = True
+    compact: CompactionMode = "ask"
     attachment_bytes: int = 256 * 1024
 
     def template_of(self, model: Path) -> Path | None:

@@ -38,8 +38,8 @@ RESERVED = ("auto",)  # not a profile, but the choice among them
 _NAME = re.compile(r"\w[\w-]{0,39}")
 MIN_PROMPTS = 8  # fewer say too little about a kind of work
 MIN_HELD_OUT = 4  # fewer make an interval that means nothing
-_FIELDS = ("title", "description", "task", "system_prompt", "thinking_budget", "sampling", "speculation",
-           "tuning")  # fmt: skip
+_FIELDS = ("title", "description", "task", "system_prompt", "thinking_budget", "summary_prompt",
+           "sampling", "speculation", "tuning")  # fmt: skip
 _LONGEST_TITLE = 40  # it has to fit a status line
 
 
@@ -95,6 +95,7 @@ class Profile:
     own_sampling: bool = False
     settles: tuple[str, ...] = ()
     thinking_budget: ThinkingBudget | None = None
+    summary_prompt: str = ""
 
     def tuning_prompts(self) -> TuningPrompts:
         """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
@@ -201,6 +202,7 @@ def read_profile(path: Path) -> Profile:
         own_sampling="sampling" in table and path.parent != _shipped_folder(),
         settles=tuple(sampling),
         thinking_budget=table.value("thinking_budget", ThinkingBudget, None),
+        summary_prompt=table.value("summary_prompt", str, "").strip(),
     )
 
 

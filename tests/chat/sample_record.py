@@ -25,4 +25,5 @@ RECORD = AnswerRecord(
     spans=tuple(Span(length, provenance) for length, provenance in enumerate(Provenance, 1)),
     changes=(ModeChanged("sd", "preparing did not pay"),),
     plain=PlainRate(120, 41.5),
+    thinking_budget=1024,
 )  # fmt: skip

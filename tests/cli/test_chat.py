@@ -200,7 +200,7 @@ def test_a_failing_turn_is_taken_back_and_the_chat_continues(fake: FakeRuntime, 
     fake.scripts = [says("1"), too_long, broken, says("2")]
     outcome = invoke("chat", typed="a\nb\nc\nd\n")
     assert outcome.code == 0
-    assert "40 tokens too long\n  hint: /undo takes back the last turn, /clear starts over" in outcome.err
+    assert "40 tokens too long\n  hint: /compact summarises older messages, /undo takes back" in outcome.err
     assert "error: the device is gone" in outcome.err
     assert prompts(fake)[-1] == ["a", "1", "d"]
 
@@ -216,7 +216,18 @@ def test_a_first_question_that_is_too_long_keeps_its_own_hint(fake: FakeRuntime,
 def test_a_full_context_is_reported_with_what_to_do(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("cut", reason="context")]
     outcome = invoke("chat", piped=b"a\n")
-    assert "the context of 512 tokens is full: /undo" in outcome.err
+    assert "the context of 512 tokens is full: /compact" in outcome.err
+
+
+def test_older_messages_are_summarised_and_that_is_taken_back(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(word) for word in ("1", "2", "3", "4", "In short.", "5", "6")]
+    outcome = invoke("chat", piped=b"a\nb\nc\nd\n/compact\ne\n/compact undo\nf\n")
+    assert "summarising 4 messages" in outcome.err
+    assert "4 messages summarised: 4 tokens became 2" in outcome.err
+    asked = "Summarise our conversation so far."
+    assert prompts(fake)[-2] == [asked, "In short.", "c", "3", "d", "4", "e"]
+    assert prompts(fake)[-1] == ["a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f"]
+    assert outcome.out == "1\n2\n3\n4\n5\n6\n"
 
 
 def interrupted(fake: FakeRuntime) -> None:

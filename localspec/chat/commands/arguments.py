@@ -29,6 +29,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "task": dict.fromkeys(get_args(TaskType), ""),
     "branch": {"next": "the answer after this one", "previous": "the answer before this one"},
     "thinking": {"on": "no limit", "off": "no thinking"},
+    "compact": {"undo": "take the latest summary back"},
     "code": {"code": "the last code block alone"},
     "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
 }
@@ -93,6 +94,13 @@ def _read_thinking(argument: str) -> int | None:
     return value
 
 
+def _takes_back(argument: str) -> bool:
+    """Return whether a summary is to be taken back; raises UserError."""
+    if argument and argument.lower() != "undo":
+        raise UserError(f"`{argument}` does not follow this command", "use /compact or /compact undo")
+    return bool(argument)
+
+
 def _read_branch(argument: str) -> Literal["next", "previous"]:
     """Return the direction that a word names, `next` for no word; raises UserError."""
     word = argument.lower() or "next"
@@ -144,6 +152,7 @@ MODES = Argument("[MODES]", _read_modes, ("fixed-mode",), repeats=True)
 TEMPERATURE = Argument("[NUMBER]", _read_temperature)
 THINKING = Argument("[TOKENS|on|off]", _read_thinking, ("thinking",))
 BRANCH = Argument("[next|previous]", _read_branch, ("branch",))
+COMPACT = Argument("[undo]", _takes_back, ("compact",))
 CODE = Argument("[code]", _reads_code, ("code",))
 EXPORT = Argument("[md|json] [FILE]", _read_export, ("format", "file"))
 FILE = Argument("FILE", unquoted, ("file",))

@@ -23,6 +23,7 @@ Kind = Literal[
     "theme",
     "branch",
     "thinking",
+    "compact",
     "code",
     "format",
     "file",

@@ -8,12 +8,13 @@ from typing import Literal
 from localspec.types.request import Mode
 
 Setting = Literal["mode", "profile", "system prompt", "temperature", "thinking"]
-MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "compare"]
+MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "compare", "take back"]
 ChatChange = Literal["rename", "pin", "delete", "restore"]
 ActionName = Literal[
     "attach",
     "clear",
     "color",
+    "compact",
     "editor",
     "exit",
     "fetch",

@@ -36,6 +36,18 @@ def continue_answer(context: CommandContext, _argument: None) -> Iterator[Effect
     yield ActOnMessage("continue", context.session.chat.last("assistant").id)
 
 
+def summarise(context: CommandContext, takes_back: bool) -> Iterator[Effect]:
+    """Summarise the older part of the chat, or take the latest summary back."""
+    if not takes_back:
+        yield Act("compact")
+        return
+    chat = context.session.chat
+    place = next((message for message in reversed(chat.path) if message.summary), None)
+    if place is None:
+        raise UserError("there is no summary here", "/compact writes one")
+    yield ActOnMessage("take back", place.id)
+
+
 def compare_modes(context: CommandContext, modes: tuple[Mode, ...]) -> Iterator[Effect]:
     """Answer the last question in several modes."""
     yield ActOnMessage("compare", context.session.chat.last().id, modes or COMPARED)

@@ -73,6 +73,12 @@ COMMANDS: tuple[Command[Any], ...] = (
         "room", _act("room"), NOTHING, "free up context: choose exchanges to leave out",
         aliases=("make-room", "drop"),
     ),
+    Command(
+        "compact", messages.summarise, arguments.COMPACT,
+        "have older messages summarised to free up context; undo takes that back",
+        "have older messages summarised to free up context; /compact undo takes that back",
+        aliases=("summarise", "summarize"),
+    ),
     Command("copy", messages.copy_answer, arguments.CODE, "copy the last answer, or its last code block"),
     Command("export", chats.export_chat, arguments.EXPORT, "write this chat to a file"),
     Command("import", chats.import_chats, arguments.FILE, "read a chat that was exported as JSON"),

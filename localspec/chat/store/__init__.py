@@ -65,6 +65,12 @@ _MESSAGES = f"""
     SELECT content, found.id, {_CHAT_COLUMNS} FROM found
     JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
     ORDER BY relevance, found.id DESC"""
+_SUMMARIES = f"""
+    SELECT summaries.text, message, {_CHAT_COLUMNS} FROM summary_index
+    JOIN summaries ON message = summary_index.rowid
+    JOIN messages ON messages.id = message JOIN chats ON chats.id = messages.chat
+    WHERE summary_index MATCH ? AND {_LISTED}
+    ORDER BY round(bm25(summary_index), 1), message DESC LIMIT ?"""
 
 
 class Store:
@@ -238,6 +244,14 @@ class Store:
             changes = [(dropped, number) for number in message_ids]
             connection.executemany("UPDATE messages SET dropped = ? WHERE id = ?", changes)
 
+    def set_summary(self, message_id: int, text: str) -> None:
+        """Let a text stand for a message and all those before it; an empty one removes that."""
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM summaries WHERE message = ?", (message_id,))
+            if text:
+                _insert(connection, "summaries", message=message_id, text=text)
+        self._database.fill_file()
+
     def record(self, message_id: int) -> AnswerRecord | None:
         """Return the record of an answer, None if it has none."""
         with self._database.reading() as connection:
@@ -253,7 +267,7 @@ class Store:
         return {message: record for message, record in records if record is not None}
 
     def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
-        """Search for all the words: best hits first, titles before messages, newer before older.
+        """Search for all the words: best hits first; titles before messages, summaries last.
 
         The last word may be the beginning of one.
         """
@@ -262,8 +276,9 @@ class Store:
             return ()
         with self._database.reading() as connection:
             rows = connection.execute(_TITLES, (expression, limit)).fetchall()
-            if len(rows) < limit:
-                rows += connection.execute(_MESSAGES, (expression, limit - len(rows))).fetchall()
+            for others in (_MESSAGES, _SUMMARIES):
+                if len(rows) < limit:
+                    rows += connection.execute(others, (expression, limit - len(rows))).fetchall()
         return tuple(
             SearchHit(_chat_of(chat), message, *excerpt(text, words)) for text, message, *chat in rows
         )
@@ -399,13 +414,19 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
         (number,),
     ):
         attached[message].append(Attachment(name, text))
-    columns = "id, chat, parent, role, content, created, state, dropped, tagged"
-    rows = connection.execute(f"SELECT {columns} FROM messages WHERE {where} ORDER BY id", (number,))
+    columns = "id, chat, parent, role, content, created, state, dropped, tagged, summaries.text"
+    rows = connection.execute(
+        f"SELECT {columns} FROM messages LEFT JOIN summaries ON message = id WHERE {where} ORDER BY id",
+        (number,),
+    )
     found = []
-    for id_, chat, parent, role, content, created, state, dropped, tagged in rows:
+    for id_, chat, parent, role, content, created, state, dropped, tagged, summary in rows:
         text = content if tagged or role == "user" else with_opening_tag(content)
         files = tuple(attached[id_])
-        found.append(StoredMessage(id_, chat, parent, role, text, created, state, files, bool(dropped)))
+        is_dropped = bool(dropped)
+        found.append(
+            StoredMessage(id_, chat, parent, role, text, created, state, files, is_dropped, summary or "")
+        )
     return tuple(found)
 
 
@@ -535,6 +556,8 @@ def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> i
     number = _insert(connection, "messages", written=message.created, tagged=True, **values)
     for position, file in enumerate(message.attachments):
         _insert(connection, "attachments", message=number, position=position, name=file.name, text=file.text)
+    if message.summary:
+        _insert(connection, "summaries", message=number, text=message.summary)
     return number
 
 
