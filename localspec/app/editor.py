@@ -12,8 +12,7 @@ from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.storage.paths import PRIVATE_FILE
-from localspec.storage.profiles import profile_file, read_profile, write_own
-from localspec.storage.toml_file import read_written
+from localspec.storage.profiles import own_copy, read_profile, write_own
 
 _AT_ONCE_S = 1.0  # too fast for a user to open, read and close an editor
 _OWN_KEYS = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(signal, name)]
@@ -56,7 +55,7 @@ def edit_profile(name: str, folder: Path) -> tuple[int, bool]:
 
     For the main thread. Raises `UserError`, also if the saved text is not a profile.
     """
-    path, before = folder / f"{name}.toml", read_written(profile_file(name, folder))
+    path, before = folder / f"{name}.toml", own_copy(name, folder)
     command, is_copy = editor_command(f"localspec profiles edit {name}"), not path.exists()
     if is_copy:
         write_own(path, before)

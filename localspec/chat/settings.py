@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,6 +16,7 @@ from localspec.chat.answer_settings import AUTO, THINKING
 from localspec.chat.messages import ChatSettings
 from localspec.chat.session import ChatSession
 from localspec.errors import UserError
+from localspec.hardware.memory.needs import context_size
 from localspec.inference.interface import OpenModels
 from localspec.models.recommended import said_by
 from localspec.storage import config
@@ -145,18 +146,33 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
 
 
 def _context(models: OpenModels | None) -> Source:
-    """Return the context that is open, and of how many tokens the model was trained for."""
+    """Return the context that is open, and why it is not what the model was trained for."""
     if models is None:
         return Source("default", None, {})
     context, trained = models.target.context, models.target.training_context
-    return Source(f"trained for {trained:,}" if context < trained else "default", None, {"context": context})
+    reason = f"open now; trained for {trained:,}" if context < trained else "default: as trained"
+    if context == context_size(0, trained) < trained:
+        reason = f"default limit, for memory; trained for {trained:,}"
+    return Source(reason, None, {"context": context})
+
+
+def check_place(wanted: Place, names: Collection[str]) -> None:
+    """Raise UserError for settings that can be saved elsewhere, but not in this place."""
+    missing = [each for each in SETTINGS if each.name in names and each.place(wanted) != wanted]
+    if titles := ", ".join(each.title for each in missing if each.name in _OF_CHATS):
+        holder = {"chat": "a chat", "profile": "a profile", "config": "config.toml"}[wanted]
+        in_profile = wanted == "config" and all(each.profile for each in missing)
+        or_there = " or in the profile" * in_profile
+        raise UserError(f"{holder} cannot hold {titles}", f"save with this chat{or_there}")
 
 
 def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None]) -> str:
     """Save new values in a place, None removing one; return a line that says what was saved where.
 
-    A setting that the place does not have is saved where it exists. Raises UserError and StoreError.
+    What only config.toml has is saved there in any case. Raises UserError, before anything is saved, for
+    settings that the place does not have, and StoreError.
     """
+    check_place(wanted, changes)
     title, folder, saved = session.followed.title, config_dir() / "profiles", []
     places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
     for place, words in places.items():

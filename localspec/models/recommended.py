@@ -71,7 +71,7 @@ def recommended_for(path: Path) -> Recommendation:
 
 def said_by(profile: Profile, recommendation: Recommendation) -> dict[str, Any]:
     """Return the names of the sampling fields that a profile sets for a model."""
-    gives_way = () if profile.own_sampling else recommendation.firm
+    gives_way = {*recommendation.firm}.difference(profile.own_sampling)
     return {name: getattr(profile.sampling, name) for name in profile.settles if name not in gives_way}
 
 

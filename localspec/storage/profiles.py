@@ -35,10 +35,11 @@ from localspec.types.request import (
 
 DEFAULT_PROFILE = "general"
 RESERVED = ("auto",)  # not a profile, but the choice among them
+_SAMPLING = re.compile(r"^\[sampling\]\n(?:[^\[\n].*\n|\n)*", re.MULTILINE)  # of a shipped profile
 _NAME = re.compile(r"\w[\w-]{0,39}")
 MIN_PROMPTS = 8  # fewer say too little about a kind of work
 MIN_HELD_OUT = 4  # fewer make an interval that means nothing
-_FIELDS = ("title", "description", "task", "system_prompt", "thinking_budget", "summary_prompt",
+_FIELDS = ("title", "description", "task", "system_prompt", "like", "thinking_budget", "summary_prompt",
            "sampling", "speculation", "tuning")  # fmt: skip
 _LONGEST_TITLE = 40  # it has to fit a status line
 
@@ -79,8 +80,8 @@ class TuningPrompts:
 class Profile:
     """A profile.
 
-    `sampling` is complete; `settles` names its fields that the profile sets itself. `own_sampling`: the
-    user set them, not LocalSpec.
+    `sampling` is complete; `settles` names its fields that the profile sets, and `own_sampling` those of them
+    that the user set, not LocalSpec.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Profile:
     path: Path
     speculation: Speculation = Speculation()
     own_tuning: TuningPrompts | None = None
-    own_sampling: bool = False
+    own_sampling: tuple[str, ...] = ()
     settles: tuple[str, ...] = ()
     thinking_budget: ThinkingBudget | None = None
     summary_prompt: str = ""
@@ -188,7 +189,8 @@ def read_profile(path: Path) -> Profile:
     title = table.line("title")
     if not 0 < len(title.strip()) <= _LONGEST_TITLE:
         table.complain("title", f"`title` has to have 1 to {_LONGEST_TITLE} characters")
-    sampling = table.table("sampling").fields_of(Sampling)
+    own = table.table("sampling").fields_of(Sampling)
+    sampling = _sampling_of(table) | own
     return Profile(
         name=path.stem,
         title=title.strip(),
@@ -199,11 +201,36 @@ def read_profile(path: Path) -> Profile:
         path=path,
         speculation=Speculation(**table.table("speculation").fields_of(Speculation)),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
-        own_sampling="sampling" in table and path.parent != _shipped_folder(),
+        own_sampling=() if path.parent == _shipped_folder() else tuple(own),
         settles=tuple(sampling),
         thinking_budget=table.value("thinking_budget", ThinkingBudget, None),
         summary_prompt=table.value("summary_prompt", str, "").strip(),
     )
+
+
+def _sampling_of(table: TomlTable) -> dict[str, Any]:
+    """Return the sampling that a profile takes over from the shipped one that it is like."""
+    like, shipped = table.line("like"), shipped_files()
+    if not like:
+        return {}
+    table.expect("like", like, shipped, "built-in profile")
+    return read_table(shipped[like]).table("sampling").fields_of(Sampling)
+
+
+def own_copy(name: str, folder: Path) -> bytes:
+    """Return the text of a profile as one of the user's own.
+
+    The sampling of a shipped one becomes a comment beside a reference to it: numbers in a user's file go
+    before what the maker of a model recommends. Raises UserError.
+    """
+    path = profile_file(name, folder)
+    data = read_written(path)
+    if path.parent != _shipped_folder() or not read_profile(path).settles:
+        return data
+    text = _SAMPLING.sub(
+        lambda found: re.sub(r"^(?=\w)", "# ", found[0], flags=re.MULTILINE), data.decode("utf-8")
+    )
+    return edited(text, {"like": name}).encode()
 
 
 def copy_profile(name: str, new: str, folder: Path, title: str = "") -> Path:
@@ -215,7 +242,7 @@ def copy_profile(name: str, new: str, folder: Path, title: str = "") -> Path:
     taken = {own.casefold(): path for own, path in files_in(folder).items()}  # some disks ignore case
     if new.casefold() in taken:
         raise UserError(f"there is a profile `{new}` of your own already: {taken[new.casefold()]}")
-    data, path = read_written(profile_file(name, folder)), folder / f"{new}.toml"
+    data, path = own_copy(name, folder), folder / f"{new}.toml"
     write_own(path, edited(data.decode("utf-8"), {"title": title}).encode() if title else data)
     return path
 
@@ -225,9 +252,8 @@ def change_profile(name: str, changes: Changes, folder: Path) -> None:
 
     Raises UserError and StoreError, and leaves the file alone then.
     """
-    path = profile_file(name, folder)
-    read_profile(path)  # complains with the line
-    text = read_written(path).decode("utf-8")
+    read_profile(profile_file(name, folder))  # complains with the line
+    text = own_copy(name, folder).decode("utf-8")
     write_own(folder / f"{name}.toml", edited(text, changes).encode())
 
 

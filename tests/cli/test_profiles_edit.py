@@ -85,7 +85,7 @@ def test_an_own_one_is_edited_in_place(invoke: Invoke, own: Path, editor: Editor
 
 def test_editing_a_shipped_one_makes_it_ones_own(invoke: Invoke, own: Path, editor: Editor) -> None:
     before = shipped_files()["coding"].read_bytes()
-    editor("path.write_text(path.read_text().replace('0.2', '0.6'))")
+    editor("path.write_text(path.read_text().replace('# temperature = 0.2', 'temperature = 0.6'))")
     value = json.loads(invoke("profiles", "edit", "coding", "--json").out)
     assert value == {"schema": 1, "name": "coding", "path": str(own / "coding.toml"), "changed": True}
     assert profiles(own).named("coding").sampling.temperature == 0.6

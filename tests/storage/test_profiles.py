@@ -10,6 +10,7 @@ from localspec.storage.profiles import (
     Profile,
     Speculation,
     TuningPrompts,
+    copy_profile,
     profile,
     profiles,
     read_profile,
@@ -105,23 +106,40 @@ def test_every_field_is_read(folder: Path) -> None:
     sampling = Sampling(1.0, 2, 0.3, 0.4, 1.5, -6.0, 0.7, 8)
     speculation = Speculation("sd", 3, 4, "uniform", 0.0, 0.5, "match", 0.2, "ngram")
     prompts = TuningPrompts(ASKED, KEPT)
-    expected = Profile(
-        "mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts, own_sampling=True
-    )
-    assert read_profile(path) == replace(expected, settles=tuple(SAMPLING))
+    expected = Profile("mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts)
+    names = tuple(SAMPLING)
+    assert read_profile(path) == replace(expected, settles=names, own_sampling=names)
 
 
 def test_title_and_task_are_enough(folder: Path) -> None:
     mine = read_profile(put(folder, "mine", MINIMAL))
     assert (mine.description, mine.system_prompt, mine.sampling) == ("", "", Sampling())
-    assert (mine.speculation, mine.own_tuning, mine.own_sampling) == (Speculation(), None, False)
+    assert (mine.speculation, mine.own_tuning, mine.own_sampling) == (Speculation(), None, ())
     assert mine.settles == ()
 
 
 def test_the_sampling_of_shipped_profiles_is_not_of_ones_own(folder: Path) -> None:
-    assert [known.own_sampling for known in profiles(folder)] == [False] * len(shipped_files())
+    assert [known.own_sampling for known in profiles(folder)] == [()] * len(shipped_files())
     put(folder, "coding", shipped_files()["coding"].read_text(encoding="utf-8"))
-    assert profiles(folder).named("coding").own_sampling
+    assert profiles(folder).named("coding").own_sampling == ("temperature", "repetition_penalty")
+
+
+def test_a_copy_refers_to_the_sampling_of_a_shipped_profile(folder: Path) -> None:
+    for name, source in shipped().items():
+        copy = read_profile(copy_profile(name, f"my-{name}", folder))
+        again = read_profile(copy_profile(copy.name, f"other-{name}", folder))
+        for each in (copy, again):
+            assert (each.sampling, each.settles, each.own_sampling) == (source.sampling, source.settles, ())
+            assert each.tuning_prompts() == source.tuning_prompts()
+
+
+def test_what_a_profile_is_like_has_to_exist(folder: Path) -> None:
+    text = f'like = "codin"\n{MINIMAL}'
+    with pytest.raises(
+        UserError, match=r"mine\.toml, line 1: there is no built-in profile `codin`"
+    ) as caught:
+        read_profile(put(folder, "mine", text))
+    assert caught.value.hint == "did you mean `coding`?"
 
 
 def test_the_documented_values_of_sampling_are_the_default_ones(folder: Path) -> None:

@@ -63,6 +63,13 @@ async def opened(desk: Desktop) -> SettingsScreen:
     return desk.app.screen
 
 
+def opens(context: int, trained: int) -> ScriptedModels:
+    """Return models that are opened with a context shorter than what they were trained for."""
+    scripted = ScriptedModels()
+    scripted.target = replace(scripted.target, context=context, training_context=trained)
+    return scripted
+
+
 def row(screen: SettingsScreen, name: str) -> SettingRow:
     return next(row for row in screen.query(SettingRow) if row.setting.name == name)
 
@@ -106,6 +113,56 @@ async def test_wrong_value_is_reported_in_its_row_and_nothing_is_lost(tmp_path: 
 
 
 @pytest.mark.slow
+async def test_a_warning_names_keys_that_do_so_in_every_row(tmp_path: Path) -> None:
+    async with desktop(tmp_path) as desk:
+        screen = await opened(desk)
+        await desk.press("enter", "escape")  # a row of choices, where Enter takes the next one
+        await desk.shows("Esc again drops the changes; Ctrl+S saves them with this chat.")
+        await desk.press("down", "escape")  # the warning had gone
+        assert desk.app.screen is screen
+        await desk.shows("Esc again drops the changes; Ctrl+S saves them with this chat.")
+        await desk.press("ctrl+s")
+        await desk.shows("saved: Decoding with this chat")
+        await opened(desk)
+        await desk.press("ctrl+s")
+        await desk.shows("no setting was changed")
+
+
+@pytest.mark.slow
+async def test_a_wrong_value_is_explained_below_the_rows_too(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        screen = await opened(desk)
+        await burst(desk, ["down", "down", *"many", "ctrl+s"])
+        hint = screen.query_one("#settings-hint", Static)
+        await desk.until(lambda: str(hint.content) == "Top-k: a whole number, 0 to 1,000,000.")
+
+
+@pytest.mark.slow
+async def test_f3_saves_in_the_configuration_or_says_why_it_cannot(tmp_path: Path) -> None:
+    path = config_dir() / "config.toml"
+    async with desktop(tmp_path) as desk:
+        screen = await opened(desk)
+        await burst(desk, ["down", *"0.3"])
+        row(screen, "ignores_circles").field.focus()
+        await burst(desk, ["enter", "f3"])
+        await desk.shows("config.toml cannot hold Temperature; save with this chat or in the profile")
+        assert desk.app.screen is screen
+        assert not path.exists()
+        row(screen, "temperature").field.focus()
+        await burst(desk, [*["backspace"] * 3, "f3"])
+        await desk.shows("saved: Ignore circles in config.toml")
+        assert read_config(path).ignore_circles
+        assert desk.chat.session.chat.info.settings == ChatSettings()
+        await opened(desk)
+        await burst(desk, ["down", *"0.3", "f2"])
+        await desk.shows("saved: Temperature in profile General")
+        row(await opened(desk), "max_tokens").field.focus()
+        await desk.shows("maximum number of tokens")
+        await burst(desk, ["5", "f2"])
+        await desk.shows("a profile cannot hold Answer length; save with this chat")
+
+
+@pytest.mark.slow
 async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(tmp_path: Path) -> None:
     own = config_dir() / "profiles" / "general.toml"
     async with desktop(tmp_path) as desk:
@@ -145,7 +202,19 @@ async def test_context_of_nobodys_choice_says_what_the_model_was_trained_for(tmp
     async with desktop(tmp_path) as desk:  # 4096 are open
         screen = await opened(desk)
         row(screen, "context").field.focus()
-        await desk.shows("4096", "trained for 8,192", "at most", f"{DEFAULT_CONTEXT:,}")
+        await desk.shows("4096", "open now; trained for 8,192", "at most", f"{DEFAULT_CONTEXT:,}")
+
+
+@pytest.mark.slow
+async def test_context_below_the_trained_length_says_what_opens_and_why(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: opens(DEFAULT_CONTEXT, 32_768)) as desk:
+        screen = await opened(desk)
+        row(screen, "context").field.focus()
+        await desk.shows(str(DEFAULT_CONTEXT), "default limit, for memory; trained for 32,768")
+        await desk.shows("at most 8,192, because")
+    async with desktop(tmp_path, models=lambda: opens(2048, 2048)) as desk:
+        await opened(desk)
+        await desk.shows("2048             default: as trained")
 
 
 @pytest.mark.slow
@@ -224,3 +293,50 @@ async def test_what_the_file_of_the_model_recommends_is_reported_and_the_profile
         assert desk.models.requests[-1].sampling == Sampling(temperature=0.9, top_k=20)
         await opened(desk)
         await desk.shows("0.9              profile General")
+
+
+CARD = Recommendation(SamplingChoice(0.15, 0), source="from the card", firm=("temperature", "top_k"))
+
+
+def with_a_card() -> ScriptedModels:
+    scripted = ScriptedModels()
+    scripted.target = replace(scripted.target, recommended=CARD)
+    return scripted
+
+
+@pytest.mark.slow
+async def test_own_profile_made_from_a_built_in_one_keeps_what_the_model_recommends(tmp_path: Path) -> None:
+    own = config_dir() / "profiles" / "writing.toml"
+    async with desktop(tmp_path, models=with_a_card) as desk:
+        await desk.enter("/profile writing")
+        await desk.shows("profile Writing")
+        await opened(desk)
+        await burst(desk, ["down", "down", "down", *"0.7", "f2"])
+        await desk.shows("saved: Top-p in profile Writing")
+        await desk.answered("a poem")
+        sampling = desk.models.requests[-1].sampling
+        assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p) == (0.15, 0, 0.7, 0.08)
+        text = own.read_text(encoding="utf-8")
+        assert 'like = "writing"' in text
+        assert "top_p = 0.7" in text
+        assert "temperature" not in text
+        await opened(desk)
+        await burst(desk, ["down", *"0.9", "f2"])  # just what the built-in one says: now it is one's own
+        await desk.shows("saved: Temperature in profile Writing")
+        await desk.answered("another")
+        assert desk.models.requests[-1].sampling.temperature == 0.9
+
+
+@pytest.mark.slow
+async def test_copy_of_a_profile_samples_as_its_source(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=with_a_card) as desk:
+        await desk.enter("/profile")
+        await desk.shows("Profiles")
+        await burst(desk, [*"stories", "ctrl+n"])
+        await desk.shows("Title of the new profile like Writing")
+        await burst(desk, [*"Poems", "enter"])
+        await desk.shows("Poems is yours to change")
+        await burst(desk, ["enter"])
+        await desk.answered("a poem")
+        sampling = desk.models.requests[-1].sampling
+        assert (sampling.temperature, sampling.top_p, sampling.min_p) == (0.15, 1.0, 0.08)

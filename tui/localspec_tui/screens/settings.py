@@ -15,7 +15,7 @@ from textual.widgets import Button, Input, Static
 from localspec.chat.session import ChatSession
 from localspec.chat.settings import SETTINGS, Place, Setting, Source, Value, keep
 from localspec.errors import LocalSpecError, UserError
-from localspec_tui.keys import KeyFooter
+from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchInput
@@ -136,7 +136,8 @@ class SettingsScreen(Dialog[tuple[str, bool]]):
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """Say what the row means."""
         if isinstance(row := event.widget.parent, SettingRow):
-            self._hint.update(f"{row.setting.title}: {row.setting.words}.")
+            self._warned_of = []  # this line replaces the warning
+            self._hint.update(f"{row.setting.title}: {row.problem or row.setting.words}.")
 
     def action_reset(self) -> None:
         """Update a row when a lower layer changes."""
@@ -154,13 +155,14 @@ class SettingsScreen(Dialog[tuple[str, bool]]):
         changed = {row.setting.name: row.wanted for row in self._rows if row.is_changed}
         if wrong := next((row for row in self._rows if row.problem), None):
             wrong.field.focus()
+            self._hint.update(f"{wrong.setting.title}: {wrong.problem}.")
             return
         try:
-            summary = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
+            words = await asyncio.to_thread(keep, self._session, place, changed) if changed else ""
         except LocalSpecError as error:
             self._hint.update(error_line(error))
         else:
-            self.dismiss((summary, "context" in changed))
+            self.dismiss((words or "no setting was changed", "context" in changed))
 
     def action_leave(self) -> None:
         """Return nothing; ask for a second Escape where something would be lost."""
@@ -168,4 +170,5 @@ class SettingsScreen(Dialog[tuple[str, bool]]):
         if changed == self._warned_of:
             self.dismiss(None)
         self._warned_of = changed
-        self._hint.update("Esc again drops the changes; Enter saves them.")
+        leave, save = (key_of(self, f"settings.{name}") for name in ("leave", "chat"))
+        self._hint.update(f"{leave} again drops the changes; {save} saves them with this chat.")
