@@ -82,11 +82,13 @@ class ConfirmationPlan:
 class ConfirmProgress:
     """The progress in answers; `steps` grows while the intervals are too wide.
 
-    `leader` is the fastest contender so far, from the end of the first lap on.
+    `share` is the part of its time that is spent, 1 without any. `leader` is the fastest contender so far,
+    from the end of the first lap on.
     """
 
     done: int
     steps: int
+    share: float
     leader: ConfirmedContender | None = None
 
 
@@ -148,7 +150,8 @@ class _Confirmation:
                     break
                 self._take(contender.name, prompt, turn)
                 done = len(self._record.runs)
-                yield ConfirmProgress(done, max(expected, done), leader)
+                share = min(1.0, self._spent_s / budget_s) if budget_s > 0 else 1.0
+                yield ConfirmProgress(done, max(expected, done), share, leader)
             self._measure_anchor(number + 1)
             measured, _ = compare(self._field, self._record.runs.values(), self._drift)
             leader = max(measured, key=lambda contender: contender.gain.value, default=None)
@@ -314,7 +317,8 @@ def _why_not(others: Sequence[ConfirmedContender]) -> str:
     best = max(others, key=lambda other: other.gain.value)
     if best.gain.high < 1.0:
         return f"drafting would run at {_times(best.gain)}"
-    return f"drafting runs at {_times(best.gain)}: no gain beyond doubt"
+    low, high = best.gain.low, best.gain.high
+    return f"no reliable gain ({best.gain.value:.2f} x, could be {low:.2f} to {high:.2f})"
 
 
 def _way(settings: EngineSettings) -> str:

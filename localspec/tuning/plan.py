@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
-from statistics import fmean
+from dataclasses import dataclass, field
 from typing import Self
 
 from localspec.decoding.measurements import Costs
@@ -16,7 +15,7 @@ from localspec.inference.interface import OpenModels, TunableModels
 from localspec.models.shape import read_shape
 from localspec.storage.profiles import Profile
 from localspec.storage.tuned_settings import LoadOptions
-from localspec.tuning.events import Stage
+from localspec.tuning.events import STAGES, Stage
 from localspec.tuning.space import Space, space_of
 from localspec.types.request import EngineSettings, Message, Mode, Request
 
@@ -37,6 +36,9 @@ PROBE_TOKENS = 16  # of an answer that measures the models' speed
 
 _FIRST_STAGES: tuple[Stage, ...] = ("machine", "costs")
 _TASK_STAGES: tuple[Stage, ...] = ("traces", "study", "confirm")
+_CUT_SHORT: tuple[Stage, ...] = ("traces", "study")  # by their time, before they have done everything
+TRACING = 1.5  # of plain decoding's time: distributions of both models are recorded, too
+STUDIED = 0.4  # of a study's time that it is expected to need, where none has run yet
 _SHARES: dict[Stage, float] = {"machine": 0.6, "costs": 0.4, "traces": 0.25, "study": 0.35, "confirm": 0.4}
 
 Opener = Callable[[LoadOptions], AbstractContextManager[TunableModels]]
@@ -122,26 +124,51 @@ class PlainPace:
         return self.least_s("costs") + tasks * sum(map(self.least_s, _TASK_STAGES))
 
 
-def left_s(
-    plan: TunePlan,
-    stage: Stage,
-    done: float,
-    tasks: int,
-    pace: PlainPace | None = None,
-    took_s: Sequence[float] = (),
-) -> float:
+def expected_s(stage: Stage, plan: TunePlan, pace: PlainPace | None = None) -> float:
+    """Estimate what a stage takes before one like it has run; slow models need more than its time."""
+    most_s = seconds_of(stage, plan)
+    if stage == "study":
+        return STUDIED * most_s
+    if pace is None:
+        return most_s
+    if stage == "traces":
+        most_s = min(most_s, TRACING * TRACE_TOKENS * pace.token_s)
+    return max(most_s, pace.least_s(stage))
+
+
+def usual_s(tasks: int, *, quick: bool) -> float:
+    """Estimate what a run over some tasks takes, of models of which nothing is known."""
+    task_s = TASK_S * (_SHARES["traces"] + STUDIED * _SHARES["study"] + _SHARES["confirm"])
+    return (QUICK if quick else 1.0) * (FIRST_S + tasks * task_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSoFar:
+    """The speed of a run: of its models, of the stage that it is in, and of stages before, by their kind."""
+
+    pace: PlainPace | None = None
+    elapsed_s: float | None = None
+    took_s: Mapping[Stage, float] = field(default_factory=dict)
+
+
+def left_s(plan: TunePlan, stage: Stage, done: float, tasks: int, run: RunSoFar | None = None) -> float:
     """Estimate the rest of a run: a stage of which a share is done, and `tasks` that follow.
 
-    Slow models, whose `pace` is known, need more than the stages' time. `took_s` is what other tasks took.
+    The more of a stage is done, the more it is expected to go on as before. Others are expected to take what
+    stages of their kind took.
     """
-
-    def whole_s(stage: Stage) -> float:
-        return max(seconds_of(stage, plan), 0.0 if pace is None else pace.least_s(stage))
-
+    run = run or RunSoFar()
+    expected = {each: expected_s(each, plan, run.pace) for each in STAGES} | dict(run.took_s)
+    rest_s = expected[stage] * (1.0 - done)
+    if run.elapsed_s is not None:
+        rest_s = (1.0 - done) * (run.elapsed_s + rest_s)
+        if stage in _CUT_SHORT:
+            least_s = 0.0 if run.pace is None else run.pace.least_s(stage)
+            rest_s = min(rest_s, max(0.0, seconds_of(stage, plan) - run.elapsed_s, least_s - run.elapsed_s))
+        expected[stage] = run.elapsed_s + rest_s
     part = _FIRST_STAGES if stage in _FIRST_STAGES else _TASK_STAGES
-    later_s = sum(map(whole_s, part[part.index(stage) + 1 :]))
-    task_s = fmean(took_s) if took_s else sum(map(whole_s, _TASK_STAGES))
-    return whole_s(stage) * (1.0 - done) + later_s + tasks * task_s
+    later_s = sum(expected[each] for each in part[part.index(stage) + 1 :])
+    return rest_s + later_s + tasks * sum(expected[each] for each in _TASK_STAGES)
 
 
 def requests(

@@ -49,6 +49,7 @@ from localspec.tuning.plan import (
     Opener,
     PlainPace,
     ReopenedModels,
+    RunSoFar,
     TunePlan,
     left_s,
     nothing_fits,
@@ -114,6 +115,9 @@ class TuningRun:
         self._place = digest(identity)
         self._began_s = time.monotonic()
         self._pace: PlainPace | None = None  # once it is measured
+        self._stage: Stage | None = None  # that runs,
+        self._stage_began_s = self._began_s
+        self._took_s: dict[Stage, float] = {}  # by those before, of each kind the last one
         self.folder = RunFolder(identity.pair)
         self.state = _begun(plan, self.folder.state.read(), self._place)
         self.plan = replace(plan, quick=self.state.quick)
@@ -138,15 +142,33 @@ class TuningRun:
         self.folder.state.write(state)
         self.state = state
 
+    def begin(self, stage: Stage, steps: int, task: TaskType | None = None) -> StageBegan:
+        """Return the beginning of a stage, which ends the one before."""
+        now_s = time.monotonic()
+        if self._stage is not None:
+            self._took_s[self._stage] = now_s - self._stage_began_s
+        self._stage, self._stage_began_s = stage, now_s
+        return StageBegan(stage, task, steps)
+
     def progress(
-        self, stage: Stage, done: int, steps: int, note: str = "", task: TaskType | None = None
+        self,
+        stage: Stage,
+        done: int,
+        steps: int,
+        note: str = "",
+        task: TaskType | None = None,
+        *,
+        share: float | None = None,
     ) -> StageProgress:
-        """Return the progress of a stage, with the expected time of it and all later ones."""
+        """Return the progress of a stage, with the expected time of it and all later ones.
+
+        `share` is what is done of its time, where steps do not say that.
+        """
         tasks = [profile.task for profile in self.plan.profiles]
         later = tasks if task is None else tasks[tasks.index(task) + 1 :]
         to_do = sum(self.state.of(each).result is None for each in later)
-        took_s = [state.seconds for state in self.state.tasks if state.result is not None]
-        rest_s = left_s(self.plan, stage, done / steps, to_do, self._pace, took_s)
+        run = RunSoFar(self._pace, time.monotonic() - self._stage_began_s, self._took_s)
+        rest_s = left_s(self.plan, stage, done / steps if share is None else share, to_do, run)
         return StageProgress(stage, task, done, steps, rest_s, note)
 
     def _stages(self) -> Generator[TuneEvent, None, None]:
@@ -218,7 +240,8 @@ class TuningRun:
             self._pace = self._measured_pace(models)
             self._check_budget()
         steps, attempts = len(possible(self._limits)) + 2, list[Attempt]()
-        yield StageBegan("machine", None, steps)
+        yield self.begin("machine", steps)
+        yield self.progress("machine", 0, steps)
         for attempt in try_load_options(self._open, self._limits, asked, seconds_of("machine", plan)):
             attempts.append(attempt)
             yield self.progress("machine", min(len(attempts), steps), steps, attempt.failure)
@@ -259,7 +282,7 @@ class TuningRun:
         key, has_experts = digest(self._place, load_options), self.plan.has_experts
         steps = steps_of(models.now, has_experts=has_experts)
         # A run continues by the costs that it began with: its trials are simulated by them.
-        yield StageBegan("costs", None, steps)
+        yield self.begin("costs", steps)
         if self.state.costs is not None and self.state.costs_key == key:
             return self.state.costs
         answers = self._recorded(models) if has_experts else ()
@@ -365,7 +388,7 @@ class _TaskRun:
         """Return the answers of a trace; those on disk are not decoded again."""
         profile, traced = self._profile, self._state.traced
         wanted = requests(self._models.now, profile, profile.tuning_prompts().prompts)
-        yield StageBegan("traces", self._task, TRACE_TOKENS)
+        yield self._run.begin("traces", TRACE_TOKENS, self._task)
         ends_s = time.monotonic() + seconds_of("traces", self._plan)
         segments, tokens = list[TraceSegment](), 0
         for segment in record(self._models, wanted, self._run.folder.path / "traces"):
@@ -383,7 +406,7 @@ class _TaskRun:
 
     def _search(self, simulator: Simulator) -> Generator[TuneEvent, None, list[Trial]]:
         plan, tried = self._plan, list[Trial]()
-        yield StageBegan("study", self._task, plan.trials)
+        yield self._run.begin("study", plan.trials, self._task)
         for each in search(simulator.rate, self._space, plan.trials, seconds_of("study", plan)):
             tried.append(each)
             if each.is_best:
@@ -397,7 +420,7 @@ class _TaskRun:
         task, prompts = self._task, self._profile.tuning_prompts().held_out
         held_out = tuple(requests(self._models.now, self._profile, prompts, seed=ANSWER_TOKENS))
         field = tuple(each for each in field if each.settings.mode in self._space.modes)
-        yield StageBegan("confirm", task, 1)
+        yield self._run.begin("confirm", 1, task)
         terms = ConfirmationPlan(task, budget_s, key, self._run.folder.path / f"{task}.runs.json")
         leader: ConfirmedContender | None = None
         for each in confirm(self._models, held_out, field, terms):
@@ -406,9 +429,11 @@ class _TaskRun:
             if each.leader is not None and each.leader != leader:
                 leader = each.leader
                 yield BestSoFar(task, leader.settings, leader.predicted, leader.rate)
-            yield self._progress("confirm", each.done, each.steps)
+            yield self._progress("confirm", each.done, each.steps, share=each.share)
         raise AssertionError("a confirmation ends with a verdict")
 
-    def _progress(self, stage: Stage, done: int, steps: int, note: str = "") -> StageProgress:
-        progress = self._run.progress(stage, done, steps, note, self._task)
+    def _progress(
+        self, stage: Stage, done: int, steps: int, note: str = "", share: float | None = None
+    ) -> StageProgress:
+        progress = self._run.progress(stage, done, steps, note, self._task, share=share)
         return replace(progress, left_s=None) if self._only_plain else progress

@@ -99,9 +99,9 @@ def settings_words(settings: EngineSettings) -> str:
 def best_words(best: BestSoFar) -> str:
     """Return the speed of the best so far: measured with its interval, or simulated."""
     if best.rate is not None:
-        return f"{figure(best.rate.value)} tok/s ({interval(best.rate)})"
+        return f"{figure(best.rate.value)} tokens/s ({interval(best.rate)})"
     if best.predicted is not None:
-        return f"{figure(best.predicted)} tok/s simulated"
+        return f"{figure(best.predicted)} tokens/s simulated"
     return "not measured yet"
 
 
@@ -182,7 +182,7 @@ def clock(seconds: float) -> str:
 
 
 _RESULT_HEAD = (
-    "task", "mode", "K", "fan-out", "temp", "C", "tok/s (95%)", "of plain (95%)", "llama.cpp", "simulated",
+    "task", "mode", "K", "fan-out", "temp", "C", "tokens/s (95%)", "of plain (95%)", "llama.cpp", "simulated",
 )  # fmt: skip
 _RESULT_RIGHT = frozenset({2, 3, 8})
 _NO_VALUE = "-"
@@ -219,7 +219,7 @@ def dropped_words(result: TaskResult) -> Iterator[str]:
 def verdict_words(settings: EngineSettings, gain: Interval, reason: str) -> str:
     """Return a sentence about the fastest settings, with their interval."""
     if settings.mode == "off":
-        return f"plain decoding is fastest: {reason}"
+        return f"speculation stays off: {reason}"
     sure = f"; with 95% certainty between {gain.low:.2f} and {gain.high:.2f} times"
     return f"{mode_words(settings)} is {gain.value:.1f} times as fast as plain{sure * isfinite(gain.low)}"
 
@@ -258,7 +258,7 @@ def _predicted(winner: ConfirmedContender) -> str:
 
 def _narrow(result: TaskResult, width: int) -> Iterator[str]:
     winner, ratio = result.winner, llama_ratio(result)
-    parts = [f"{figure(winner.rate.value)} tok/s ({interval(winner.rate)})"]
+    parts = [f"{figure(winner.rate.value)} tokens/s ({interval(winner.rate)})"]
     if result.settings.mode != "off":
         parts.append(f"×{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})")
     if ratio is not None:

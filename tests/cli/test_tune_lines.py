@@ -120,7 +120,7 @@ class TestResults:
         head, coding, writing, simulated, reason = result_lines(self.RESULTS, 110)
         assert simulated.startswith("simulated: predicted")
         assert head.split() == [
-            "task", "mode", "K", "fan-out", "temp", "C", "tok/s", "(95%)", "of", "plain", "(95%)",
+            "task", "mode", "K", "fan-out", "temp", "C", "tokens/s", "(95%)", "of", "plain", "(95%)",
             "llama.cpp", "simulated",
         ]  # fmt: skip
         assert coding.split() == [
@@ -135,7 +135,7 @@ class TestResults:
         lines = result_lines(self.RESULTS, width)
         assert max(map(len, lines)) <= width
         text = " ".join(" ".join(lines).split())
-        for words in ("85.2 tok/s (82.2-88.2)", "×1.42 of plain (1.37-1.47)", "×1.20 of llama.cpp",
+        for words in ("85.2 tokens/s (82.2-88.2)", "×1.42 of plain (1.37-1.47)", "×1.20 of llama.cpp",
                       "simulated 84.0 +1%", REASON):  # fmt: skip
             assert words in text
 
@@ -191,7 +191,7 @@ class TestLines:
         assert "1 failed (out of memory)" in lines[2]
         assert "opened with 1 thread, 1 for the draft, draft flash attention on" in lines[2]
         assert "coding, traces: recording answers, up to 8 tokens" in lines
-        assert any("SSD, draft 6" in line and "80.0 tok/s simulated" in line for line in lines)
+        assert any("SSD, draft 6" in line and "80.0 tokens/s simulated" in line for line in lines)
         assert any("coding: SSD" in line and "1.42 of plain (1.37-1.47)" in line for line in lines)
         assert lines[-1].endswith(f"writing: plain decoding; {REASON}")
         assert "\x1b" not in "".join(lines)
@@ -237,7 +237,7 @@ class TestStatus:
         )
         assert progress.current is not None
         assert status(progress, progress.current, 14.0) == (
-            "coding, study: 5 of 10 trials  five  best 70.0 tok/s simulated  0:14 so far  about 35 s left"
+            "coding, study: 5 of 10 trials  five  best 70.0 tokens/s simulated  0:14 so far  about 35 s left"
         )
 
     def test_measured_is_shown_with_its_interval(self) -> None:
@@ -245,7 +245,7 @@ class TestStatus:
             StageBegan("confirm", "coding", 9), BestSoFar("coding", SSD, 70.0, around(72.0, 2.0))
         )
         assert progress.current is not None
-        assert "best 72.0 tok/s (70.0-74.0)" in status(progress, progress.current, 1.0)
+        assert "best 72.0 tokens/s (70.0-74.0)" in status(progress, progress.current, 1.0)
 
     def test_time_left_counts_down_between_events_and_never_below_nothing(self) -> None:
         progress = folded(StageBegan("costs", None, 4), StageProgress("costs", None, 1, 4, 30.0))

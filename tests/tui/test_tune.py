@@ -12,12 +12,15 @@ import pytest
 from textual.widgets import SelectionList
 
 from localspec.app.tuning import StopSignal, TuneChoice
+from localspec.benchmark.statistics import Interval
 from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.loading import Closed
 from localspec.errors import UserError
 from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageBegan, StageProgress, TuneEvent, TuneProgress
-from localspec.types.request import TaskType
+from localspec.tuning.words import verdict_words
+from localspec.types.request import EngineSettings, TaskType
+from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.tune import TuneScreen, drawn
 from tests.cli.tuning_script import SSD, cache_chosen, compared, machine, task, whole
 from tests.scripted import Gate, says
@@ -86,6 +89,11 @@ async def tuning(
         yield desk
 
 
+def keys(desk: Desktop) -> list[str]:
+    """Return what the row of keys shows."""
+    return desk.app.screen.query_one(KeyFooter).render().plain.split("  ")
+
+
 @pytest.mark.asyncio
 async def test_models_that_cannot_be_tuned_from_here_open_nothing(tmp_path: Path) -> None:
     def check() -> None:
@@ -112,10 +120,12 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_continues(
 ) -> None:
     script = Script()
     async with tuning(tmp_path, script, size) as desk:
-        await desk.shows("find the fastest settings", "Begin  Enter", "Enter Begin", "Esc Stop, then close")
+        await desk.shows("find the fastest settings", "Begin  Enter")
+        assert keys(desk) == ["Enter Begin", "q Quick", "Esc Leave"]
         await desk.press("enter")
         await desk.shows("Tuned;", "85.2", "SSD is 1.4 times as fast", "Enter closes", "1 failed (out of")
-        await desk.shows("plain decoding is fastest: the best of 150 settings")
+        await desk.shows("speculation stays off: the best of 150 settings")
+        await desk.until(lambda: keys(desk) == ["Enter Close", "Esc Close"])
         assert script.choices == [TuneChoice(("coding", "writing"))]
         assert script.models_were_open is False
         assert desk.opened[0].closed
@@ -131,6 +141,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
     async with tuning(tmp_path, script) as desk:
         await desk.press("enter")
         await desk.shows(" s left", "4 of 10", "Esc stops", "tuned in")
+        assert keys(desk) == ["Esc Stop"]
         await desk.press(key)
         await desk.shows("Stopped; results so far are saved. /tune coding writing")
         assert script.ended.is_set()
@@ -171,9 +182,11 @@ async def test_tasks_are_chosen_with_the_space_key_and_said_in_words(tmp_path: P
     script = Script()
     async with tuning(tmp_path, script, command="/tune") as desk:
         await desk.shows("tune coding", "tune writing", "tune dialogue")
+        await desk.shows("It takes about 3 to 6 minutes, or 1 to 2 when quick")
         assert "tune math" not in desk.screen_text()
-        await desk.press("space", "down", "down", "space")
-        await desk.shows("tune math")
+        await desk.press("space", "space", "down", "down", "space")
+        await desk.shows("tune math", "It takes about 4 to 7 minutes")
+        await desk.press("up", "up", "space")
         assert "tune coding" not in desk.screen_text()
         await desk.press("enter")
         await desk.shows("Tuned;")
@@ -320,7 +333,7 @@ def test_a_result_is_a_sentence_and_two_bars(width: int) -> None:
     plain, chosen = (line.plain for line in lines if "█ " in line.plain and "tokens/s" in line.plain)
     assert (plain.split()[0], plain.split()[-2:]) == ("plain", ["60.0", "tokens/s"])
     assert pytest.approx(plain.count("█") / chosen.count("█"), abs=0.5 / chosen.count("█")) == 60 / 85.2
-    assert "writing plain decoding is fastest: the best of 150 settings reached 0.97" in text
+    assert "writing speculation stays off: the best of 150 settings reached 0.97" in text
     assert "%" not in text.replace("95%", "")  # nothing of what was simulated
 
 
@@ -342,3 +355,11 @@ async def test_what_was_found_before_is_shown_first_and_can_be_found_again(tmp_p
         await desk.press("enter")
         await desk.shows("Tuned;")
         assert "Found so far" not in desk.screen_text()
+
+
+def test_a_gain_that_is_not_reliable_is_not_called_slower() -> None:
+    reason = "no reliable gain (1.26 x, could be 0.56 to 2.80)"
+    words = verdict_words(EngineSettings(mode="off"), Interval(1.0, 1.0, 1.0), reason)
+    assert words == "speculation stays off: no reliable gain (1.26 x, could be 0.56 to 2.80)"
+    kept = "drafting runs at 1.26 x plain decoding, between 0.56 and 2.80: no gain beyond doubt"
+    assert "fastest" not in verdict_words(EngineSettings(mode="off"), Interval(1.0, 1.0, 1.0), kept)

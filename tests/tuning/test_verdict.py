@@ -8,6 +8,7 @@ import pytest
 from localspec.benchmark.harness import Run
 from localspec.benchmark.statistics import Interval, student_t_quantile
 from localspec.tuning.confirm import compare
+from localspec.tuning.words import verdict_words
 from localspec.types.events import Summary
 from localspec.types.request import Request
 from tests.tuning.timed import (
@@ -48,7 +49,10 @@ def test_no_significant_winner_is_off_as_well() -> None:
     noise = np.random.default_rng(5)
     verdict = run(TimedModels(lambda request, number: PLAIN_S * float(noise.lognormal(0, 0.2))), SD)
     assert verdict.settings.mode == "off"
-    assert "no gain beyond doubt" in verdict.reason
+    gain = verdict.contenders[1].gain
+    words = f"no reliable gain ({gain.value:.2f} x, could be {gain.low:.2f} to {gain.high:.2f})"
+    assert verdict.reason.startswith(words)
+    assert verdict_words(verdict.settings, gain, verdict.reason) == f"speculation stays off: {verdict.reason}"
     assert verdict.contenders[1].gain.low < 1.0 < verdict.contenders[1].gain.high
 
 

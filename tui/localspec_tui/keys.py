@@ -114,10 +114,17 @@ class KeyFooter(Widget):
 
     ALLOW_SELECT = False
 
-    def __init__(self, is_stopping: Callable[[], bool] = lambda: False) -> None:
-        """Take a function that says whether Escape would stop something; that entry then comes first."""
+    def __init__(
+        self,
+        is_stopping: Callable[[], bool] = lambda: False,
+        words_of: Callable[[str], str] = lambda _name: "",
+    ) -> None:
+        """Take a function that says whether Escape would stop something; that entry then comes first.
+
+        `words_of` gives bindings, by name, other words than usual, or none.
+        """
         super().__init__()
-        self._is_stopping = is_stopping
+        self._is_stopping, self._words_of = is_stopping, words_of
 
     def on_mount(self) -> None:
         """Look again whenever other keys are bound."""
@@ -151,10 +158,10 @@ class KeyFooter(Widget):
             bound.pop(STOP, None)
         for name, words in _words().items():
             if name in bound:
-                yield bound.pop(name), words
-        for binding in bound.values():
+                yield bound.pop(name), self._words_of(name) or words
+        for name, binding in bound.items():
             if binding.show and self.screen.is_modal:
-                yield binding, binding.description
+                yield binding, self._words_of(name) or binding.description
 
     def render(self) -> Content:
         """Return as many whole entries as fit."""

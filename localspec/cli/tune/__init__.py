@@ -273,7 +273,7 @@ def result_words(result: TaskResult) -> str:
     winner = result.winner
     gain = f"×{winner.gain.value:.2f} of plain ({gain_interval(winner.gain)})"
     words = settings_words(result.settings)
-    return f"{DONE} {result.task}: {words}: {figure(winner.rate.value)} tok/s, {gain}"
+    return f"{DONE} {result.task}: {words}: {figure(winner.rate.value)} tokens/s, {gain}"
 
 
 def status(progress: TuneProgress, state: StageStatus, now_s: float) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from localspec.tuning.export import ExportForm
 
 
-_HEAD = ("", "task", "settings", "tok/s", "of plain (95%)", "tuned")
+_HEAD = ("", "task", "settings", "tokens/s", "of plain (95%)", "tuned")
 _RIGHT = frozenset({3})
 
 
@@ -100,7 +100,7 @@ def _row(tuned: TunedTask, now: datetime) -> tuple[str, ...]:
 
 def _narrow(_name: str, task: str, settings: str, rate: str, gain: str, when: str) -> Iterator[str]:
     yield f"  {task}: {settings}"
-    yield f"    {rate} tok/s, {gain} of plain, {when}" if gain != "-" else f"    {rate} tok/s, {when}"
+    yield f"    {rate} tokens/s, {gain} of plain, {when}" if gain != "-" else f"    {rate} tokens/s, {when}"
 
 
 def _stale(kept: Identity, now: Identity | None) -> tuple[str, ...]:

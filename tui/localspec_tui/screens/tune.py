@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from textwrap import wrap
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -24,6 +25,7 @@ from localspec.chat.loading import ModelLoader
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.storage.tuned_settings import TunedTask
 from localspec.tuning.events import StageStatus, TaskStatus, TuneEvent, TuneProgress
+from localspec.tuning.plan import usual_s
 from localspec.tuning.words import (
     DONE,
     EMPTY,
@@ -64,6 +66,8 @@ _WORDS: dict[TaskType, str] = {
 }
 Tuner = Callable[[TuneChoice, StopSignal], Iterator[TuneEvent]]
 """Starts a run; what it yields may take long to come. It raises `Cancelled` when it is stopped."""
+State = Literal["choice", "run", "end"]
+SHORTER, LONGER = 0.7, 1.4  # by which a machine is faster or slower than expected
 _NAMES = 10  # columns
 _INDENT = " " * (_NAMES + 3)
 _MODE = 18  # columns of the longest name of a mode
@@ -174,6 +178,11 @@ class TuneScreen(Dialog[None]):
         Binding("r", "begin(False, True)", "Resume a stopped run", id="tune.resume"),
         Binding("escape,ctrl+c", "leave", "Stop, then close", priority=True, id="tune.leave"),
     ]
+    _KEYS: ClassVar[dict[State, dict[str, str]]] = {
+        "choice": {"enter": "Begin", "leave": "Leave"},
+        "run": {"leave": "Stop"},
+        "end": {"enter": "Close", "leave": "Close"},
+    }
 
     def __init__(
         self,
@@ -206,11 +215,7 @@ class TuneScreen(Dialog[None]):
                 yield ExplainedText(id="tune-last")
                 yield Static("Measure this machine and find the fastest settings for:")
                 yield TickList[TaskType](_line, TASKS, self._tasks)
-                yield Static(
-                    "It takes a few minutes, and less when quick. The chat waits; its models are closed "
-                    "meanwhile. Speculation is turned off for tasks where it does not beat plain decoding.",
-                    id="tune-note",
-                )
+                yield Static(id="tune-note")
                 with Horizontal():
                     yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
                     yield Button("Quick  q", compact=True, action="screen.begin(True)")
@@ -222,13 +227,28 @@ class TuneScreen(Dialog[None]):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
                     yield ExplainedText(id="tune-board")
-        yield KeyFooter()
+        yield KeyFooter(words_of=self._key_words)
 
     def on_mount(self) -> None:
         """Show the choice of tasks."""
+        self._estimate()
         self.query_one(SelectionList).focus()
         self.set_interval(1 / TICKS_PER_S, self._look)
         self.run_worker(self._recall(), name="recall")
+
+    @on(SelectionList.SelectedChanged)
+    def _estimate(self) -> None:
+        """Say how long the chosen tasks take; only a run knows how fast the models are."""
+        count, note = len(self.query_one(SelectionList).selected), self.query_one("#tune-note", Static)
+        if not count:
+            note.update("Choose at least one task with Space.")
+            return
+        whole, quick = (_minutes(usual_s(count, quick=quick)) for quick in (False, True))
+        note.update(
+            f"It takes about {whole} minutes, or {quick} when quick, and longer with slow models. The chat "
+            "waits; its models are closed meanwhile. Speculation is turned off for tasks where it does not "
+            "beat plain decoding."
+        )
 
     async def _recall(self) -> None:
         """Look up earlier results for these models."""
@@ -241,8 +261,15 @@ class TuneScreen(Dialog[None]):
         self._draw()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Continue only where a run was stopped."""
-        return self._goes_on or (action, parameters) != ("begin", (False, True))
+        """Let keys do what there is to do now; resume only where a run was stopped."""
+        if action == "begin":
+            return self._state == "choice" and (self._goes_on or parameters != (False, True))
+        return action != "enter" or self._state != "run"
+
+    def _key_words(self, name: str) -> str:
+        """Return the words for Enter and Escape."""
+        words = {"tune.begin": "enter", "tune.leave": "leave"}
+        return self._KEYS[self._state].get(words.get(name, ""), "")
 
     def on_unmount(self) -> None:
         """Stop what runs if the program ends."""
@@ -255,7 +282,13 @@ class TuneScreen(Dialog[None]):
 
     @property
     def _is_running(self) -> bool:
-        return self._progress is not None and self._outcome is None
+        return self._state == "run"
+
+    @property
+    def _state(self) -> State:
+        if self._progress is None:
+            return "choice"
+        return "run" if self._outcome is None else "end"
 
     # --- what the user does ---
 
@@ -284,10 +317,10 @@ class TuneScreen(Dialog[None]):
         if self._progress is not None:
             return
         if not chosen:
-            self.query_one("#tune-note", Static).update("Choose at least one task with Space.")
             return
         tasks = tuple(task for task in TASKS if task in chosen)
         self._progress = TuneProgress(tasks, time.monotonic())
+        self.refresh_bindings()
         self.add_class("-running")
         self.query_one("#tune-scroll").focus()
         choice = TuneChoice(tasks, quick=quick, resume=resume)
@@ -305,6 +338,7 @@ class TuneScreen(Dialog[None]):
             outcome = Content.styled(f"Tuning ended: {error_line(error)}", "$text-error")
         self._look()
         self._outcome = outcome
+        self.refresh_bindings()
         self._draw()
 
     def _tune(self, choice: TuneChoice) -> None:
@@ -343,6 +377,12 @@ class TuneScreen(Dialog[None]):
         left_s = progress.left_s(now_s)
         left = "" if left_s is None else f", about {duration(left_s)} left"
         return f"{clock(progress.took_s(now_s))} so far{left}"
+
+
+def _minutes(seconds: float) -> str:
+    """Return an expected time as a span of minutes: 3 to 6."""
+    least, most = (max(1, round(factor * seconds / 60)) for factor in (SHORTER, LONGER))
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _recalled(last: Sequence[TunedTask], width: int) -> Content:
