@@ -111,8 +111,8 @@ def ago(moment: str, now: datetime) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share of 0 to 1 as a whole number of percent."""
-    return f"{share:.0%}"
+    """Return a share of 0 to 1 as a whole number of percent; 0% and 100% are none and all of it."""
+    return f"{share:.0%}" if share in (0.0, 1.0) else f"{min(max(share, 0.01), 0.99):.0%}"
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> list[str]:

@@ -175,7 +175,7 @@ def test_a_model_that_answers(kind: str, models: Path, run: Run) -> None:
     wild = ("--temp", "3", "--top-k", "0", "--top-p", "1", "--min-p", "0", "--seed", "1", "-n", "300")
     raw = run("run", "-v", "--stats", "--color", "-m", named(models, kind), *wild, EVIL)
     assert obeyed(raw, _OF_VERBS) == []
-    assert (b"tok/s" in raw) is (not kind)
+    assert (b"tokens/s" in raw) is (not kind)
 
 
 @pytest.mark.slow

@@ -153,7 +153,7 @@ def write_answers(data: Path, target: Path, seed: int, minutes: float, sequences
                 seconds = time.time() - started
                 left = minutes - seconds / 60
                 log.info(
-                    "%d shards, %d tokens, %.0f tok/s, %.0f min left", shard, total, total / seconds, left
+                    "%d shards, %d tokens, %.0f tokens/s, %.0f min left", shard, total, total / seconds, left
                 )
     if waiting:
         save(folder / f"{seed:03}-{shard:05}.npz", waiting)

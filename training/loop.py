@@ -190,7 +190,7 @@ class TrainingRun:
             line = (
                 f"{settings.name} step {self._steps} tokens {self._tokens / 1e6:.2f}M "
                 f"loss {self._smooth_loss:.3f} progress {progress:.3f} "
-                f"lr {self._rate(progress):.5f} {speed:.0f} tok/s"
+                f"lr {self._rate(progress):.5f} {speed:.0f} tokens/s"
             )
             log.info(line)
             with (settings.out / f"{settings.name}.log").open("a", encoding="utf-8") as file:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from localspec.chat.figures import Figures, ratio_to_plain
+from localspec.chat.figures import MEASURED_S, Figures, ratio_to_plain
 from localspec.chat.plain_rates import PlainRates
 from localspec.chat.thinking import ThinkingReader
 from localspec.chat.timeline import History
@@ -73,8 +73,11 @@ class LiveStats:
         """Return the figures as of the last round."""
         rounds, prompt_tokens = self._rounds, self._prompt_tokens
         recent = rounds.round_at(rounds.seconds - WINDOW_S + ROUNDING_S)
-        speed = rounds.speed(max(self._mode_began, recent)) or None
-        plain = None if prompt_tokens is None else self._plain.at(prompt_tokens + 1 + rounds.tokens)
+        first = max(self._mode_began, recent)
+        speed, plain = rounds.speed(first) or None, None
+        is_measured = rounds.seconds - rounds.start_s(first) >= MEASURED_S - ROUNDING_S
+        if prompt_tokens is not None and is_measured:
+            plain = self._plain.at(prompt_tokens + 1 + rounds.tokens)
         return Figures(
             MODE_NAMES[self._mode],
             speed,
@@ -84,6 +87,7 @@ class LiveStats:
             self._hits.rate,
             self._note,
             self._thinking() if self._reader.is_thinking else "",
+            rounds.drafted,
         )
 
     def _thinking(self) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from localspec import units
+from localspec.chat.figures import accepted_words
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import RoundDone, RoundStats
 
@@ -231,8 +232,8 @@ def describe_totals(history: History) -> str:
     if not history.rounds:
         return "No rounds yet"
     parts = ["1 round" if len(history) == 1 else f"{len(history):,} rounds"]
-    if history.drafted:
-        parts.append(f"{percent(history.accepted, history.drafted)} accepted")
+    if history.acceptance is not None:
+        parts.append(accepted_words(history.acceptance, history.drafted))
     if history.chances:
         parts.append(f"{percent(history.hits, history.chances)} prepared")
     if history.drafted or history.waited_s:

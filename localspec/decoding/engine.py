@@ -244,6 +244,7 @@ def decode_in_segments(
 ) -> Generator[PromptProgress | Round | ModeChanged, None, None]:
     """Decode an answer, with the fallback changing the mode between two rounds; `text` grows by its tokens.
 
+    An answer returns to a higher mode at most once, and not after it has left one: modes do not alternate.
     If the draft model fails, the answer continues with plain decoding.
     It continues with segment number `first` if an earlier one was left after a round.
     A segment begins without pending drafts, and every position of the text has its own random numbers, so
@@ -253,7 +254,7 @@ def decode_in_segments(
         yield ModeChanged(mode_fallback.mode, mode_fallback.reason)
     for segment in count(first):
         if mode_fallback is not None:
-            mode = mode_fallback.mode
+            mode, mode_fallback.may_return = mode_fallback.mode, not segment
             mode_fallback.begin()
         change: ModeChanged | None = None
         try:

@@ -9,13 +9,14 @@ from statistics import fmean, stdev
 
 import numpy as np
 
+from localspec import units
 from localspec.types.drafts import DraftOrigin
 from localspec.types.events import ModeChanged, RoundStats
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES
 
 MANY_TOKENS = 64
-MANY_S = 0.4
+MANY_S = 1.0  # of work: in less, a speed is not compared with another
 MARGIN = 0.03  # of speed: less than that is noise
 LOSS_TOKENS = 4  # leave a mode once its net loss exceeds the time of this many plain tokens ...
 LOSS_S = 0.1  # ... but not for less than this, which other programs use now and then
@@ -114,6 +115,8 @@ class ModeFallback:
         self._trial: _Rival | None = None  # of a higher mode: what it interrupts
         self._waited = 0
         self._patience = FIRST_PATIENCE
+        self.may_return = True
+        """Whether a higher mode may be taken: not in an answer that has changed its mode already."""
 
     def begin(self) -> None:
         """Note that decoding starts or starts again: the first rounds say nothing of the speed."""
@@ -164,7 +167,8 @@ class ModeFallback:
             self._loss.add(tokens, seconds, lost_s)
         else:
             self._loss, self._lost_s = _Rounds(), 0.0
-        if self._lost_s > limit_s and self._loss.surely_lose:
+        is_long = self._loss.seconds >= MANY_S * 2**self._returns
+        if is_long and self._lost_s > limit_s and self._loss.surely_lose:
             return True
         if self._trial is None or not self._lately.are_many:
             return False
@@ -177,7 +181,7 @@ class ModeFallback:
         lower, rate = rival
         loss = self._loss if self._loss.tokens else self._lately
         slow = f"{MODE_NAMES[self.mode]} was slower than {MODE_NAMES[lower]}"
-        figures = f"{loss.rate:.0f} against {rate:.0f} tokens/s"
+        figures = f"{units.rate(loss.rate)} against {units.rate(rate)} tokens/s"
         if self._trial is not None:
             self._trial, self._patience = None, 2 * self._patience
         else:
@@ -191,13 +195,15 @@ class ModeFallback:
 
     def _up(self, lately: _Rounds) -> ModeChanged | None:
         """Return to a higher mode: plain decoding is slower than it seemed, or it is time for a trial."""
+        if not self.may_return:
+            return None
         rate, best = lately.rate, self._best_higher()
         unproven, self._unproven = self._unproven, False
         delivered = self._delivered[best]
         if unproven and rate < (1.0 - MARGIN) * delivered and lately.surely_lose:
             self._returns += 1
             slow = f"{MODE_NAMES[self.mode]} is slower than {MODE_NAMES[best]} was"
-            figures = f"{rate:.0f} against {delivered:.0f} tokens/s"
+            figures = f"{units.rate(rate)} against {units.rate(delivered)} tokens/s"
             return self._change(best, rate, f"{slow}, {figures}; back to {MODE_NAMES[best]}")
         if self._waited < self._patience:
             return None

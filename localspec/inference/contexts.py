@@ -45,7 +45,7 @@ from localspec.units import counted
 
 AHEAD_CHUNK = 64  # tokens read ahead in one call
 AHEAD_STOPPABLE_S = 0.01  # of a GPU's call that reads ahead: by so much a question may come later
-MEASURE_S = 0.8  # of calls, to learn their costs
+MEASURE_S = 1.0  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
 COMPARED = 8  # rounds that compare the speed of calls with earlier measured costs
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped

@@ -66,7 +66,7 @@ def main() -> None:
 
 def report(trace: Trace, costs: Costs, settings: EngineSettings, draws: int) -> None:
     """Print a line for each way, a column for each budget."""
-    print(f"{'hit rate, tok/s':16}" + "".join(f"{f'budget {budget}':>16}" for budget in BUDGETS))
+    print(f"{'hit rate, tokens/s':16}" + "".join(f"{f'budget {budget}':>16}" for budget in BUDGETS))
     is_drawn = trace.sampling.temperature > 0 and settings.acceptance == "rejection"
     simulators = [Simulator(trace, costs, seed) for seed in range(draws if is_drawn else 1)]
     for way in WAYS:

@@ -139,7 +139,7 @@ def line(row: Row) -> str:
     times = zip(TIMES, (row.verify_s, row.draft_s, row.wait_s, row.python_s), strict=True)
     spent = "  ".join(f"{part} {shown(part_s, '5.2f', 1e3)}" for part, part_s in times)
     return (
-        f"{row.tokens_per_s.value:6.1f} tok/s  {ratio(row.against):19}  E {shown(row.tokens_per_round)}  "
+        f"{row.tokens_per_s.value:6.1f} tokens/s  {ratio(row.against):19}  E {shown(row.tokens_per_round)}  "
         f"j {shown(row.drafted)}  acc {shown(row.acceptance)}  hit {shown(row.hit_rate)}  ms: {spent}  "
         f"of bound {shown(row.of_bound, '.3f')}"
     )

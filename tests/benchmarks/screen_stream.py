@@ -31,7 +31,7 @@ PARAGRAPH = (
     "Speculation pays where the **draft** agrees with the target: `accepted` tokens are free, "
     "and a [rejected one](https://example.org/why) costs what was drafted after it. "
 )
-ROWS = "\n".join(f"| row {number} | {number * 17 % 101} | {number}.5 tok/s |" for number in range(12))
+ROWS = "\n".join(f"| row {number} | {number * 17 % 101} | {number}.5 tokens/s |" for number in range(12))
 CODE = "".join(
     f"def cost_{number}(size: int) -> float:  # seconds\n    return {number} * size / 1e9\n"
     for number in range(12)

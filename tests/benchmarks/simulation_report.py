@@ -87,7 +87,7 @@ def figures(each: Comparison) -> Iterator[str]:
     """Yield the columns of a line."""
     one, s = each.predicted, each.settings
     rounds = sum(summary.rounds for summary in each.real)
-    yield f"{each.predicted_rate:6.1f} / {each.rate:6.1f} tok/s {each.error:+6.1%}"
+    yield f"{each.predicted_rate:6.1f} / {each.rate:6.1f} tokens/s {each.error:+6.1%}"
 
     def pair(name: str, of_one: float, scale: float) -> str:
         real = sum(getattr(summary, name) for summary in each.real)

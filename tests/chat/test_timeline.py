@@ -153,7 +153,9 @@ def test_zoom_keeps_at_least_a_column_for_a_round() -> None:
 def test_totals_in_words() -> None:
     stats = replace(ROUND, origin=DraftOrigin.AHEAD, draft_s=0.0, wait_s=0.006, ahead_s=0.010)
     text = describe_totals(history(stats, stats))
-    assert text == "2 rounds, 50% accepted, 100% prepared, waited 12.0 ms, 20.0 ms of drafting overlapped"
+    assert text == (
+        "2 rounds, 50% accepted (4 of 8), 100% prepared, waited 12.0 ms, 20.0 ms of drafting overlapped"
+    )
     assert describe_totals(history(replace(ROUND, drafted=0, accepted=0, draft_s=0.0))) == "1 round"
     assert describe_totals(History()) == "No rounds yet"
 

@@ -131,7 +131,7 @@ def test_stats_show_the_last_answer_and_switch_the_line(fake: FakeRuntime, invok
     fake.draft = None
     outcome = invoke("chat", "-m", "big.gguf", piped=b"a\n/stats\nb\n/stats\nc\n")
     assert outcome.err.count("accepted length") == 2
-    assert outcome.err.count("[SD  6.0 tok/s  acc 80%  len 3.0  hit 75%") == 1
+    assert outcome.err.count("[SD  6.0 tokens/s  80% accepted (8 of 10)  3.0 tokens/round  75% prepared") == 1
     assert outcome.out == "Hello\nHello\nHello\n"
 
 

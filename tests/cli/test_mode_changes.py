@@ -10,14 +10,14 @@ from localspec.types.events import ModeChanged
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime, says
 
-LOST = ModeChanged("off", "SD 31 tok/s over the last 64 tokens, plain decoding 38")
+LOST = ModeChanged("off", "SD 31 tokens/s over the last 64 tokens, plain decoding 38")
 
 
 def test_changes_of_mode_are_reported_once(fake: FakeRuntime, invoke: Invoke) -> None:
     fake.scripts = [says("one", changes=[LOST]), says("two", changes=[LOST]), says("three")]
     outcome = invoke("chat", "--stats", piped=b"a\nb\nc\n")
     assert outcome.out == "one\ntwo\nthree\n"
-    note = "note: mode off: SD 31 tok/s over the last 64 tokens, plain decoding 38\n"
+    note = "note: mode off: SD 31 tokens/s over the last 64 tokens, plain decoding 38\n"
     assert outcome.err.count(note) == outcome.err.count("note:") == 1
     assert [line[:4] for line in outcome.err.splitlines() if line.startswith("[")] == ["[OFF", "[OFF", "[SD "]
 

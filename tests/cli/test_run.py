@@ -144,8 +144,8 @@ def test_figures_go_to_standard_error(invoke: Invoke) -> None:
     lines = dict(line.split("  ", 1) for line in outcome.err.splitlines())
     table = {name.strip(): text.strip() for name, text in lines.items()}
     assert table["mode"] == "speculative (measured)"
-    assert table["answer"] == "13 tokens, 6.0 tok/s"
-    assert table["prompt"].endswith("30.0 tok/s")
+    assert table["answer"] == "13 tokens, 6.0 tokens/s"
+    assert table["prompt"].endswith("30 tokens/s")
     assert table["acceptance"].startswith("80.0%")
     assert table["accepted length"].startswith("3.00 ")
     assert table["by position"] == "1.00 0.75 0.50"

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
+from localspec.decoding.engine import Rounds, decode_in_segments
 from localspec.decoding.fallback import FIRST_PATIENCE, ModeFallback, PlainCost
-from localspec.types.drafts import DraftOrigin
+from localspec.decoding.rounds import Round
+from localspec.types.drafts import DraftOrigin, Provenance
 from localspec.types.events import ModeChanged, RoundStats
 from localspec.types.request import Mode
 
@@ -87,10 +90,51 @@ def test_without_a_measured_plain_speed_nothing_is_judged() -> None:
     assert run(ModeFallback("sd", PlainCost()), {"sd": 1}, 500) == []
 
 
-def test_a_fast_model_may_lose_a_tenth_of_a_second_which_others_may_have_taken() -> None:
+def test_a_fast_model_is_measured_for_a_second_before_its_mode_is_left() -> None:
     mode_fallback = ModeFallback("sd", plain_at(4000))
-    (first, _), *_ = run(mode_fallback, {"sd": 2000, "off": 4000}, 1000)
-    assert first == pytest.approx(0.1 / (1 / 2000 - 1 / 4000 / 0.97), abs=10)
+    (first, change), *_ = run(mode_fallback, {"sd": 2000, "off": 4000}, 2100)
+    assert first == pytest.approx(2000, abs=10)
+    assert change.reason == "speculative was slower than plain, 2,000 against 4,000 tokens/s; now n-gram"
+
+
+def test_a_promise_of_plain_decoding_is_checked_for_a_second_too() -> None:
+    changes = run(ModeFallback("ngram", plain_at(800)), {"ngram": 400, "off": 300}, 1000)
+    assert modes(changes) == ["off", "ngram"]
+    assert changes[1][0] - changes[0][0] == pytest.approx(300, abs=3)
+
+
+def written(mode_fallback: ModeFallback, speeds: Speeds, tokens: int) -> list[Mode]:
+    """Decode one answer; return the modes that it changes to."""
+    text, plain = [0] * DEPTH, mode_fallback._plain
+
+    def rounds(mode: Mode) -> Iterator[Round]:
+        yield round_with(1, speeds[mode], NONE)  # reads the prompt
+        while len(text) < DEPTH + tokens:
+            yield round_with(1 if mode == "off" else 4, speeds[mode], NONE if mode == "off" else FRESH)
+
+    def decode(mode: Mode, _segment: int) -> Rounds:
+        yield from rounds(mode)
+
+    events = decode_in_segments(decode, mode_fallback.wanted, text, plain, mode_fallback)
+    return [event.mode for event in events if isinstance(event, ModeChanged)]
+
+
+def round_with(size: int, rate: float, origin: DraftOrigin) -> Round:
+    return Round((0,) * size, (Provenance.TARGET,) * size, round_of(size, rate, origin))
+
+
+def test_modes_do_not_alternate_within_an_answer() -> None:
+    mode_fallback = ModeFallback("ngram", plain_at(60))
+    speeds: Speeds = {"ngram": 45, "off": 40}
+    assert written(mode_fallback, speeds, 4 * FIRST_PATIENCE) == ["off"]
+    assert written(mode_fallback, speeds, 2 * FIRST_PATIENCE) == ["off", "ngram"]  # the next one has it back
+
+
+def test_an_answer_that_tries_a_mode_again_does_so_once() -> None:
+    mode_fallback = ModeFallback("ngram", plain_at(40))
+    speeds: Speeds = {"ngram": 30, "off": 40}
+    assert written(mode_fallback, speeds, 100) == ["off"]
+    assert written(mode_fallback, speeds, 8 * FIRST_PATIENCE) == ["off", "ngram", "off"]
 
 
 def test_one_disturbed_round_of_a_large_model_is_not_a_reason_to_leave() -> None:

@@ -96,7 +96,7 @@ def test_greedy_text_is_that_of_the_cpu(
     events = list(models.generate(greedy(settings)))
     summary = end_of(events).summary
     assert text_of(events) == expected
-    figures = f"{summary.tokens / summary.decode_s:5.1f} tok/s"
+    figures = f"{summary.tokens / summary.decode_s:5.1f} tokens/s"
     if mode in DRAFTED:
         assert summary.accepted > 0
         figures += f", {summary.accepted} of {summary.drafted} accepted"

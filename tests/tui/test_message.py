@@ -150,10 +150,10 @@ async def test_unfinished_answer_says_why_and_continues_by_a_click(state: State,
 async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
     host = Host()
     question = shown(1, "read [this]", attachments=(Attachment("notes.txt", "x" * 1_234),))
-    answer = replace(shown(2, "done"), branch=2, branches=3, label="SSD  58.3 tok/s (x1.9)")
+    answer = replace(shown(2, "done"), branch=2, branches=3, label="SSD  58.3 tokens/s (x1.9)")
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([question, answer])
-        await until(pilot, ["read [this]", "notes.txt 1.23 kB", "‹ 2/3 ›", "SSD  58.3 tok/s (x1.9)"])
+        await until(pilot, ["read [this]", "notes.txt 1.23 kB", "‹ 2/3 ›", "SSD  58.3 tokens/s (x1.9)"])
         await pilot.click(offset=host.place("‹"))
         await pilot.click(offset=host.place("›"))
         assert [asked.action for asked in host.asked] == ["previous", "next"]

@@ -88,7 +88,7 @@ async def test_what_is_here_and_what_could_be_downloaded_at_every_size(tmp_path:
             ["Big", "Q4_K_M"],
             ["Giant", "Q4_K_M"],
         ]
-        assert "tok/s" in names[1]
+        assert "tokens/s" in names[1]
         assert names[3].endswith("cannot open")
         assert names[-1].endswith("does not fit")
         for size in SIZES:

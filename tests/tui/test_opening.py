@@ -117,6 +117,28 @@ async def test_step_down_is_reported_with_its_reason_and_stays_in_the_figures(tm
         assert record.changes == (change,)
 
 
+@pytest.mark.slow
+async def test_only_the_first_change_of_mode_in_an_answer_is_said_and_the_next_answer_repeats_nothing(
+    tmp_path: Path,
+) -> None:
+    down = ModeChanged("sd", "SSD was slower than plain, 31 against 38 tokens/s; now speculative")
+    lower = ModeChanged("ngram", "speculative was slower than plain, 30 against 38 tokens/s; now n-gram")
+    script = says("first words " * 20, down, "more words " * 20, lower, "the rest " * 20)
+    async with desktop(tmp_path, script, says(down, "again " * 20)) as screen:
+        said: list[str] = []
+
+        def hear(words: str) -> None:
+            said.append(words)
+
+        screen.app.watch(screen.chat.pane.status, "said", hear, init=False)
+        await screen.answered("go")
+        assert [line for line in said if "slower" in line] == [down.reason]
+        await screen.shows("SSD → n-gram")
+        await screen.answered("and now?")
+        assert [line for line in said if "slower" in line] == [down.reason]
+        await screen.shows("SSD → speculative")
+
+
 async def test_profile_of_the_configuration_that_does_not_exist_is_reported_to_stand_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

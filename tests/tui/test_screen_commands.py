@@ -233,7 +233,7 @@ async def test_chats_of_other_programs_are_imported_and_what_they_lack_is_report
 
 @pytest.mark.slow
 async def test_modes_side_by_side_and_the_status_line_give_one_ratio(tmp_path: Path) -> None:
-    async with desktop(tmp_path, says("some words of an answer " * 9), size=(160, 45)) as desk:
+    async with desktop(tmp_path, says("some words of an answer " * 27), size=(160, 45)) as desk:
         await desk.answered("go")
         desk.models.plain = 7.0  # what would be measured in passing
         await desk.press(*"/compare ssd off", "enter")

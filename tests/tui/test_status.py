@@ -142,7 +142,7 @@ async def test_unknown_figures_are_omitted() -> None:
 @pytest.mark.asyncio
 @pytest.mark.parametrize("width", [110, 190])
 async def test_a_reason_is_seen_next_to_the_figures(width: int) -> None:
-    reason = "SSD was slower than plain decoding: 18.1 against 31.0 tok/s"
+    reason = "SSD was slower than plain decoding: 18.1 against 31.0 tokens/s"
     text = await shown(width, Figures("speculative", 31.2, 1.0, 0.31, 1.6, None, reason), used=32000)
     assert "SSD was slower" in text
     assert "31 tokens/s" in text

@@ -99,7 +99,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("x plain", lambda row: _with_interval(row.against, times)),
     ("x plain, whole", lambda row: _with_interval(row.whole_against, times)),
     ("TTFT ms", lambda row: _milliseconds(row.first_token_s)),
-    ("prompt tok/s", lambda row: _known(row.prompt_tokens_per_s, figure)),
+    ("prompt tokens/s", lambda row: _known(row.prompt_tokens_per_s, figure)),
     ("tokens/round", lambda row: _known(row.tokens_per_round, "{:.2f}".format)),
     ("accepted", lambda row: _known(row.acceptance, "{:.0%}".format)),
     ("hits", lambda row: _known(row.hit_rate, "{:.0%}".format)),

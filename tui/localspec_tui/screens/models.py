@@ -189,7 +189,7 @@ def _speed(placement: Placement | None) -> str:
     if placement is None:
         return "does not fit"
     speed = placement.tokens_per_s
-    return "speed unknown" if speed is None else f"~{units.rate(speed)} tok/s"
+    return "speed unknown" if speed is None else f"~{units.rate(speed)} tokens/s"
 
 
 def _target_row(found: LocalTarget, draft: DraftMatch | None, mark: str, width: int) -> ListRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from localspec import units
 from localspec.chat import figures
 from localspec.chat.commands.effects import ActionName
 from localspec.chat.commands.registry import SCREEN_NAMES
@@ -79,7 +80,7 @@ async def _figures(pane: ChatPane, _argument: str) -> None:
     record = await pane.controller.record_of(answer, "answer", "it was written or edited by hand")
     lines = figures.table(record.settings, record.reason, record.summary)
     if record.plain is not None:
-        lines.append(f"plain decoding, measured here: {record.plain.tokens_per_s:.1f} tok/s")
+        lines.append(f"plain decoding, measured here: {units.rate(record.plain.tokens_per_s)} tokens/s")
     pane.app.push_screen(NoteScreen("Figures of this answer", "\n".join(lines)))
 
 

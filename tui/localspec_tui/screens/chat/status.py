@@ -20,7 +20,7 @@ from localspec.chat.prompting import after_answer, estimate, to_prompt, warning
 from localspec.chat.session import ChatSession
 from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.inference.interface import QuickChooser
-from localspec.types.events import ReadAhead
+from localspec.types.events import ModeChanged, ReadAhead
 from localspec.types.request import Message
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
 
@@ -48,6 +48,8 @@ class ChatStatus(StatusLine):
         self._makes_programs = False
         self._is_measuring = False
         self._read: ReadAhead | None = None
+        self._has_told_change = False  # in the answer in progress
+        self._told_change: ModeChanged | None = None  # ever
 
     def on_mount(self) -> None:
         """Look from time to time whether costs are being measured."""
@@ -76,8 +78,7 @@ class ChatStatus(StatusLine):
             )
         for change in update.changes:
             self._live_stats.changed(change)
-            if self.is_read:
-                self.say(change.reason)
+            self._tell_change(change)
         self._live_stats.read(update.text)
         if update.rounds:
             if update.progress is None:
@@ -90,6 +91,14 @@ class ChatStatus(StatusLine):
             self.figures = self._live_stats.figures()
         if update.saved is not None:
             self._take_in(update.saved)
+
+    def _tell_change(self, change: ModeChanged) -> None:
+        """Say the first change of mode of an answer; later answers repeat it, and figures show the others."""
+        is_news = change.draft_failed or not (self._has_told_change or change == self._told_change)
+        if is_news and self.is_read:
+            self.say(change.reason)
+            self._told_change = change
+        self._has_told_change = True
 
     def _take_in(self, saved: AnswerSaved) -> None:
         """Show the figures of an answer that was saved, and say if nothing was added to an earlier text."""
@@ -128,7 +137,7 @@ class ChatStatus(StatusLine):
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
         record, chat = started.record, self._session.chat
         self.route, self.reason = self._session.route_shown(record.profile), record.reason
-        self._continued = started.message.content
+        self._continued, self._has_told_change = started.message.content, False
         self._prompt_tokens, self._written = estimate(_prompt(chat, started.message)), 0
         begun, budget = started.message.content, record.thinking_budget
         self._live_stats.start(record.mode, self._prompt_tokens, text=begun, thinking_budget=budget)
