@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from localspec.app.windowed_editors import check_waits
 from localspec.errors import UserError
 from localspec.storage.paths import PRIVATE_FILE
 from localspec.storage.profiles import own_copy, read_profile, write_own
@@ -19,13 +20,17 @@ _OWN_KEYS = [getattr(signal, name) for name in ("SIGINT", "SIGQUIT") if hasattr(
 
 
 def editor_command(example: str) -> list[str]:
-    """Return the command of $VISUAL or $EDITOR; raises `UserError` if none is set, with an example."""
+    """Return the command of $VISUAL or $EDITOR.
+
+    Raises `UserError` if none is set, with an example, or if the editor would not wait for the user.
+    """
     for variable in ("VISUAL", "EDITOR"):
         try:
             words = shlex.split(os.environ.get(variable, ""), posix=os.name != "nt")
         except ValueError:
             raise UserError(f"{variable} has a quote that does not end: `{os.environ[variable]}`") from None
         if words:
+            check_waits(words)
             return words
     raise UserError(
         "no editor is set: neither VISUAL nor EDITOR", f"say which one, for instance `EDITOR=nano {example}`"

@@ -78,6 +78,72 @@ def test_what_an_editor_left_is_reported_and_what_it_saved_is_kept(
     assert bool(said) == bool(told[0])
 
 
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("code", 'EDITOR="code --wait"'),
+        ("/usr/bin/codium -n", "codium -n --wait"),
+        ("cursor", "--wait"),
+        ("subl", "--wait"),
+        ("zed", "--wait"),
+        ("mate", "--wait"),
+        ("gedit", "--wait"),
+        ("kate", "--block"),
+        ("gvim", "--nofork"),
+        ("env LANG=C pycharm", "--wait"),
+        ("flatpak run com.visualstudio.code", "--wait"),
+        ("xdg-open", "name an editor that waits"),
+        ("emacsclient -n", "leave that flag out"),
+    ],
+)
+@pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
+def test_editor_that_would_not_wait_is_refused_before_it_is_opened(
+    variable: str, command: str, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv(variable, command)
+    with pytest.raises(UserError, match="returns at once") as refused:
+        editor_command("localspec")
+    assert advice in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "code --wait",
+        "code -nw",
+        "subl -w",
+        "zed --wait",
+        "kate -b",
+        "gvim -f",
+        "gedit -s",
+        "emacsclient -c",
+        "flatpak run com.vscodium.codium --wait",
+        "nano",
+        "vim",
+        "emacs -nw",
+        "hx",
+        "micro",
+        "/opt/my-editor.sh",
+    ],
+)
+def test_editor_that_waits_is_taken(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", command)
+    assert editor_command("localspec") == shlex.split(command)
+
+
+@pytest.mark.asyncio
+async def test_prompt_is_kept_where_the_editor_would_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VISUAL", "code")
+    async with desktop(tmp_path, Script("fine")) as screen:
+        await screen.press(*"mine", "ctrl+g")
+        await screen.shows("returns at once")
+        assert screen.composer.text == "mine"
+
+
 @pytest.mark.slow
 @pytest.mark.asyncio
 async def test_prompt_comes_back_from_the_editor_and_undo_brings_the_old_one(
