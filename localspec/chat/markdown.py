@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from localspec.code_fences import fence_after
+from localspec.code_fences import Fence, fences_after, widened
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -33,10 +33,13 @@ class CodeBlock:
 
 
 def code_blocks(text: str) -> tuple[CodeBlock, ...]:
-    """Return the blocks from first to last, those in quotations and lists included."""
+    """Return the blocks from first to last, those in quotations and lists included.
+
+    Fences around Markdown files are found as `widened` makes them, and the others as CommonMark says.
+    """
     line_starts = [0, *(found.end() for found in _LINE_END.finditer(text))]
     blocks = []
-    for token in _block_parser().parse(text):
+    for token in _block_parser().parse(widened(text)):
         if token.type not in {"fence", "code_block"}:
             continue
         assert token.map is not None
@@ -68,7 +71,11 @@ def fenced(text: str, language: str = "") -> str:
 
 
 def closed(text: str) -> str:
-    """Close a block of code that a text leaves open, so that it does not swallow what follows."""
+    """Return a text that reads the same before any other: no block of code swallows what follows.
+
+    Fences around Markdown files are longer than those in the files, and a block that is left open is closed.
+    """
+    text = widened(text)
     last = code_blocks(text)[-1:]
     is_left_open = last and last[0].is_open and not last[0].depth  # quotations and lists end by themselves
     return f"{text}\n{last[0].fence}" if is_left_open else text
@@ -77,19 +84,19 @@ def closed(text: str) -> str:
 class FenceScanner:
     """Follows a text that comes line by line into blocks of code and out of them.
 
-    Unlike `code_blocks` it needs no whole text, and it sees those fences that `fence_after` does.
+    Unlike `code_blocks` it needs no whole text, and it sees those fences that `fences_after` does.
     """
 
     def __init__(self) -> None:
-        self._fence = ""  # the opening mark of the block that continues
+        self._fences: tuple[Fence, ...] = ()  # of the blocks that continue
 
     @property
     def is_in_code(self) -> bool:
         """Whether the next line belongs to code."""
-        return bool(self._fence)
+        return bool(self._fences)
 
     def add(self, line: str) -> bool:
         """Take a whole line and return whether it belongs to code; fences do."""
         was_in_code = self.is_in_code
-        self._fence = fence_after(self._fence, line)
+        self._fences = fences_after(self._fences, line)
         return was_in_code or self.is_in_code

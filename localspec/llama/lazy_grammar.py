@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
-from localspec.code_fences import fence_after
+from localspec.code_fences import Fence, fences_after
 from localspec.errors import UserError
 from localspec.llama.grammar import CompiledGrammar, shared_tokens
 from localspec.thinking_tags import THINKING_TAGS, ThinkingTags
@@ -122,7 +122,7 @@ class _Free:
     origin: int  # its beginning
     start: int  # a head does not begin before
     line: int  # the beginning of the line that continues
-    fence: str = ""  # the opening mark of the code that continues
+    fences: tuple[Fence, ...] = ()  # of the code that continues
     fence_start: int = 0
     closing: re.Pattern[bytes] | None = None  # of the thinking that continues
 
@@ -242,25 +242,25 @@ class LazyConstraint:
     def _after_lines(self, state: _Free) -> _Free:
         """Follow the new text line by line, into code and out of it; thinking begins at the start of one."""
         while state.closing is None:
-            if not state.fence and (opened := _THINKING.match(self._data, state.line)):
+            if not state.fences and (opened := _THINKING.match(self._data, state.line)):
                 thinking = _Free.at(opened.end(), _CLOSING[opened[1].lower()])
                 state = self._after_thinking(thinking)
                 continue
             end = self._data.find(b"\n", state.line) + 1
             if not end:
                 break
-            fence = fence_after(state.fence, self._data[state.line : end].decode("utf-8", "replace"))
-            if fence and not state.fence:
-                state = replace(state, line=end, fence=fence, fence_start=state.line)
-            elif state.fence and not fence:
+            line = self._data[state.line : end].decode("utf-8", "replace")
+            fences = fences_after(state.fences, line)
+            if state.fences and not fences:
                 state = _Free.at(end)
             else:
-                state = replace(state, line=end)
+                start = state.fence_start if state.fences else state.line
+                state = replace(state, line=end, fences=fences, fence_start=start)
         return state
 
     def _is_in_code(self, state: _Free, place: int) -> bool:
         """Return whether a place near the end of the text is in a block of code, or between backticks."""
-        if state.fence and place > state.fence_start:
+        if state.fences and place > state.fence_start:
             return True
         line = max(self._data.rfind(b"\n", 0, place) + 1, state.origin)
         return self._data.count(b"`", line, place) % 2 == 1
