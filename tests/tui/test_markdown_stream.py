@@ -113,6 +113,19 @@ def test_long_code_reads_as_in_one_go(size: int, quarters: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("size", [1, 17, 1_000])
+@pytest.mark.parametrize("lines", [1, 25, 70])
+def test_a_markdown_file_with_fences_is_one_block_while_it_comes(size: int, lines: int) -> None:
+    block = "```py\n" + "a = 1\n" * lines + "```\n\nText\n\n"
+    file = f"# Title\n\n{block * 3}```sh\nmake\n```\n"
+    growing = grown(f"Look:\n\n```markdown\n{file}```\n\nDone", size)
+    heads = [block for block in growing.blocks if block.style == "prose--fence-head"]
+    code_shown = [block.content.plain for block in growing.blocks if block.style == "prose--fence"]
+    assert len(heads) == 1
+    assert "\n".join(code_shown) + "\n" == file
+    assert texts(growing.blocks)[-1] == "Done"
+
+
 def test_long_open_text_continues_before_a_word() -> None:
     source = "- some words - 1. and # more " * 300
     growing = grown(source, 50)
@@ -144,10 +157,25 @@ def test_carriage_return_between_two_pieces_is_one_line_end() -> None:
         ("\x1b[31mred\x1b[0m\x07 \x1b]0;title\x07end", "red end"),
         ("![a picture](http://x/y.png)", "[a picture]"),
         ("roses\nviolets", "roses\nviolets"),
+        ("- [ ]", "[ ]"),
+        ("[ ] no list", "[ ] no list"),
     ],
 )
 def test_text_is_shown_as_it_is_meant(source: str, seen: str) -> None:
     assert [block.content.plain for block in build(source)] == [seen]
+
+
+@pytest.mark.parametrize("size", [1, 1_000])
+def test_tasks_have_boxes(size: int) -> None:
+    source = "- [ ] open\n- [x] **done**\n  - [X] nested\n- other\n\n1. [ ] numbered\n\n   [ ] not first"
+    assert texts(grown(source, size).blocks) == [
+        "☐ open",
+        "☑ done",
+        "  ☑ nested",
+        "• other",
+        "1. ☐ numbered",
+        "     [ ] not first",
+    ]
 
 
 def test_names_in_code_are_not_underlined() -> None:

@@ -276,7 +276,7 @@ async def test_text_is_selected_as_it_was_written() -> None:
         await pilot.hover(offset=(x + 4, y))
         await pilot.mouse_up(offset=(x + 4, y))
         await pilot.pause()
-        assert (host.screen.get_selected_text() or "").startswith(f"{words}\n\nitem bol")
+        assert (host.screen.get_selected_text() or "").startswith(f"{words}\n\n- item bol")
 
 
 @pytest.mark.asyncio

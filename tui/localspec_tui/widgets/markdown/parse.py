@@ -16,18 +16,31 @@ from textual.highlight import HighlightTheme, TokenType, highlight
 from textual.style import Style
 
 from localspec.chat.markdown import DEEPEST
-from localspec_tui.widgets.markdown.blocks import Block, Rule, Table, clean, parted
+from localspec.code_fences import fences_after, language_of, widened
+from localspec_tui.widgets.markdown.blocks import (
+    SOURCE,
+    Block,
+    CodeLines,
+    FenceHead,
+    Rule,
+    clean,
+    cleaned_source,
+    parted,
+    plain_lines,
+    with_tab_sources,
+    with_tabs_spelt,
+)
 from localspec_tui.widgets.markdown.formulae import find_formula
+from localspec_tui.widgets.markdown.table import Table
 
 CODE_LINES: Final = 20
 """Code is cut into blocks of this many lines, to render little at once."""
 LONGEST_OPEN: Final = 2_500
 """Characters of one unfinished paragraph or list item; longer ones are parsed in pieces until the end."""
-SOURCE: Final = "source"
-"""The key in a text's style for the source text that is copied instead."""
 _KEPT = 1_000  # of a long line of code, read again with what follows
 _BEFORE_WORD = re.compile(r"\s(?=[^\W\d_])")  # what begins with a letter begins no list or heading
 _BULLETS = ("• ", "◦ ", "▪ ")
+_TASK = re.compile(r"\[([ xX])\]\s+")
 _STYLED = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
 
 
@@ -47,32 +60,36 @@ def parser() -> MarkdownIt:
     return made
 
 
+def parsed(source: str) -> list[Token]:
+    """Return the tokens of a clean text; a Markdown file in a fence may have fences of the same length."""
+    return parser().parse(widened(source))
+
+
 def build(source: str) -> tuple[Block, ...]:
     """Return a whole Markdown text as blocks."""
-    return tuple(read(clean(source)))
+    return tuple(read(cleaned_source(source)))
 
 
 def read(source: str, first_fence: int = 0) -> list[Block]:
     """Return a clean Markdown text as blocks; its fences are counted from `first_fence`."""
-    tokens = parser().parse(source)
+    tokens = parsed(source)
     if any(token.level >= DEEPEST - 1 for token in tokens):  # the parser left something out
-        return [Block(Content(line)) for line in source.split("\n")]
+        return plain_lines(source)
     return list(_Writer(first_fence).write(tokens))
 
 
 def code(text: str, language: str, first: str = "", rest: str = "") -> Iterator[Block]:
     """Yield highlighted code in small blocks."""
     # Guessing the language costs as much as rendering a screen.
-    content = highlight(text, language=language, theme=_Colours) if language else Content(text)
-    lines = content.split("\n", allow_blank=True)
+    spelt = clean(text)
+    content = Content(spelt)
+    if language:
+        content = highlight(spelt, language=language, theme=_Colours)
+        content += "\n" * (len(spelt) - len(content.plain))  # an empty line at the end, which it leaves out
+    lines = with_tab_sources(content, text).split("\n", allow_blank=True)
     for start in range(0, len(lines), CODE_LINES):
         piece = Content("\n").join(lines[start : start + CODE_LINES])
-        yield Block(piece, f"{first if start == 0 else rest} ", f"{rest} ", "prose--fence")
-
-
-def language_of(info: str) -> str:
-    """Return the language after a fence's marks."""
-    return info.split(maxsplit=1)[0].strip("{}.").lower() if info.strip() else ""
+        yield CodeLines(piece, f"{first if start == 0 else rest} ", f"{rest} ", "prose--fence")
 
 
 @dataclass(slots=True)
@@ -99,7 +116,7 @@ class _Writer:
         for token in stream:
             match token.type:
                 case "paragraph_open":
-                    yield self._block(_inline(next(stream)), tight=token.hidden)
+                    yield self._paragraph(_inline(next(stream)), tight=token.hidden)
                 case "heading_open":
                     style = "bold underline" if token.tag in {"h1", "h2"} else "bold"
                     text = _inline(next(stream)).stylize(style).stylize(".prose--heading")
@@ -107,7 +124,7 @@ class _Writer:
                 case "fence" | "code_block":
                     yield from self._code(token)
                 case "html_block":
-                    yield self._block(Content(token.content.rstrip("\n")))
+                    yield self._block(with_tabs_spelt(Content(token.content.rstrip("\n"))))
                 case "hr":
                     yield Rule(*self._place())
                 case "table_open":
@@ -142,12 +159,23 @@ class _Writer:
     def _block(self, content: Content, tight: bool = False) -> Block:
         return replace(Block(*self._place(tight)), content=content)
 
+    def _paragraph(self, content: Content, *, tight: bool) -> Block:
+        """Return a paragraph; at the beginning of a list item it may be a task, which has a box."""
+        task = _TASK.match(content.plain)
+        level = self.levels[-1] if self.levels else None
+        if task is not None and level is not None and level.first != level.rest:
+            box = "☐ " if task[1] == " " else "☑ "
+            first = box if level.first in _BULLETS else level.first + box
+            level.first, level.rest = first, " " * cell_len(first)
+            content = content[task.end() :]
+        return self._block(content, tight)
+
     def _code(self, token: Token) -> Iterator[Block]:
         _, first, rest, _, gap = self._place()
         language = language_of(token.info)
         copy = Content.styled("copy", _click(f"copy_code({self.fence})")).stylize("underline")
         head = Content.assemble(language or "code", "  ", copy)
-        yield Block(head, f"{first} ", f"{rest} ", "prose--fence-head", gap)
+        yield FenceHead(head, f"{first} ", f"{rest} ", "prose--fence-head", gap)
         self.fence += 1
         yield from code(token.content.rstrip("\n"), language, rest, rest)
 
@@ -194,7 +222,7 @@ def _inline(token: Token) -> Content:
             spans += [Span(start, position, style) for style in styles]
         texts.append(text)
         position += len(text)
-    return Content("".join(texts), spans=spans)
+    return with_tabs_spelt(Content("".join(texts), spans=spans))
 
 
 def _link(address: object) -> tuple[str | Style, ...]:
@@ -223,8 +251,8 @@ class GrowingMarkdown:
         """Take more text; return the number of the first block that changed."""
         first = self.closed
         del self.blocks[first:]
-        self._tail = parted(self._tail + clean(text))
-        tokens = parser().parse(self._tail)
+        self._tail = parted(self._tail + cleaned_source(text))
+        tokens = parsed(self._tail)
         outermost = [token for token in tokens if token.level == 0 and token.map and token.nesting >= 0]
         if outermost:
             self._close_all_but_last(tokens, outermost[-1])
@@ -251,13 +279,15 @@ class GrowingMarkdown:
         code_lines = fence.content.splitlines(keepends=True)
         if fence.map[1] - fence.map[0] > len(code_lines) + 1:  # its end has come
             return
-        cut = len("".join(code_lines[: max(0, len(code_lines) - 1) // CODE_LINES * CODE_LINES]))
-        if code_lines and len(code_lines[-1]) > LONGEST_OPEN:
-            cut = len(fence.content) - _KEPT
-        if cut:
-            head = f"{fence.markup}{fence.info}\n"
-            closed = code(fence.content[:cut].removesuffix("\n"), language_of(fence.info))
-            self._close([*self._read(head)[:-1], *closed], head + fence.content[cut:], "code")
+        head = self._tail.partition("\n")[0].strip() + "\n"
+        whole_lines = max(0, len(code_lines) - 1)
+        is_long = bool(code_lines) and len(code_lines[-1]) > LONGEST_OPEN
+        cut = _lines_to_close(head, code_lines[:whole_lines], 1 if is_long else CODE_LINES)
+        closes_long = is_long and cut == whole_lines
+        end = len(fence.content) - _KEPT if closes_long else len("".join(code_lines[:cut]))
+        if end:
+            closed = code(fence.content[:end].removesuffix("\n"), language_of(fence.info))
+            self._close([*self._read(head)[:-1], *closed], head + fence.content[end:], "code")
 
     def _read(self, source: str) -> list[Block]:
         if self._continues == "code":
@@ -273,6 +303,22 @@ class GrowingMarkdown:
         self.closed = len(self.blocks)
         self._fences += sum(block.style == "prose--fence-head" for block in blocks)
         self._tail, self._continues = tail, continues
+
+
+def _lines_to_close(head: str, lines: Sequence[str], step: int) -> int:
+    """Return the number of lines, in whole steps, that may be cut off from code that continues.
+
+    Where that is a Markdown file, what is left begins outside of the blocks in it.
+    """
+    first = fences_after((), head)
+    if not first or not first[0].holds_markdown:
+        return len(lines) // step * step
+    fences, found = first, 0
+    for number, line in enumerate(lines, 1):
+        fences = fences_after(fences, line)
+        if number % step == 0 and fences == first:
+            found = number
+    return found
 
 
 def _last_start(tokens: list[Token], last: Token) -> tuple[int, bool]:

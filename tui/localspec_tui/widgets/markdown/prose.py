@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar, Final
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style as RichStyle
-from textual.content import Content, Span
+from textual.content import Content
 from textual.css.styles import RulesMap
 from textual.geometry import Offset, Size
 from textual.message import Message
@@ -24,8 +24,8 @@ from textual.visual import RenderOptions
 from textual.widget import Widget
 
 from localspec.chat.markdown import code_blocks
-from localspec_tui.widgets.markdown.blocks import Block
-from localspec_tui.widgets.markdown.parse import SOURCE, GrowingMarkdown, build
+from localspec_tui.widgets.markdown.blocks import Block, CopiedLine, TextPlace
+from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build
 
 _RULES: Final[RulesMap] = {"text_overflow": "fold", "text_wrap": "wrap", "text_align": "left"}
 _OPENED = ("http://", "https://", "mailto:")
@@ -128,26 +128,30 @@ class Prose(Widget):
         self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text as it was written: not as it is wrapped, and formulae as TeX."""
-        lines: list[str] = []
-        formulae: list[tuple[int, Span]] = []  # with the line that each block starts on
-        for block, content in zip(self._laid.blocks, self._laid.contents, strict=False):
-            lines += [""] * block.gap
-            formulae += [(len(lines), span) for span in content.spans if _source(span)]
-            lines += content.plain.split("\n")
-        if not lines:
+        """Return the selected text as it was written: not as it is wrapped, and with its list marks."""
+        laid, last = self._laid, self._laid.lines[-1] - 1
+        start, end = selection.start or Offset(0, 0), selection.end
+        if not laid.contents or start.y > last:
             return None
-        places = [0, *accumulate(len(line) + 1 for line in lines)]
-        start, end = selection.start or Offset(0, 0), selection.end or Offset(len(lines[-1]), len(lines) - 1)
-        if start.y >= len(lines):
-            return None
-        first = places[start.y] + start.x
-        last = min(places[end.y] + end.x, places[end.y + 1] - 1) if end.y < len(lines) else places[-1] - 1
-        text = "\n".join(lines)[:last]
-        for line, span in reversed(formulae):
-            if first <= places[line] + span.start and places[line] + span.end <= last:
-                text = text[: places[line] + span.start] + _source(span) + text[places[line] + span.end :]
-        return text[first:], "\n"
+        if end is None or end.y > last:
+            end = Offset(len(laid.contents[-1].plain), last)
+        copied: list[CopiedLine] = []
+        for index, block in enumerate(laid.blocks):
+            top, behind = laid.lines[index], laid.lines[index + 1]
+            if behind <= start.y or end.y < top:
+                continue
+            text = top + block.gap  # its first line
+            if start.y < top:
+                copied += [CopiedLine("", "")] * (min(text, end.y + 1) - top)
+            if end.y >= text:
+                begin = TextPlace(start.y - text, start.x) if start.y >= text else TextPlace(0, 0)
+                stop = (
+                    TextPlace(end.y - text, end.x)
+                    if end.y < behind
+                    else TextPlace(behind - text - 1, sys.maxsize)
+                )
+                copied += block.copied(laid.text_width(block), begin, stop)
+        return _joined(copied, is_cut=start.x > 0), "\n"
 
     def render_line(self, y: int) -> Strip:
         """Render one row."""
@@ -172,12 +176,19 @@ class Prose(Widget):
         line = laid.lines[index] + block.gap
         strips = laid.contents[index].render_strips(laid.text_width(block), None, style, self._options(line))
         rich_style, mark = style.rich_style, (style + self._resolve(".prose--mark")).rich_style
-        rows = [Strip.blank(laid.width, self.visual_style.rich_style)] * block.gap
+        blank = self.visual_style.rich_style
+        gap = range(laid.lines[index], line)
+        rows = [Strip([Segment(" " * laid.width, blank + _at(0, y))], laid.width) for y in gap]
+        y = line - 1
         for number, strip in enumerate(strips):
+            text = [_moved(segment, line) for segment in strip]
+            places = list(filter(None, map(_place_of, text)))
+            if not places:  # an empty line
+                text, places = [Segment(" ", rich_style + _at(0, y + 1))], [(0, y + 1)]
+            x, y = places[0]
             before = laid.mark(block.first if number == 0 else block.rest)
-            segments = [Segment(before, mark)] if before else []
-            segments += [_moved(segment, line) for segment in strip]
-            rows.append(Strip(segments).adjust_cell_length(laid.width, rich_style))
+            marks = [Segment(character, mark + _at(x, y)) for character in before]
+            rows.append(Strip([*marks, *text]).adjust_cell_length(laid.width, rich_style))
         # The text and its height are computed in two ways; were they ever to differ, nothing may be missing.
         rows += [Strip.blank(laid.width, rich_style)] * (laid.rows[index + 1] - laid.rows[index] - len(rows))
         return rows
@@ -199,17 +210,32 @@ class Prose(Widget):
         return Style.parse(style)
 
 
-def _source(span: Span) -> str:
-    return str(span.style.meta.get(SOURCE, "")) if isinstance(span.style, Style) else ""
+def _joined(lines: Sequence[CopiedLine], *, is_cut: bool) -> str:
+    """Return copied lines as one text, without the indentation that all of them share.
+
+    The first one may be cut, and has no indentation then.
+    """
+    marks = [line.mark for line in lines[is_cut:] if line.text]
+    shared = min((len(mark) - len(mark.lstrip()) for mark in marks), default=0)
+    return "\n".join(f"{line.mark[shared:]}{line.text}" if line.text else "" for line in lines)
+
+
+def _at(x: int, y: int) -> RichStyle:
+    """Make a style that tells the mouse a place of the text."""
+    return RichStyle.from_meta({"offset": (x, y)})
 
 
 def _moved(segment: Segment, lines: int) -> Segment:
     """Return a segment that the mouse finds `lines` further down in the text."""
-    style = segment.style
-    if style is None or "offset" not in style.meta:
+    place = _place_of(segment)
+    if segment.style is None or place is None:
         return segment
-    x, y = style.meta["offset"]
-    return Segment(segment.text, style + RichStyle.from_meta({"offset": (x, y + lines)}))
+    return Segment(segment.text, segment.style + _at(place[0], place[1] + lines))
+
+
+def _place_of(segment: Segment) -> tuple[int, int] | None:
+    """Return the place of the text where a segment begins; None for one that is no text."""
+    return None if segment.style is None else segment.style.meta.get("offset")
 
 
 class GrowingProse(Prose):

@@ -28,7 +28,7 @@ from localspec.chat.messages import Attachment, BranchMessage, State
 from localspec.chat.thinking import Part, split, without_thinking
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
-from localspec_tui.widgets.markdown.blocks import Block, clean
+from localspec_tui.widgets.markdown.blocks import Block, clean, plain_lines
 from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import GrowingProse, Prose
 from localspec_tui.widgets.origins import OriginText
@@ -86,7 +86,7 @@ class LongQuestion(Folded):
         self._text = text
         self._lines = lines
         few = "\n".join(text.split("\n")[: LONG_LINES // 4])[: LONG_CHARACTERS // 4]
-        self._beginning = [Block(Content(line)) for line in clean(few).split("\n")]
+        self._beginning = plain_lines(few)
         self._prose = Prose(self._beginning)
         self._refresh()
 
@@ -159,8 +159,7 @@ def prepare(item: BranchMessage) -> Prepared:
     """Read the text of a message."""
     message = item.message
     if message.role == "user":
-        lines = [Block(Content(line)) for line in clean(message.content).split("\n")]
-        return [(Part("answer", message.content), lines)]
+        return [(Part("answer", message.content), plain_lines(message.content))]
     parts = split(message.content, streaming=message.state == "writing")
     return [(part, build(part.text) if part.kind == "answer" else ()) for part in parts]
 
