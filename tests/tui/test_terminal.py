@@ -9,7 +9,10 @@ from textual.message import Message
 if sys.platform == "win32":
     pytest.skip("Textual has another driver there", allow_module_level=True)
 
-from localspec_tui.terminal import InputParser
+from textual.drivers.linux_driver import LinuxDriver
+
+from localspec_tui.cell_widths import MarksMeasured
+from localspec_tui.terminal import InputParser, TerminalDriver
 
 
 class Line:
@@ -167,3 +170,19 @@ def test_text_that_comes_with_its_returns_at_once_is_pasted(
 def test_return_after_typed_text_waits_no_longer_than_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(monkeypatch).bring("hi\r", pause_s=0.1)
     assert [event.key for event in line.events if isinstance(event, events.Key)] == ["h", "i", "enter"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "widths"), [("\x1b[2;3R", [True]), ("\x1b[2;2R", [False]), ("\x1b[7;3R", [])]
+)
+def test_where_the_cursor_is_after_a_spacing_mark_is_its_width_and_no_key(
+    answer: str, widths: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed = list[Message]()
+    monkeypatch.setattr(LinuxDriver, "process_message", lambda _driver, message: passed.append(message))
+    driver = object.__new__(TerminalDriver)
+    parser = InputParser()
+    for event in [*parser.feed(answer), *parser.tick()]:
+        driver.process_message(event)
+    assert [each.take_cells for each in passed if isinstance(each, MarksMeasured)] == widths
+    assert len(passed) == len(widths)

@@ -41,6 +41,7 @@ from localspec.safe_text import safe_line
 from localspec.storage import paths
 from localspec.storage.config import READING_WIDTH, Config, keep
 from localspec_tui.browser import open_in_window
+from localspec_tui.cell_widths import MarksMeasured, count_spacing_marks
 from localspec_tui.clipboard import CopyAsked, put
 from localspec_tui.screens.chat.pane import AnswerReady, Log
 from localspec_tui.screens.chat.screen import ChatScreen
@@ -89,6 +90,7 @@ class LocalSpecApp(App[int]):
         self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
     ) -> None:
         super().__init__()
+        count_spacing_marks(True)  # as most terminals do, until this one has told
         self._loader = loader
         self.chat_screen = ChatScreen(session, loader, config, folder, log)
         themes = tomllib.loads(Path(__file__).with_name("themes.toml").read_text(encoding="utf-8"))
@@ -171,6 +173,15 @@ class LocalSpecApp(App[int]):
         self.theme = self._kept_theme
         self.theme_changed_signal.subscribe(self, self._keep_theme)
         self.push_screen(self.chat_screen)
+
+    @on(MarksMeasured)
+    async def _measure_anew(self, event: MarksMeasured) -> None:
+        """Lay everything out again where the terminal gives spacing marks another width."""
+        if count_spacing_marks(event.take_cells):
+            for area in self.chat_screen.query(TextArea):
+                area.wrapped_document.wrap(area.wrap_width, area.indent_width)
+            await self.chat_screen.pane.show_messages()
+            self.chat_screen.refresh(layout=True)
 
     def _keep_theme(self, theme: Theme) -> None:
         """Save a theme for the next start, wherever it was chosen."""

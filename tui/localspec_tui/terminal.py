@@ -23,6 +23,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from localspec.safe_text import safe_text
+from localspec_tui.cell_widths import PROBE, MarksMeasured
 
 _REST_S = 0.1  # without a byte: the input is complete
 _WHOLE_S = 1.0  # for the rest of a sequence over a slow connection
@@ -41,6 +42,7 @@ _TEXT = re.compile(r"[^\x1b]+")
 _PLAIN = r"(?=[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f]*\Z)"
 _LINE = re.compile(_PLAIN + r".*?\S.*?[\r\n]", re.DOTALL)
 _LINES = re.compile(_LINE.pattern + r".*?\S", re.DOTALL)
+_PROBE_ROW = 2  # terminals use the answer for row 1 for F3 with Shift, Alt or Ctrl, too
 _ENDS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LEAVING_S = 3.0  # for a screen that is to leave; then it is left where it is
 _OFF = "".join(f"\x1b[?{mode}l" for mode in (1000, 1003, 1015, 1006, 1016, 1004, 2004, 2048))
@@ -181,6 +183,15 @@ class TerminalDriver(LinuxDriver):
         """Take the terminal."""
         self._has_terminal = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
+        self.write(f"\x1b7\x1b[{_PROBE_ROW};1H{PROBE}\x1b[6n\x1b[2K\x1b8")  # where is the cursor after it?
+
+    def process_message(self, message: Message) -> None:
+        """Hear where the cursor is after a spacing mark, and pass other events on."""
+        if isinstance(message, events.CursorPosition):
+            if message.y == _PROBE_ROW - 1 and message.x in (1, 2):
+                super().process_message(MarksMeasured(message.x == 2))
+            return
+        super().process_message(message)
 
     def stop_application_mode(self) -> None:
         """Give the terminal back."""
