@@ -116,6 +116,10 @@ class Child(Generic[_Value]):
         """End it at once; a second call does nothing."""
         self._end()
 
+    def kill(self) -> None:
+        """Kill it; to be called while another thread waits for its message, which then ends it."""
+        self._process.kill()
+
     def _read_greeting(self) -> None:
         assert self._process.stdout is not None
         if not self._is_greeted:

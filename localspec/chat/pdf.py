@@ -6,7 +6,7 @@ import faulthandler
 import pickle
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
@@ -22,7 +22,7 @@ from localspec.child_process import (
     take_pipes,
     write_marked_text,
 )
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from localspec.safe_text import safe_line, safe_text, whole_text
 from localspec.storage.regular_file import read_regular
 
@@ -51,15 +51,22 @@ def is_pdf(head: bytes) -> bool:
 def pdf_text(path: Path, name: str, pages: Pages | None, limit: int) -> str:
     """Return the text of some pages of a PDF file, or of all, each below its number.
 
-    Raises OSError, and UserError with the `name` if there is no text or it has more than `limit` bytes.
+    Raises OSError, and UserError with the `name` if there is no text or it has more than `limit` bytes, and
+    Cancelled after `stop_reading`.
     """
+    asked = _reading.stops
     status = path.stat()
     if status.st_size > MAX_BYTES:
         size, most = units.size(status.st_size), units.size(MAX_BYTES)
         raise UserError(f"`{name}` has {size}, more than the {most} of a PDF file that can be read", _OTHER)
     version = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    with _reading:  # what is asked for again meanwhile is read once
-        found = _read(path, version, pages, limit)
+    with _reading.lock:  # what is asked for again meanwhile is read once
+        try:
+            found = None if _reading.stops != asked else _read(path, version, pages, limit)
+        except _StoppedError:
+            found = None
+    if found is None:
+        raise Cancelled(f"reading `{name}` was stopped", f"a few pages take less time: @{name}:1-5")
     if isinstance(found, _Problem):
         raise UserError(f"`{name}` {found.message}", found.hint.replace("{name}", name))
     return found
@@ -82,22 +89,47 @@ class _ProblemFoundError(Exception):
         self.hint = hint
 
 
-_reading = threading.Lock()
+class _StoppedError(Exception):
+    """The reading was stopped."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The reading of one file at a time, and how often readings have been stopped."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    child: Child[tuple[int, str]] | None = None
+    stops: int = 0
+
+
+_reading = _Reading()
+
+
+def stop_reading() -> None:
+    """Stop the reading of PDF files that has begun, or waits for its turn, in any thread."""
+    _reading.stops += 1
+    if (child := _reading.child) is not None:
+        child.kill()
 
 
 @lru_cache(maxsize=100)  # as many as a pattern attaches, so that none is read at every pause in typing
 def _read(path: Path, _version: tuple[int, ...], pages: Pages | None, limit: int) -> str | _Problem:
     """Return the text of this version of a file, or why there is none."""
     data = read_regular(path, path.name, MAX_BYTES)
+    stops = _reading.stops
     child = Child(_CODE, "the reader of PDF files", marked_text)  # foreign data may have written its replies
+    _reading.child = child
     try:
         mark, text = child.ask((data, pages, limit), Limits(SECONDS, MEMORY, limit + _FURTHER))
     except ChildOverLimitError as over:
         most = units.duration(SECONDS) if over.limit == "seconds" else f"{units.memory(MEMORY)} of memory"
         return _Problem(f"takes more than {most} to read", "attach a few pages of it, as @{name}:1-5")
     except ChildEndedError as ended:
+        if _reading.stops != stops:
+            raise _StoppedError from None  # the next time it is read from its beginning
         return _Problem(f"ends the process that reads it ({ended.how})")
     finally:
+        _reading.child = None
         child.end()
     return text if mark == _TEXT else _Problem(*text.split("\n", 1))
 

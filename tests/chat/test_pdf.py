@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 import zlib
 from importlib.util import find_spec
 from io import BytesIO
@@ -14,7 +15,7 @@ from pypdf import PdfReader, PdfWriter
 from localspec.chat import pdf
 from localspec.chat.attached_file import read_attachment
 from localspec.chat.attachments import attach
-from localspec.errors import UserError
+from localspec.errors import Cancelled, UserError
 from tests.chat.made_pdf import (
     ATTACKS,
     CATALOG,
@@ -175,6 +176,32 @@ def test_a_file_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(pdf, "SECONDS", 1.0)
     endless = one_page(packed(b"(a) Tj " * 5_000_000))
     assert refused(endless, tmp_path).message == "`a.pdf` takes more than 1 s to read"
+
+
+def test_reading_that_is_stopped_ends_at_once_and_can_begin_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.pdf"
+    path.write_bytes(text_pdf("one"))
+    begun, ended = tmp_path / "begun", list[Exception]()
+    waits = f"import pathlib, time; pathlib.Path({str(begun)!r}).touch(); time.sleep(60)"
+    monkeypatch.setattr(pdf, "_CODE", waits)
+
+    def read() -> None:
+        try:
+            read_attachment("a.pdf", tmp_path)
+        except Cancelled as error:
+            ended.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    while not begun.exists():
+        reader.join(0.01)
+    pdf.stop_reading()
+    reader.join(10)
+    assert "reading `a.pdf` was stopped" in str(ended[0])
+    monkeypatch.undo()
+    assert "one" in read_attachment("a.pdf", tmp_path).text
 
 
 def test_a_file_that_takes_too_much_memory_is_given_up(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
+from localspec.chat import pdf
 from localspec.chat.attachments import Attached, attach
 from localspec.types.request import Message
 from localspec_tui.screens.chat import unsent
@@ -159,3 +160,27 @@ async def test_many_files_take_one_line(folder: Path) -> None:
         await desk.shows("22 files, 150 bytes")
         await desk.press("enter")
         await desk.shows("[src/05.py 6 bytes]", "more files]")
+
+
+async def test_escape_stops_the_reading_of_a_slow_file_and_gives_the_prompt_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "slow.pdf").write_bytes(text_pdf("one"))
+    monkeypatch.setattr(pdf, "_CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr(unsent, "SLOW_S", 0.01)
+    async with desktop(folder) as desk:
+        desk.composer.text = "read @slow.pdf"
+        desk.app.post_message(events.Key("enter", None))  # the pilot would wait until the file is read
+        await desk.shows(unsent.READING, "Stop")
+        assert desk.composer.text == ""
+        desk.app.post_message(events.Key("escape", None))
+        await desk.shows("reading `slow.pdf` was stopped")
+        assert desk.composer.text == "read @slow.pdf"
+        await desk.pilot.pause(unsent.REST_S * 2)
+        assert unsent.READING not in desk.screen_text()
+        assert not desk.path
+        await desk.press(*" now")
+        await desk.shows(unsent.READING)
+        await desk.press("escape")
+        await desk.shows("reading `slow.pdf` was stopped")
+        assert desk.composer.text == "read @slow.pdf now"

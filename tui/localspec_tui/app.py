@@ -51,6 +51,7 @@ DEFAULT_THEME = "localspec-dark"
 SIGNALLED = 128  # and the number of a signal: what it makes of the exit code
 THREADS = 32  # for what waits: every answer has one, and Python's own number would be 6 on two cores
 ROOM_FOR_KEYS = 20  # rows from which the footer with keys is shown
+ROOM_FOR_TIMELINE = 32  # rows from which all of it is shown, and the answer beside it
 
 
 def collect_rarely() -> None:
@@ -81,7 +82,11 @@ class LocalSpecApp(App[int]):
 
     TITLE = "LocalSpec"
     CSS_PATH = "app.tcss"
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (ROOM_FOR_KEYS, "-tall")]  # noqa: RUF012 - an instance attribute in Textual
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012 - an instance attribute in Textual
+        (0, "-short"),
+        (ROOM_FOR_KEYS, "-tall"),
+        (ROOM_FOR_TIMELINE, "-roomy"),
+    ]
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q", "quit", "Quit", id="app.quit", priority=True),
     ]
@@ -205,6 +210,11 @@ class LocalSpecApp(App[int]):
         would already be on their way to the old widget.
         """
         chat = self.chat_screen
+        if isinstance(event, events.Key) and self.screen is chat and chat.pane.composer.is_reading:
+            bound = chat.active_bindings.get(event.key)
+            if bound is not None and bound.binding.id == "chat.stop":
+                chat.action_stop()  # the pane waits for the files, and would hear of the key after that
+                return
         is_typed = isinstance(event, events.Key | events.Paste) and not event.is_forwarded
         if is_typed and self.screen is chat and not isinstance(self.focused, Input | TextArea):
             if isinstance(event, events.Key):
@@ -241,6 +251,8 @@ class LocalSpecApp(App[int]):
             yield SystemCommand(f"/{own.name}", own.on_screen, partial(pane.composer.begin_command, own.name))
         for profile in self.chat_screen.session.profiles:
             yield self._offer(f"Profile: {profile.title}", profile.description, "profile", profile.name)
+        for theme in sorted(self.available_themes):
+            yield self._offer(f"Theme: {theme}", "the colours of the screen", "theme", theme)
         for mode in ("auto", "off", "ngram", "sd", "ssd"):
             yield self._offer(f"Mode: {mode}", "decode the next answers in this mode", "mode", mode)
 

@@ -457,12 +457,15 @@ class ChatScreen(Screen[int]):
     @property
     def _is_stopping(self) -> bool:
         """Return whether Escape stops something."""
-        return self.pane.answering or isinstance(self._loader.state, Loading)
+        is_reading = self.pane.composer.is_reading
+        return self.pane.answering or is_reading or isinstance(self._loader.state, Loading)
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
         if self.pane.answering:
             self.pane.controller.stop()
+        elif self.pane.composer.is_reading:
+            self.pane.composer.stop_reading()
         elif isinstance(self._loader.state, Loading):
             if self._loader.cancel():
                 self.say("loading was stopped; the models before stay")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from textual import on, work
 from textual.app import SuspendNotSupported
-from textual.timer import Timer
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
@@ -20,10 +19,11 @@ from localspec.chat.commands.own import own_commands
 from localspec.chat.dropped import as_references
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
+from localspec.chat.pdf import stop_reading
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession
-from localspec.errors import EngineDied, LocalSpecError, StoreError, UserError
+from localspec.errors import Cancelled, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
 from localspec.types.request import Message
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
@@ -70,9 +70,10 @@ class ChatComposer(Composer):
         self._reading = reading
         self._is_kept = True  # what was written and not yet sent
         self._said = ""  # of a prompt
-        self._slow_reads: list[Timer] = []  # of files, until each is told
-        self._said_before = ""  # that
         self._refused: str | None = None  # the prompt that could not be sent
+        self._readings = 0  # of files, for this prompt and one that is being sent
+        self.is_reading = False  # which takes long
+        self._stopped: str | None = None  # the prompt whose files are not read until it is sent
         self._looked_at = ""  # the prompt that was weighed last,
         self._weighed = _Weighed(0)  # and what it weighs
         self._counted = (0, 0)  # characters of the prompt, and the tokens that they take with their files
@@ -91,6 +92,8 @@ class ChatComposer(Composer):
         else:
             self.text = text
         self._refused, self._said = text, error_line(error)
+        if isinstance(error, Cancelled):
+            self._stopped = text
         self._weighed = _Weighed(None)  # or its files would be reported instead
         self._status.say(self._said, is_error=True)
 
@@ -166,6 +169,9 @@ class ChatComposer(Composer):
     async def _look_after_draft(self) -> None:
         await asyncio.sleep(REST_S)
         text = self.text
+        if text == self._stopped:
+            await asyncio.to_thread(self._session.store.set_draft, *self.unsent())
+            return
         with self._reading_told():
             self._weighed = weighed = await asyncio.to_thread(self._keep_and_weigh, text, *self.unsent())
         if weighed.tokens is not None and text == self.text:
@@ -206,20 +212,29 @@ class ChatComposer(Composer):
 
     @contextmanager
     def _reading_told(self) -> Iterator[None]:
-        """Say that files are read if that takes long, as some PDF files do, until all are read."""
-        self._slow_reads.append(timer := self.set_timer(SLOW_S, self._say_reading))
+        """Say that files are read if that takes long, as some PDF files do."""
+        before = self._status.said
+        timer = self.set_timer(SLOW_S, self._tell_reading)
+        self._readings += 1
         try:
             yield
         finally:
             timer.stop()
-            self._slow_reads.remove(timer)
-            if not self._slow_reads and self._status.said == READING:
-                self._status.say(self._said_before)
+            self._readings -= 1
+            if not self._readings:
+                self.is_reading = False
+                if self._status.said == READING:
+                    self._status.say("" if before == READING else before)
 
-    def _say_reading(self) -> None:
-        if self._status.said != READING:
-            self._said_before = self._status.said
-            self._status.say(READING)
+    def _tell_reading(self) -> None:
+        self.is_reading = True
+        self._status.say(READING)
+        self.screen.refresh_bindings()
+
+    def stop_reading(self) -> None:
+        """Stop the reading of attached files; a prompt that is being sent comes back."""
+        self._stopped = self.text
+        stop_reading()
 
     def attached(self, text: str) -> Attached:
         """Read the files that a prompt names; raises `UserError` as `attach` does."""
