@@ -21,7 +21,7 @@ from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.sidebar import Sidebar
 from localspec_tui.widgets.timeline import Timeline
-from tests.scripted import MARKDOWN, ScriptedModels, says
+from tests.scripted import MARKDOWN, Script, ScriptedModels, says
 from tests.tui.desktop import desktop
 from tests.tui.settled import settled
 
@@ -384,10 +384,21 @@ async def test_keys_can_be_changed_in_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_an_answer_is_seen_beside_its_timeline_and_the_colours(
+    size: tuple[int, int], tmp_path: Path
+) -> None:
+    async with desktop(tmp_path, Script("words of the answer"), size=size) as desk:
+        await desk.answered("hi")
+        await desk.press("f2", "f3")
+        await desk.shows("words of the answer", "verify", "tokens/s", "accepted draft")
+
+
+@pytest.mark.slow
 async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         titles = [command.title for command in desk.app.get_system_commands(desk.chat)]
-        assert {"/search", "Profile: Coding", "Mode: ssd", "Screenshot"} <= set(titles)
+        assert {"/search", "Profile: Coding", "Mode: ssd", "Theme: nord", "Screenshot"} <= set(titles)
         assert {"Keys", "Theme", "Quit"}.isdisjoint(titles)  # F1, /theme and /exit are those
         others = [command.title for command in desk.app.get_system_commands(Screen())]
         assert sorted(others) == ["Quit", "Screenshot", "Theme"]
