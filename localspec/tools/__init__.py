@@ -1,0 +1,1 @@
+"""Tools that the models may call: our own, and those of MCP servers."""
