@@ -10,9 +10,9 @@ from pathlib import Path
 
 from localspec import units
 from localspec.chat.messages import Attachment
-from localspec.chat.pdf import is_pdf, pdf_text
 from localspec.chat.references import path_named
 from localspec.errors import UserError
+from localspec.pdf import is_pdf, pdf_text
 from localspec.storage.regular_file import read_regular
 from localspec.storage.text_file import decode_text
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from localspec import units
 from localspec.chat.attached_file import UnattachableError, read_attachment
-from localspec.chat.folders.contents import MAX_LOOKED_AT, Matches, matches
-from localspec.chat.folders.patterns import has_signs, path_pattern, split_base
 from localspec.chat.messages import Attachment
 from localspec.chat.references import path_named
 from localspec.errors import UserError
+from localspec.folders.contents import MAX_LOOKED_AT, Matches, matches
+from localspec.folders.patterns import has_signs, path_pattern, split_base
 
 MAX_FILES = 100
 _NAMED = 3  # files left out that a note names

@@ -12,12 +12,12 @@ from pathlib import Path
 from localspec import units
 from localspec.chat.attached_file import USUAL_LIMIT, Lines, excerpt, lines_of, read_attachment
 from localspec.chat.attached_pattern import literal_base, read_matching
-from localspec.chat.folders.contents import listing, matches
-from localspec.chat.folders.patterns import has_signs, path_pattern
 from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment
 from localspec.chat.references import FileReference, Obstacle, begins_name, path_named, references
 from localspec.errors import UserError
+from localspec.folders.contents import listing, matches
+from localspec.folders.patterns import has_signs, path_pattern
 
 MAX_COMPLETIONS = 50
 MAX_ENTRIES = 5000  # of a folder are looked at: some milliseconds

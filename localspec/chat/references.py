@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from localspec.chat.folders.patterns import has_signs, split_base
 from localspec.chat.markdown import code_blocks
 from localspec.chat.spelled_paths import address_at, shell_word_at
+from localspec.folders.patterns import has_signs, split_base
 
 Kind = Literal["file", "folder", "pattern"]
 Obstacle = Literal["address", "backslash", "code", "longer"]

@@ -11,7 +11,7 @@ from localspec.chat.attachments import Attached, attach, describe_all
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import question_of
 from localspec.errors import UserError
-from tests.chat.made_pdf import SOUND
+from tests.made_pdf import SOUND
 
 ROUTE = "src/app/(protected)/[eventId]"
 

@@ -12,7 +12,7 @@ from localspec.chat import pdf
 from localspec.chat.attachments import Attached, attach
 from localspec.types.request import Message
 from localspec_tui.screens.chat import unsent
-from tests.chat.made_pdf import text_pdf
+from tests.made_pdf import text_pdf
 from tests.scripted import TIMEOUT_S
 from tests.tui.desktop import Desktop, desktop
 

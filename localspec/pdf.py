@@ -35,7 +35,7 @@ MEMORY = 512 * 2**20
 Pages = tuple[int, int]
 """The first and the last page."""
 
-_CODE = "from localspec.chat.pdf import main; main()"
+_CODE = "from localspec.pdf import main; main()"
 _GRACE_S = 1.0
 _HEAD = 1024  # bytes in which a PDF file says that it is one
 _FURTHER = 64 * 1024  # bytes of a reply beyond the text that may be attached

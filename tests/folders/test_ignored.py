@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.folders.contents import Entry, walk
+from localspec.folders.contents import Entry, walk
 
 TREE = (
     "keep.py",

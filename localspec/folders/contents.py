@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec import units
-from localspec.chat.folders.ignored import Rules, is_ignored, rules_above, rules_in
-from localspec.chat.folders.patterns import PathPattern
+from localspec.folders.ignored import Rules, is_ignored, rules_above, rules_in
+from localspec.folders.patterns import PathPattern
 from localspec.safe_text import safe_line, whole_text
 
 MAX_LISTED = 300  # entries of a listing: some thousand tokens

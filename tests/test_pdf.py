@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from pypdf import PdfReader, PdfWriter
 
-from localspec.chat import pdf
+from localspec import pdf
 from localspec.chat.attached_file import read_attachment
 from localspec.chat.attachments import attach
 from localspec.errors import Cancelled, UserError
-from tests.chat.made_pdf import (
+from tests.made_pdf import (
     ATTACKS,
     CATALOG,
     HELVETICA,
@@ -28,7 +28,7 @@ from tests.chat.made_pdf import (
     text_pdf,
     written,
 )
-from tests.chat.made_pdf import pdf as pdf_of
+from tests.made_pdf import pdf as pdf_of
 
 AES = zlib.decompress(  # encrypted by AES-128 with an empty password, written by pypdf and cryptography
     base64.b64decode(

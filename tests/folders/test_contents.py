@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat.folders import contents
-from localspec.chat.folders.contents import listing, matches
-from localspec.chat.folders.patterns import path_pattern, split_base
+from localspec.folders import contents
+from localspec.folders.contents import listing, matches
+from localspec.folders.patterns import path_pattern, split_base
 
 
 @pytest.fixture

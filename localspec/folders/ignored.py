@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.chat.folders.patterns import PathPattern, path_pattern
 from localspec.errors import UserError
+from localspec.folders.patterns import PathPattern, path_pattern
 from localspec.storage.regular_file import read_regular
 
 _FILE, _EXCLUDE = ".gitignore", (".git", "info", "exclude")
