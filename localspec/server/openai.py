@@ -136,7 +136,7 @@ class ResponseFormat:
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedTool:
+class ToolDefinition:
     """A tool as clients send it; those that are no functions are left out."""
 
     type: str
@@ -172,7 +172,7 @@ class Body:
     grammar: str | None = None  # llama.cpp's
     messages: tuple[ChatMessage, ...] | None = None
     prompt: object = None
-    tools: tuple[OfferedTool, ...] | None = None
+    tools: tuple[ToolDefinition, ...] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
@@ -246,7 +246,7 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas, warnings)
 
 
-def _left_out(tools: Sequence[OfferedTool]) -> Iterator[str]:
+def _left_out(tools: Sequence[ToolDefinition]) -> Iterator[str]:
     """Yield a warning about tools that are no functions, if there are some."""
     if others := sorted({tool.type[:40] for tool in tools} - {"function"}):
         yield f"tools of the types {', '.join(others)} are left out: the models cannot call them"

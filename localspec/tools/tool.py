@@ -1,4 +1,4 @@
-"""What a tool is to a model and to the user, whoever runs it."""
+"""What a tool is to a model and to the user, independent of the program that runs it."""
 
 from __future__ import annotations
 

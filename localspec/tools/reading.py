@@ -1,0 +1,98 @@
+"""The tool that reads a file: text with line numbers, or the text of a PDF file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Event
+from typing import Annotated
+
+from localspec import units
+from localspec.errors import UserError, os_errors_as
+from localspec.pdf import is_pdf, pdf_text
+from localspec.storage.text_file import decode_text
+from localspec.tools.workspace import Location, Workspace
+from localspec.values import Range
+
+MAX_READ = 16 * 2**20  # bytes of a file
+MAX_SHOWN = 400  # lines of one result
+MAX_CHARACTERS = 24_000  # of one result: some 6,000 tokens
+LONGEST_LINE = 1000
+LineNumber = Annotated[int, Range(1, 10**9)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadArguments:
+    """Arguments of `read_file`."""
+
+    path: Annotated[str, "file in the workspace"]
+    from_line: Annotated[LineNumber | None, "first line to show (of a PDF file, page)"] = None
+    to_line: Annotated[LineNumber | None, "last line to show"] = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileReader:
+    """Reads files of a workspace."""
+
+    workspace: Workspace
+
+    def read(self, wanted: ReadArguments, _stop: Event) -> str:
+        """Return some lines of a file with their numbers; raises UserError."""
+        first, last = wanted.from_line or 1, wanted.to_line
+        if last is not None and last < first:
+            raise UserError(f"`to_line` {last} is before `from_line` {first}")
+        place = self.workspace.locate(wanted.path)
+        data = read_file(self.workspace, place)
+        if is_pdf(data):
+            pages = (first, last or first) if wanted.from_line or last else None
+            with os_errors_as(f"cannot read `{place.shown}`"):
+                return pdf_text(place.path, place.shown, pages, MAX_CHARACTERS)
+        text = decode_text(data, f"`{place.shown}`").replace("\r\n", "\n")
+        if not text:
+            return f"`{place.shown}` is empty"
+        return numbered(text.removesuffix("\n").split("\n"), place.shown, first, last)
+
+
+def read_file(workspace: Workspace, place: Location) -> bytes:
+    """Return the bytes of a file; raises UserError also for one that is too large."""
+    try:
+        data = workspace.read(place, MAX_READ + 1)
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no file `{place.shown}`", "list_folder and find_files show what is there"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read `{place.shown}`: {error.strerror}") from None
+    if len(data) > MAX_READ:
+        most = units.size(MAX_READ)
+        raise UserError(f"`{place.shown}` has more than {most}", "search_files finds lines in it")
+    return data
+
+
+def numbered(lines: Sequence[str], name: str, first: int, last: int | None) -> str:
+    """Return lines from `first` to `last`, each after its number, and what is left out; raises UserError."""
+    count = len(lines)
+    if first > count:
+        raise UserError(f"`{name}` has {units.counted(count, 'line')}, and no line {first}")
+    end = min(last or count, count)
+    shown: list[str] = []
+    size = 0
+    for number in range(first, min(end, first + MAX_SHOWN - 1) + 1):
+        line = _line(lines[number - 1])
+        size += len(line) + 1
+        if size > MAX_CHARACTERS and shown:
+            break
+        shown.append(f"{number}\t{line}")
+    reached = first + len(shown) - 1
+    if reached < end:
+        shown.append(f"[... lines {reached + 1}-{end} left out; go on with from_line={reached + 1} ...]")
+    if end < count:
+        shown.append(f"[... the file has {count:,} lines ...]")
+    return "\n".join(shown)
+
+
+def _line(line: str) -> str:
+    """Return a line, cut if it is very long."""
+    if len(line) <= LONGEST_LINE:
+        return line
+    return f"{line[:LONGEST_LINE]} [... {len(line) - LONGEST_LINE:,} more characters]"
