@@ -1,0 +1,150 @@
+"""A text replaced by another one in a file that holds it exactly once; all other bytes stay.
+
+Models write LF where a file has CRLF, so both count as the same; what is written gets the endings of the
+lines around it. Bytes that are not UTF-8 stay, too.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from localspec import units
+from localspec.errors import UserError
+from localspec.storage.text_file import decode_text, is_wide
+
+_CRLF = "\r\n"
+_LINE_NUMBER = re.compile(r"\s*\d+(?:\t|: |→)")
+_PLACES_NAMED = 5
+_LINES_COMPARED = 2000
+_LONGEST_COMPARED = 200  # characters of a line
+_LIKENESS = 0.6  # from which a line is worth naming
+_WIDE = {codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be", codecs.BOM_UTF16_LE: "utf-16-le"}
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedFile:
+    """A file as text, and what turns it into the same bytes again."""
+
+    mark: bytes
+    codec: str
+    errors: str
+    text: str
+
+    def encoded(self, text: str) -> bytes:
+        """Return another text in the encoding of the file; raises UserError if it has no such characters."""
+        try:
+            return self.mark + text.encode(self.codec, self.errors)
+        except UnicodeEncodeError:
+            raise UserError("the new text has half of a character", "write it again") from None
+
+
+def decoded(data: bytes, name: str) -> DecodedFile:
+    """Decode a file by its byte order mark, else as UTF-8; raises UserError for a binary one."""
+    if is_wide(data):
+        decode_text(data, f"`{name}`")  # raises where it is damaged
+        mark = next((mark for mark in _WIDE if data.startswith(mark)), codecs.BOM_UTF16_BE)
+        codec = _WIDE.get(mark, "utf-16-be")
+        return DecodedFile(mark, codec, "strict", data[len(mark) :].decode(codec))
+    if b"\0" in data:
+        raise UserError(f"`{name}` is binary", "only text can be edited")
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    return DecodedFile(mark, "utf-8", "surrogateescape", data[len(mark) :].decode("utf-8", "surrogateescape"))
+
+
+def replaced(text: str, old: str, new: str, name: str) -> str:
+    """Return the text with `old` replaced by `new`; raises UserError unless it occurs exactly once."""
+    flat, wanted = text.replace(_CRLF, "\n"), old.replace(_CRLF, "\n")
+    written = new.replace(_CRLF, "\n")
+    if not wanted:
+        raise UserError("`old_text` is empty", "name the text to replace; write_file makes a file")
+    if wanted == written:
+        raise UserError("`old_text` and `new_text` are the same")
+    places = list(_places(flat, wanted))
+    if not places:
+        raise _missing(flat, wanted, name)
+    if len(places) > 1:
+        raise _ambiguous(flat, places, name)
+    start, end = places[0], places[0] + len(wanted)
+    breaks = _breaks(text)
+    first, last = start + bisect_left(breaks, start), end + bisect_left(breaks, end)
+    if _ending(text, first, last) == _CRLF:
+        written = written.replace("\n", _CRLF)
+    result = text[:first] + written + text[last:]
+    return result + _lost_ending(text, result)
+
+
+def _places(text: str, wanted: str) -> Iterator[int]:
+    """Yield where a text occurs, overlapping ones included."""
+    at = text.find(wanted)
+    while at >= 0:
+        yield at
+        at = text.find(wanted, at + 1)
+
+
+def _breaks(text: str) -> list[int]:
+    """Return the places of the ends of lines with CRLF, counted with LF instead."""
+    return [at - count for count, at in enumerate(_places(text, _CRLF))]
+
+
+def _ending(text: str, first: int, last: int) -> str:
+    """Return the ending of lines that new lines at a place get: that of the line there, else of one near."""
+    for at in (text.find("\n", first, last), text.find("\n", last), text.rfind("\n", 0, first)):
+        if at >= 0:
+            return _CRLF if text[at - 1 : at] == "\r" else "\n"
+    return "\n"
+
+
+def _lost_ending(old: str, new: str) -> str:
+    """Return the ending of the last line that a text had and has lost."""
+    if not new or not old.endswith("\n") or new.endswith("\n"):
+        return ""
+    return _CRLF if old.endswith(_CRLF) else "\n"
+
+
+def _ambiguous(text: str, places: list[int], name: str) -> UserError:
+    lines = list(dict.fromkeys(text.count("\n", 0, at) + 1 for at in places[:_PLACES_NAMED]))
+    where = ", ".join(map(str, lines)) + (", ..." if len(places) > _PLACES_NAMED else "")
+    what = f"`old_text` occurs {len(places)} times in `{name}`"
+    return UserError(f"{what}, at line {where}", "add lines around it so that it occurs once")
+
+
+def _missing(text: str, wanted: str, name: str) -> UserError:
+    what = f"`old_text` does not occur in `{name}`"
+    lines, searched = text.split("\n"), wanted.strip("\n").split("\n")
+    if all(map(_LINE_NUMBER.match, searched)) and not all(map(_LINE_NUMBER.match, lines[: len(searched)])):
+        return UserError(what, "leave out the line numbers of read_file")
+    if (line := _alike_without_blanks(lines, searched)) is not None:
+        last = line + len(searched) - 1
+        where = f"line {line} differs" if last == line else f"lines {line}-{last} differ"
+        return UserError(what, f"{where} from it only in blanks: copy them exactly")
+    if (line := _most_alike(lines, searched)) is not None:
+        return UserError(what, f"line {line} is the most similar: read the file again and copy it exactly")
+    return UserError(
+        what, f"the file has {units.counted(len(lines), 'line')}: read it, and copy the text exactly"
+    )
+
+
+def _alike_without_blanks(lines: list[str], searched: list[str]) -> int | None:
+    """Return the number of the first line from which on a text differs in blanks alone."""
+    bare, wanted = ["".join(line.split()) for line in lines], ["".join(line.split()) for line in searched]
+    if not any(wanted):
+        return None
+    starts = (at for at in range(len(bare) - len(wanted) + 1) if bare[at] == wanted[0])
+    return next((at + 1 for at in starts if bare[at : at + len(wanted)] == wanted), None)
+
+
+def _most_alike(lines: list[str], searched: list[str]) -> int | None:
+    """Return the number of the line that is most like the first one of a text, if one is."""
+    wanted = next((line.strip() for line in searched if line.strip()), "")[:_LONGEST_COMPARED]
+    matcher = SequenceMatcher(b=wanted, autojunk=False)
+    best, likeness = None, _LIKENESS
+    for number, line in enumerate(lines[:_LINES_COMPARED], 1):
+        matcher.set_seq1(line.strip()[:_LONGEST_COMPARED])
+        if matcher.quick_ratio() > likeness and (ratio := matcher.ratio()) > likeness:
+            best, likeness = number, ratio
+    return best

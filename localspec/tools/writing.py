@@ -1,0 +1,115 @@
+"""The tools that write a file and edit one; the user sees the change first."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from threading import Event, Lock
+from typing import Annotated
+
+from localspec import units
+from localspec.errors import UserError
+from localspec.tools.differences import diff_block
+from localspec.tools.reading import MAX_READ, read_file
+from localspec.tools.replacing import decoded, replaced
+from localspec.tools.workspace import Location, Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class WriteArguments:
+    """Arguments of `write_file`."""
+
+    path: Annotated[str, "file in the workspace, new or to be replaced"]
+    text: Annotated[str, "the whole content"]
+
+
+@dataclass(frozen=True, slots=True)
+class EditArguments:
+    """Arguments of `edit_file`."""
+
+    path: Annotated[str, "file in the workspace"]
+    old_text: Annotated[str, "text to replace, copied exactly; it must occur once in the file"]
+    new_text: Annotated[str, "text in its place"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileWriter:
+    """Writes files of a workspace; remembers what the user was shown, so nothing newer is overwritten."""
+
+    workspace: Workspace
+    _shown: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)  # the digests before and after
+    _lock: Lock = field(default_factory=Lock)  # around each read, change and write of a file
+
+    def preview_write(self, wanted: WriteArguments) -> str:
+        """Return the change as a diff; raises UserError."""
+        place = self._writable(wanted.path)
+        new = _encoded(wanted.text)
+        data = self._present(place)
+        self._shown[place.name] = _digest(data), _digest(new)
+        if data == new:
+            return f"`{place.shown}` already says this"
+        try:
+            old = None if data is None else decoded(data, place.shown).text
+        except UserError:
+            return f"Replaces the binary file `{place.shown}` of {units.size(len(data or b''))}"
+        return diff_block(place.shown, old, wanted.text)
+
+    def write(self, wanted: WriteArguments, _stop: Event) -> str:
+        """Write the file; raises UserError also if it has changed since the user saw what would change."""
+        place = self._writable(wanted.path)
+        new = _encoded(wanted.text)
+        with self._lock:
+            data = self._present(place)
+            before, after = self._shown.pop(place.name, (b"", b""))
+            if after == _digest(new) and before != _digest(data):
+                raise UserError(f"`{place.shown}` has changed meanwhile", "read it again")
+            self.workspace.write(place, new)
+        return f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
+
+    def preview_edit(self, wanted: EditArguments) -> str:
+        """Return the change as a diff; raises UserError."""
+        place, old, new, _ = self._edit(wanted)
+        return diff_block(place.shown, old, new)
+
+    def edit(self, wanted: EditArguments, _stop: Event) -> str:
+        """Replace the text in the file; raises UserError."""
+        with self._lock:
+            place, old, new, data = self._edit(wanted)
+            self.workspace.write(place, data)
+        line = old.count("\n", 0, _first_difference(old, new)) + 1
+        return f"edited `{place.shown}` at line {line}"
+
+    def _edit(self, wanted: EditArguments) -> tuple[Location, str, str, bytes]:
+        """Return the file, its text before and after, and its bytes after."""
+        place = self._writable(wanted.path)
+        file = decoded(read_file(self.workspace, place), place.shown)
+        new = replaced(file.text, wanted.old_text, wanted.new_text, place.shown)
+        return place, file.text, new, file.encoded(new)
+
+    def _writable(self, path: str) -> Location:
+        place = self.workspace.locate(path)
+        self.workspace.check_writable(place)
+        return place
+
+    def _present(self, place: Location) -> bytes | None:
+        """Return the bytes of a file; None if there is none."""
+        return read_file(self.workspace, place) if place.path.exists() else None
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise UserError("`text` has half of a character", "write it again") from None
+    if len(data) > MAX_READ:
+        raise UserError(f"`text` has {units.size(len(data))}, more than {units.size(MAX_READ)}")
+    return data
+
+
+def _digest(data: bytes | None) -> bytes:
+    return b"" if data is None else hashlib.sha256(data).digest()
+
+
+def _first_difference(old: str, new: str) -> int:
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((at for at, (one, other) in pairs if one != other), min(len(old), len(new)))

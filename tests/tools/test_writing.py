@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from localspec.errors import UserError
+from localspec.tools.differences import diff_block, fenced
+from localspec.tools.workspace import Workspace
+from localspec.tools.writing import EditArguments, FileWriter, WriteArguments
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> FileWriter:
+    return FileWriter(Workspace(tmp_path))
+
+
+def edit(writer: FileWriter, path: str, old: str, new: str) -> str:
+    return writer.edit(EditArguments(path, old, new), Event())
+
+
+def write(writer: FileWriter, path: str, text: str) -> str:
+    return writer.write(WriteArguments(path, text), Event())
+
+
+def test_a_new_file_and_a_replaced_one_are_reported(writer: FileWriter, tmp_path: Path) -> None:
+    assert write(writer, "a/b.txt", "one\n") == "wrote `a/b.txt`: 4 bytes"
+    assert write(writer, "a/b.txt", "two") == "replaced `a/b.txt`: 3 bytes"
+    assert (tmp_path / "a/b.txt").read_bytes() == b"two"
+
+
+def test_an_edit_keeps_the_executable_bit(writer: FileWriter, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("#!/bin/sh\necho 1\n")
+    script.chmod(0o755)
+    assert edit(writer, "run.sh", "echo 1", "echo 2") == "edited `run.sh` at line 2"
+    assert script.stat().st_mode & 0o777 == 0o755
+
+
+def test_edits_of_one_file_at_once_are_all_in_it(writer: FileWriter, tmp_path: Path) -> None:
+    count = 20
+    (tmp_path / "f").write_text("".join(f"<{number}>\n" for number in range(count)))
+    threads = [
+        Thread(target=edit, args=(writer, "f", f"<{number}>", f"[{number}]")) for number in range(count)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "f").read_text() == "".join(f"[{number}]\n" for number in range(count))
+
+
+def test_what_changed_after_the_user_saw_the_diff_is_not_overwritten(
+    writer: FileWriter, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text("old\n")
+    writer.preview_write(WriteArguments("f", "new\n"))
+    (tmp_path / "f").write_text("the user's\n")
+    with pytest.raises(UserError, match="`f` has changed meanwhile; read it again"):
+        write(writer, "f", "new\n")
+    assert (tmp_path / "f").read_text() == "the user's\n"
+    writer.preview_write(WriteArguments("f", "new\n"))
+    assert write(writer, "f", "new\n") == "replaced `f`: 4 bytes"
+
+
+def test_a_file_that_appeared_after_the_preview_is_not_overwritten(
+    writer: FileWriter, tmp_path: Path
+) -> None:
+    writer.preview_write(WriteArguments("f", "new\n"))
+    (tmp_path / "f").write_text("the user's\n")
+    with pytest.raises(UserError, match="has changed meanwhile"):
+        write(writer, "f", "new\n")
+
+
+def test_the_preview_is_a_diff_of_the_place(writer: FileWriter, tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(1, 21)]
+    (tmp_path / "f").write_text("\n".join(lines) + "\n")
+    assert writer.preview_edit(EditArguments("f", "line 10\n", "ten\n")) == (
+        "```diff\n--- f\n+++ f\n@@ -7,7 +7,7 @@\n line 7\n line 8\n line 9\n-line 10\n+ten\n line 11\n"
+        " line 12\n line 13\n```"
+    )
+    assert writer.preview_write(WriteArguments("n", "a\nb")) == (
+        "```diff\n--- /dev/null\n+++ n\n@@ -0,0 +1,2 @@\n+a\n+b\n\\ No newline at end of file\n```"
+    )
+    assert writer.preview_write(WriteArguments("f", (tmp_path / "f").read_text())) == "`f` already says this"
+
+
+def test_the_preview_of_a_call_that_must_fail_fails(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x\nx\n")
+    for wanted in (
+        EditArguments("f", "x", "y"),
+        EditArguments("g", "x", "y"),
+        EditArguments(".git/config", "x", "y"),
+    ):
+        with pytest.raises(UserError):
+            writer.preview_edit(wanted)
+    with pytest.raises(UserError, match="is outside"):
+        writer.preview_write(WriteArguments("../f", "x"))
+
+
+def test_a_binary_file_is_named_and_not_compared(writer: FileWriter, tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"\0" * 1000)
+    assert writer.preview_write(WriteArguments("f", "x")) == "Replaces the binary file `f` of 1 kB"
+
+
+def test_nothing_in_a_diff_acts_on_the_terminal_or_ends_the_fence() -> None:
+    block = diff_block("f", "a\x1b[2Kb\n````\n", "c\u202ed\n```\n\tx\n")
+    assert block.startswith("`````diff\n")
+    assert block.endswith("\n`````")
+    assert "\x1b" not in block
+    assert "\u202e" not in block
+    assert "-a[2Kb" in block
+    assert "+\tx" in block
+
+
+def test_a_change_of_line_endings_is_seen() -> None:
+    block = diff_block("f", "a\r\nb\r\n", "a\nb\r\n")
+    assert "-a␍\n+a\n b\n" in block
+
+
+def test_the_diff_of_a_large_file_is_short_and_quick() -> None:
+    old = "".join(f"{number}\n" for number in range(100_000))
+    new = "".join(f"{number} x\n" for number in range(100_000))
+    assert diff_block("f", old, new).endswith("199,702 more lines\n```") or "more lines\n```" in diff_block(
+        "f", old, new
+    )
+    assert len(diff_block("f", old, old.replace("50000\n", "fifty\n", 1)).splitlines()) == 13
+
+
+def test_a_fence_is_longer_than_any_in_the_text() -> None:
+    assert fenced("a ```` b", "sh") == "`````sh\na ```` b\n`````"
