@@ -1,0 +1,193 @@
+"""The tool that runs a shell command: in the workspace, without input, and ended with all that it started.
+
+A command that ends leaves nothing behind: a process in the background would keep its output open for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+from time import monotonic
+from typing import IO, Annotated
+
+from localspec import units
+from localspec.child_process import exit_words
+from localspec.errors import UserError
+from localspec.safe_text import safe_text
+from localspec.tools.differences import fenced
+from localspec.tools.tool import ToolOutput
+from localspec.tools.workspace import Workspace
+from localspec.values import Range
+
+MAX_HEAD, MAX_TAIL = 8_000, 16_000  # bytes of output that are kept
+USUAL_SECONDS = 120
+LONGEST_COMMAND = 10_000  # characters
+MAX_PRINTED = 64 * 2**20  # bytes
+_LOOK_S = 0.05
+_ROUNDS = 20  # of looking for processes to end: one may start others meanwhile
+_CLOSING_S = 1.0  # for the output of a command that has ended
+_MARK = "LOCALSPEC_COMMAND"  # in the environment of all that a command starts
+_SECRET = re.compile(
+    r"TOKEN|API_?KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|ACCESS_?KEY|_AUTH$", re.IGNORECASE
+)
+_ADDRESS_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "TERM": "dumb", "NO_COLOR": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """Arguments of `run_command`."""
+
+    command: Annotated[str, "for the shell, in the workspace; it gets no input"]
+    timeout_s: Annotated[int, Range(1, 600), "seconds after which it is ended"] = USUAL_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRunner:
+    """Runs commands in a workspace."""
+
+    workspace: Workspace
+
+    def preview(self, wanted: RunArguments) -> str:
+        """Return the command in a fence; raises UserError for one that is not what it looks like."""
+        _check(wanted.command)
+        return fenced(wanted.command, "sh")
+
+    def run(self, wanted: RunArguments, stop: Event) -> ToolOutput:
+        """Run the command; its exit code, unless 0, and how it was ended come after its output."""
+        _check(wanted.command)
+        mark = os.urandom(8).hex()
+        process = _started(wanted.command, self.workspace.root, environment() | {_MARK: mark})
+        output = _Output()
+        assert process.stdout is not None
+        reader = Thread(target=output.read, args=(process.stdout,), name="localspec-command", daemon=True)
+        reader.start()
+        ends, reason = monotonic() + wanted.timeout_s, ""
+        while not reason and process.poll() is None:
+            if stop.wait(_LOOK_S):
+                reason = "stopped by the user"
+            elif monotonic() > ends:
+                reason = f"ended after {units.duration(wanted.timeout_s)}; timeout_s sets the time"
+            elif output.size > MAX_PRINTED:
+                reason = f"ended: it printed more than {units.size(MAX_PRINTED)}"
+        left = _end_all(process, mark)
+        reader.join(_CLOSING_S)
+        if not reader.is_alive():
+            process.stdout.close()
+        notes = [reason or exit_words(process.returncode)] if reason or process.returncode else []
+        if left and not reason:
+            notes.append(f"ended, too: {left} in the background")
+        text = output.text().rstrip("\n") or "(no output)"
+        return ToolOutput("\n".join([text, *(f"[{note}]" for note in notes)]), is_error=bool(reason))
+
+
+class _Output:
+    """The first and the last bytes of what a command prints."""
+
+    def __init__(self) -> None:
+        self._head, self._tail, self.size = bytearray(), bytearray(), 0
+
+    def read(self, stream: IO[bytes]) -> None:
+        """Read to the end; keep little."""
+        with suppress(OSError, ValueError):  # ValueError of a stream that is closed meanwhile
+            while data := os.read(stream.fileno(), 65536):
+                self.size += len(data)
+                room = MAX_HEAD - len(self._head)
+                self._head += data[:room]
+                self._tail += data[room:]
+                del self._tail[:-MAX_TAIL]
+
+    def text(self) -> str:
+        """Return it, harmless, with a line for what is left out."""
+        head, tail = bytes(self._head), bytes(self._tail)
+        left_out = self.size - len(head) - len(tail)
+        if b"\0" in head + tail:
+            return f"(binary output, {units.size(self.size)})"
+        if not left_out:
+            return safe_text((head + tail).decode("utf-8", "replace"))
+        kept = [safe_text(part.decode("utf-8", "replace")) for part in (head, tail)]
+        return f"\n[... {units.size(left_out)} of output left out ...]\n".join(kept)
+
+
+def environment() -> dict[str, str]:
+    """Return the environment without names and values that look like secrets, and without pagers."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not _SECRET.search(name) and not _ADDRESS_WITH_PASSWORD.search(value)
+    } | _QUIET
+
+
+def _check(command: str) -> None:
+    """Raise UserError for a command that would not look as it is."""
+    if not command.strip():
+        raise UserError("`command` is empty")
+    if len(command) > LONGEST_COMMAND:
+        raise UserError(
+            f"`command` has more than {LONGEST_COMMAND:,} characters", "write a script with write_file"
+        )
+    hidden = next((sign for sign in command if _is_hidden(sign)), None)
+    if hidden is not None:
+        raise UserError(f"`command` has an invisible character, U+{ord(hidden):04X}", "leave it out")
+
+
+def _is_hidden(sign: str) -> bool:
+    return sign not in "\n\t" and unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+
+
+def _started(command: str, folder: Path, variables: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command,
+            shell=True,  # the user has seen the command, or allowed it by a rule
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # without a terminal that it could ask
+        )
+    except OSError as error:
+        raise UserError(f"the command cannot be started: {error.strerror or error}") from None
+
+
+def _end_all(process: subprocess.Popen[bytes], mark: str) -> int:
+    """End a command and all that it started; return how many others that were."""
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):
+        others = set(_others(process.pid, mark))
+        if not others:
+            break
+        for pid in others:
+            with suppress(OSError):
+                os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+        ended |= others
+    return len(ended)
+
+
+def _others(session: int, mark: str) -> Iterator[int]:
+    """Yield the processes of a session, and those whose environment has the mark, wherever they went."""
+    import psutil  # 20 ms
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.status() != psutil.STATUS_ZOMBIE and (
+                _session(process.pid) == session or process.environ().get(_MARK) == mark
+            ):
+                yield process.pid
+
+
+def _session(pid: int) -> int:
+    return 0 if sys.platform == "win32" else os.getsid(pid)

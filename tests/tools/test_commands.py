@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from threading import Event, Timer
+from time import monotonic
+
+import psutil
+import pytest
+
+from localspec.errors import UserError
+from localspec.tools.commands import MAX_HEAD, MAX_TAIL, CommandRunner, RunArguments
+from localspec.tools.tool import ToolOutput
+from localspec.tools.workspace import Workspace
+
+PYTHON = f"'{sys.executable}' -c"
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> CommandRunner:
+    return CommandRunner(Workspace(tmp_path))
+
+
+def run(runner: CommandRunner, command: str, timeout_s: int = 30, stop: Event | None = None) -> ToolOutput:
+    return runner.run(RunArguments(command, timeout_s), stop or Event())
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_output_errors_and_exit_code_are_returned(runner: CommandRunner, tmp_path: Path) -> None:
+    assert run(runner, "echo a; echo b >&2; pwd") == ToolOutput(f"a\nb\n{tmp_path}")
+    assert run(runner, "echo a; exit 3") == ToolOutput("a\n[exit code 3]")
+    assert run(runner, "true") == ToolOutput("(no output)")
+    assert run(runner, "kill -9 $$") == ToolOutput("(no output)\n[SIGKILL]")
+
+
+def test_a_command_gets_no_input_and_no_terminal(runner: CommandRunner) -> None:
+    assert run(runner, "cat; (: < /dev/tty) 2>/dev/null || echo none").text == "none"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sleep 300 & echo $! ",
+        "sleep 300 </dev/null >/dev/null 2>&1 & echo $!",
+        "setsid sleep 300 & echo $!",
+        "nohup sleep 300 2>/dev/null & echo $!",
+        "env -i sleep 300 & echo $!",
+        "(sleep 300 & echo $!)",
+    ],
+)
+def test_what_runs_in_the_background_ends_with_the_command(runner: CommandRunner, command: str) -> None:
+    started = monotonic()
+    output = run(runner, command)
+    pid, note = output.text.split("\n")
+    assert note == "[ended, too: 1 in the background]"
+    assert not is_running(int(pid))
+    assert monotonic() - started < 10
+    assert not output.is_error
+
+
+def test_a_daemon_that_left_the_session_twice_is_found(runner: CommandRunner) -> None:
+    code = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        print(os.getpid(), flush=True)\n"
+        "        time.sleep(300)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+        "time.sleep(300)\n"
+    )
+    output = run(runner, f'{PYTHON} "{code}"', 1)
+    pid, note = output.text.split("\n")
+    assert note == "[ended after 1 s; timeout_s sets the time]"
+    assert output.is_error
+    assert not is_running(int(pid))
+
+
+def test_a_command_that_ignores_signals_and_forks_is_ended_by_stop(runner: CommandRunner) -> None:
+    stop = Event()
+    timer = Timer(0.5, stop.set)
+    timer.start()
+    loop = "(while :; do sleep 9; done) & echo $!"
+    output = run(runner, f"trap '' TERM INT HUP; for i in 1 2 3; do {loop}; done; wait", stop=stop)
+    timer.join()
+    *pids, note = output.text.split("\n")
+    assert note == "[stopped by the user]"
+    assert len(pids) == 3
+    assert not any(is_running(int(pid)) for pid in pids)
+
+
+def test_a_flood_of_output_keeps_head_and_tail(runner: CommandRunner) -> None:
+    output = run(runner, "echo first; seq 1000000; echo last").text
+    assert output.startswith("first\n1\n2\n")
+    assert output.endswith("\n1000000\nlast")
+    assert "of output left out ...]" in output
+    assert len(output) < MAX_HEAD + MAX_TAIL + 100
+
+
+def test_an_endless_flood_is_ended(runner: CommandRunner) -> None:
+    output = run(runner, "yes")
+    assert output.is_error
+    assert output.text.endswith("[ended: it printed more than 67.1 MB]")
+
+
+def test_binary_output_and_sequences_are_harmless(runner: CommandRunner) -> None:
+    assert run(runner, "head -c 1000 /dev/zero").text == "(binary output, 1 kB)"
+    assert (
+        run(runner, r"printf '\033[31mred\033[0m \033]0;title\007\377 done\r\nnext'").text
+        == "red � done\nnext"
+    )
+
+
+def test_no_secret_is_in_the_environment(runner: CommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = {
+        "HF_TOKEN": "s3cret", "OPENAI_API_KEY": "s3cret", "openai_apikey": "s3cret",
+        "AWS_SECRET_ACCESS_KEY": "s3cret", "PGPASSWORD": "s3cret", "GITHUB_TOKEN": "s3cret",
+        "DATABASE_URL": "postgres://me:s3cret@db/x", "NPM_CONFIG__AUTH": "s3cret",
+    }  # fmt: skip
+    for name, value in (hidden | {"PLAIN": "seen", "HOMEPAGE": "https://host:80/x@y"}).items():
+        monkeypatch.setenv(name, value)
+    output = run(runner, "env").text
+    assert "s3cret" not in output
+    assert "PLAIN=seen" in output
+    assert "HOMEPAGE=" in output
+    assert "PAGER=cat" in output
+
+
+def test_the_preview_shows_the_whole_command(runner: CommandRunner) -> None:
+    assert runner.preview(RunArguments("echo '```'\nrm x")) == "````sh\necho '```'\nrm x\n````"
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        ("", "is empty"),
+        ("echo \x1b[8mhidden", r"U\+001B"),
+        ("echo \u202etxt", r"U\+202E"),
+        ("echo\u200b", r"U\+200B"),
+        ("ls\rrm x", r"U\+000D"),
+        ("ls\0", r"U\+0000"),
+        ("x" * 10_001, "more than 10,000"),
+    ],
+)
+def test_a_command_that_hides_something_is_refused(
+    runner: CommandRunner, command: str, complaint: str
+) -> None:
+    for call in (lambda: runner.preview(RunArguments(command)), lambda: run(runner, command)):
+        with pytest.raises(UserError, match=complaint):
+            call()
+
+
+def test_a_command_of_another_program_lives_on(runner: CommandRunner) -> None:
+    child = os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+    try:
+        run(runner, "sleep 60 & true")
+        assert is_running(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
