@@ -30,6 +30,7 @@ _CHAT = ("profile", "sidebar", "footer", "vim", "width", "titles", "notify", "ig
          "compact")  # fmt: skip
 _KiB = Annotated[int, Range(1, 65536)]
 _NAMES = Path(__file__).with_name("keys.toml")
+_RULE = re.compile(r"[^\s:]+(?::.*\S)?")  # the name of a tool, and a pattern
 _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 
@@ -58,6 +59,9 @@ class Config:
     read_ahead: bool = True
     compact: CompactionMode = "ask"
     attachment_bytes: int = 256 * 1024
+    tools_allowed: tuple[str, ...] = ()  # rules, as `tools/rules.py` reads them
+    tools_denied: tuple[str, ...] = ()
+    private_hosts: tuple[str, ...] = ()  # HOST or HOST:PORT that a tool may fetch pages from
 
     def template_of(self, model: Path) -> Path | None:
         """Return the file with the chat template for a model; None for the one in the model's file."""
@@ -79,13 +83,14 @@ def read_config(path: Path) -> Config:
     except OSError:  # a closed folder: the next line says so
         pass
     root = read_table(path)
-    root.allow(("theme", "backend", "models", "templates", "chat", "tuning", "attachments", "keys"))
+    root.allow(("theme", "backend", "models", "templates", "chat", "tuning", "attachments", "tools", "keys"))
     models, chat = root.table("models"), root.table("chat")
-    attachments = root.table("attachments")
+    attachments, tools = root.table("attachments"), root.table("tools")
     models.allow(("target", "draft", "context", "rpc", "host", "program"))
     of_chat = chat.fields_of(Config, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
+    tools.allow(("allow", "deny", "private_hosts"))
     if theme := root.line("theme"):
         root.expect("theme", theme, read_table(_NAMES).texts("themes"), "theme")
     target, draft = (_file(models, key, path.parent) for key in ("target", "draft"))
@@ -108,6 +113,9 @@ def read_config(path: Path) -> Config:
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
         attachment_bytes=attachments.value("max_kib", _KiB, usual.attachment_bytes // 1024) * 1024,
+        tools_allowed=_tool_rules(tools, "allow"),
+        tools_denied=_tool_rules(tools, "deny"),
+        private_hosts=tools.value("private_hosts", tuple[Line, ...], ()),
         **of_chat,
     )
 
@@ -154,6 +162,15 @@ def _context(table: TomlTable) -> int:
         hint = f"use 0 or {MIN_CONTEXT} and more"
         table.complain("context", f"`context` of {context} is too small", hint)
     return context
+
+
+def _tool_rules(table: TomlTable, key: str) -> tuple[str, ...]:
+    rules: tuple[str, ...] = table.value(key, tuple[Line, ...], ())
+    for at, rule in enumerate(rules):
+        if not _RULE.fullmatch(rule):
+            hint = "write the name of a tool, and after a colon a pattern: run_command:git status*"
+            table.complain(key, f"`{rule}` is not a rule for tools", hint, item=at)
+    return rules
 
 
 def _keys(keys: TomlTable) -> Iterator[tuple[str, str]]:

@@ -54,6 +54,10 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         learn = true
         [attachments]
         max_kib = 64
+        [tools]
+        allow = ["read_file", "run_command:git status*", "time.*"]
+        deny = ["*:.env"]
+        private_hosts = ["wiki.lan", "127.0.0.1:8000"]
         [keys]
         "message.copy" = "c, ctrl+c"
         chat.search = ["f3", "ctrl+shift+k"]
@@ -68,6 +72,9 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         sidebar=False,
         ignore_circles=True,
         attachment_bytes=65536,
+        tools_allowed=("read_file", "run_command:git status*", "time.*"),
+        tools_denied=("*:.env",),
+        private_hosts=("wiki.lan", "127.0.0.1:8000"),
     )
 
 
@@ -89,6 +96,11 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[tuning]\nlern = true", 2, "did you mean `learn`?"),
         ("[attachments]\nmax_kib = 0", 2, "1 to 65536"),
         ("[attachments]\nmax_kb = 1", 2, "did you mean `max_kib`?"),
+        ("[tools]\nallow = 'read_file'", 2, "`allow` has to be a list"),
+        ("[tools]\nallow = [\n'read_file',\n'run: ']", 4, "`run: ` is not a rule for tools; write the name"),
+        ("[tools]\ndeny = ['']", 2, "`` is not a rule for tools"),
+        ("[tools]\ndeny = ['git status']", 2, "`git status` is not a rule for tools"),
+        ("[tools]\nalow = []", 2, "did you mean `allow`?"),
         ("theme = 'nrd'", 1, "there is no theme `nrd`; did you mean `nord`?"),
         ("[keys]\n'message.cpy' = 'c'", 2, "no key binding `message.cpy`; did you mean `message.copy`?"),
         ("[keys]\n'message.copy' = []", 2, "names no key"),
