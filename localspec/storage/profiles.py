@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from localspec.errors import UserError, os_errors_as
 from localspec.storage.paths import make_private_folder, write_atomically
@@ -40,7 +40,7 @@ _NAME = re.compile(r"\w[\w-]{0,39}")
 MIN_PROMPTS = 8  # fewer say too little about a kind of work
 MIN_HELD_OUT = 4  # fewer make an interval that means nothing
 _FIELDS = ("title", "description", "task", "system_prompt", "like", "thinking_budget", "summary_prompt",
-           "sampling", "speculation", "tuning")  # fmt: skip
+           "sampling", "speculation", "tools", "tuning")  # fmt: skip
 _LONGEST_TITLE = 40  # it has to fit a status line
 
 
@@ -66,6 +66,18 @@ class Speculation:
     def apply(self, settings: EngineSettings) -> EngineSettings:
         """Return the settings with the profile's values."""
         return replace(settings, **self.settled)
+
+
+ToolGroup = Literal["files", "run", "web", "time", "calculate"]
+"""Our own tools in groups: for files of the workspace, for commands, for pages of the web, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileTools:
+    """A profile's groups of tools, which models may call once they are switched on."""
+
+    groups: tuple[ToolGroup, ...] = ()
+    on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +109,7 @@ class Profile:
     settles: tuple[str, ...] = ()
     thinking_budget: ThinkingBudget | None = None
     summary_prompt: str = ""
+    tools: ProfileTools = ProfileTools()
 
     def tuning_prompts(self) -> TuningPrompts:
         """Return the profile's own prompts, else those of the shipped profile for the same kind of work."""
@@ -200,6 +213,7 @@ def read_profile(path: Path) -> Profile:
         sampling=Sampling(**sampling),
         path=path,
         speculation=Speculation(**table.table("speculation").fields_of(Speculation)),
+        tools=ProfileTools(**table.table("tools").fields_of(ProfileTools)),
         own_tuning=_tuning(table.table("tuning")) if "tuning" in table else None,
         own_sampling=() if path.parent == _shipped_folder() else tuple(own),
         settles=tuple(sampling),

@@ -8,6 +8,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.storage.profiles import (
     Profile,
+    ProfileTools,
     Speculation,
     TuningPrompts,
     copy_profile,
@@ -101,14 +102,15 @@ def test_every_field_is_read(folder: Path) -> None:
         "presence_penalty = -6\nfrequency_penalty = 0.7\npenalty_window = 8\n"
         '[speculation]\nmode = "sd"\ndraft_length = 3\nfan_out_budget = 4\nfan_out_shape = "uniform"\n'
         'draft_temperature = 0\nsaguaro_c = 0.5\nacceptance = "match"\nmin_confidence = 0.2\n'
-        f'fallback = "ngram"\n{tuning()}',
+        f'fallback = "ngram"\n[tools]\ngroups = ["web", "time"]\non = true\n{tuning()}',
     )
     sampling = Sampling(1.0, 2, 0.3, 0.4, 1.5, -6.0, 0.7, 8)
     speculation = Speculation("sd", 3, 4, "uniform", 0.0, 0.5, "match", 0.2, "ngram")
     prompts = TuningPrompts(ASKED, KEPT)
     expected = Profile("mine", "Mine", "D", "math", "Line 1\nLine 2", sampling, path, speculation, prompts)
     names = tuple(SAMPLING)
-    assert read_profile(path) == replace(expected, settles=names, own_sampling=names)
+    tools = ProfileTools(("web", "time"), on=True)
+    assert read_profile(path) == replace(expected, settles=names, own_sampling=names, tools=tools)
 
 
 def test_title_and_task_are_enough(folder: Path) -> None:

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+from typing import get_args
+
+import pytest
+
+from localspec.errors import UserError
+from localspec.storage.profiles import ToolGroup
+from localspec.tools.own import OwnTools
+from localspec.tools.tool import ToolOutput
+from localspec.tools.workspace import Workspace
+
+GROUPS: tuple[ToolGroup, ...] = get_args(ToolGroup)
+
+
+@pytest.fixture
+def tools(tmp_path: Path) -> OwnTools:
+    (tmp_path / "f").write_text("one\n")
+    return OwnTools(Workspace(tmp_path), GROUPS)
+
+
+def test_the_groups_say_which_tools_there_are(tmp_path: Path) -> None:
+    def names(*groups: ToolGroup) -> list[str]:
+        return [tool.name for tool in OwnTools(Workspace(tmp_path), groups).tools()]
+
+    assert names() == []
+    assert names("time", "run") == ["run_command", "time"]
+    assert names("files")[:2] == ["read_file", "list_folder"]
+    assert len(names(*GROUPS)) == 10
+
+
+def test_the_effect_of_each_tool_is_known(tools: OwnTools) -> None:
+    assert {tool.name: tool.effect for tool in tools.tools()} == {
+        "read_file": "reads",
+        "list_folder": "reads",
+        "find_files": "reads",
+        "search_files": "reads",
+        "edit_file": "writes",
+        "write_file": "writes",
+        "run_command": "runs",
+        "fetch_page": "fetches",
+        "time": "none",
+        "calculate": "none",
+    }
+
+
+def test_the_description_for_a_model_is_short_and_complete(tools: OwnTools) -> None:
+    for tool in tools.tools():
+        function = json.loads(tool.as_function())["function"]
+        parameters = function["parameters"]
+        assert re.fullmatch(r"[A-Z].{10,70}\.", function["description"])
+        assert parameters["type"] == "object"
+        assert parameters["additionalProperties"] is False
+        assert set(parameters["required"]) <= set(parameters["properties"])
+        assert all(each["description"] and each["type"] for each in parameters["properties"].values())
+    assert sum(len(tool.as_function()) for tool in tools.tools()) < 4000
+
+
+def test_a_call_is_previewed_and_run(tools: OwnTools, tmp_path: Path) -> None:
+    edit = {"path": "f", "old_text": "one", "new_text": "two"}
+    assert tools.preview("edit_file", edit).startswith("```diff\n")
+    assert (tmp_path / "f").read_text() == "one\n"
+    assert tools.run("edit_file", edit, Event()) == ToolOutput("edited `f` at line 1")
+    assert (tmp_path / "f").read_text() == "two\n"
+    assert tools.preview("read_file", {"path": "f"}) == ""
+    assert tools.preview("run_command", {"command": "ls"}) == "```sh\nls\n```"
+    assert tools.run("calculate", {"expression": "6*7"}, Event()) == ToolOutput("42")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "complaint"),
+    [
+        ("nothing", {}, "there is no tool `nothing`; tools: read_file, "),
+        ("read_file", {}, "`path` is missing"),
+        ("read_file", {"path": None}, "`path` is missing"),
+        ("read_file", {"file": "f"}, "there is no argument `file`; arguments: path, from_line, to_line"),
+        ("read_file", {"path": 3}, "`path` has to be a text, not 3"),
+        ("read_file", {"path": ["f"]}, "`path` has to be a text, not ['f']"),
+        ("read_file", {"path": "f", "from_line": 0}, "`from_line` has to be a whole number from 1 to "),
+        ("read_file", {"path": "f", "to_line": "3"}, "`to_line` has to be a whole number from 1 to "),
+        (
+            "run_command",
+            {"command": "ls", "timeout_s": 9999},
+            "`timeout_s` has to be a whole number from 1 to 600",
+        ),
+        (
+            "edit_file",
+            {"path": "f", "old_text": "one", "replace_all": True},
+            "there is no argument `replace_all`",
+        ),
+        ("time", {"zone": "../../etc/passwd"}, "there is no time zone"),
+        ("time", {"zone": "Europe"}, "there is no time zone `Europe`; name a place"),
+    ],
+)
+def test_a_wrong_call_is_one_line_that_lets_the_model_mend_it(
+    tools: OwnTools, name: str, arguments: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(complaint)) as caught:
+        tools.run(name, arguments, Event())
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments_that_are_null_take_their_defaults(tools: OwnTools) -> None:
+    assert tools.run("read_file", {"path": "f", "from_line": None}, Event()).text == "1\tone"
+    assert tools.run("list_folder", {"path": None}, Event()).text == "f  4 bytes"
+
+
+def test_the_time_has_its_zone(tools: OwnTools) -> None:
+    local, berlin = (tools.run("time", each, Event()).text for each in ({}, {"zone": "Europe/Berlin"}))
+    form = r"\w+day, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d \(.+\)"
+    assert re.fullmatch(form, local)
+    assert re.fullmatch(form, berlin)
+    assert berlin.endswith(("+01:00 (Europe/Berlin)", "+02:00 (Europe/Berlin)"))
+
+
+def test_the_tools_load_nothing_that_is_not_called() -> None:
+    code = "import sys, localspec.tools.own; print('\\n'.join(sys.modules))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"html_to_markdown", "pypdf", "psutil", "llama_cpp", "numpy", "tomlkit", "ssl"} & set(loaded)
