@@ -2,14 +2,15 @@
 
 A rule is the name of a tool, with * for any text, and after a colon a pattern for what the call is about: the
 path, the command or the address. `read_file`, `time.*` (all tools of an MCP server), `write_file:docs/**`,
-`run_command:git status*`, `fetch_page:https://docs.python.org/*`.
+`run_command:git status*`, `fetch_page:https://docs.python.org/*`. A rule that denies a path also keeps
+search_files from showing its lines; a rule for a command cannot know all that a command does.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 from localspec.errors import UserError
 from localspec.tools.finding import anywhere
+from localspec.tools.options import has_risky_option
 from localspec.tools.tool import Arguments, Tool
 from localspec.tools.workspace import Workspace
 
@@ -106,13 +108,21 @@ def subject_of(tool: Tool, arguments: Arguments, workspace: Workspace) -> Subjec
         return Subject("path")
 
 
+def denied_path(rules: Sequence[str], tools: Sequence[str], path: str) -> bool:
+    """Return whether a rule of `deny` is about a path for one of the tools."""
+    subject = Subject("path", path)
+    return any(_denies(rule, tool, subject) for rule in rules for tool in tools)
+
+
 def _allows(rule: str, name: str, subject: Subject) -> bool:
     tool, colon, pattern = rule.partition(":")
     if not fnmatchcase(name, tool):
         return False
     if not colon:
         return True
-    return bool(subject.text) and _fits(pattern, subject) and not _is_compound(subject)
+    if subject.kind == "command":
+        return _is_plain(subject.text) and _matches_command(pattern, subject.text)
+    return bool(subject.text) and _fits(pattern, subject)
 
 
 def _denies(rule: str, name: str, subject: Subject) -> bool:
@@ -135,9 +145,16 @@ def _fits(pattern: str, subject: Subject) -> bool:
     return fnmatchcase(subject.text, pattern)
 
 
-def _is_compound(subject: Subject) -> bool:
-    """Return whether a command may be more than one, or write a file: then only the user decides."""
-    return subject.kind == "command" and not _SHELL_SIGNS.isdisjoint(subject.text)
+def _is_plain(command: str) -> bool:
+    """Return whether a command is a single one that writes no file as far as one can see."""
+    return _SHELL_SIGNS.isdisjoint(command) and not has_risky_option(command.translate(_QUOTES).split())
+
+
+def _matches_command(pattern: str, command: str) -> bool:
+    """Compare a command with a pattern; `*` behind a word adds arguments, not letters of another command."""
+    if pattern.endswith("*") and pattern[-2:-1].isalnum():
+        return fnmatchcase(command, pattern[:-1]) or fnmatchcase(command, f"{pattern[:-1]} *")
+    return fnmatchcase(command, pattern)
 
 
 def _readings(subject: Subject) -> Iterator[str]:

@@ -110,6 +110,7 @@ def test_no_rule_lets_a_second_command_or_a_redirection_through(text: str) -> No
     assert command(text, "run_command:git status*") == "ask"
 
 
+@pytest.mark.slow
 def test_a_command_that_a_rule_allows_runs_alone(tmp_path: Path) -> None:
     generator = random.Random(3)
     parts = [
@@ -131,17 +132,47 @@ def test_a_command_that_a_rule_allows_runs_alone(tmp_path: Path) -> None:
         "&",
         "{",
     ]
-    texts = {"echo ok" + "".join(generator.choices(parts, k=generator.randint(0, 5))) for _ in range(1500)}
-    allowed = [text for text in texts if command(text, "run_command:echo ok*") == "allow"]
+    texts = ["echo ok" + "".join(generator.choices(parts, k=generator.randint(0, 5))) for _ in range(1500)]
+    allowed = {text for text in texts if command(text, "run_command:echo *") == "allow"}
     assert len(allowed) > 30
     run_each(allowed, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    run_each(texts, tmp_path)  # the others would have run it
+    run_each(texts[:200], tmp_path)  # the others would have run it
     assert (tmp_path / "evil").exists()
 
 
+@pytest.mark.parametrize(
+    ("rule", "text", "expected"),
+    [
+        ("git diff*", "git diff", "allow"),
+        ("git diff*", "git diff --stat HEAD~5", "allow"),
+        ("git diff*", "git difftool --no-prompt -x ./evil", "ask"),
+        ("git diff *", "git diff HEAD", "allow"),
+        ("npm run test:*", "npm run test:unit", "allow"),
+        ("*", "make test", "allow"),
+        ("git diff*", "git diff --output=/home/me/.bashrc HEAD~5", "ask"),
+        ("git log*", "git log --outpu=x", "ask"),
+        ("git log*", "git log '--output=x'", "ask"),
+        ("git log*", "git log --pretty=oneline", "allow"),
+        ("git show*", "git show --ext-diff", "ask"),
+        ("git grep*", "git grep --open-files-in-pager=evil x", "ask"),
+        ("git grep*", "git grep -Oevil x", "ask"),
+        ("git *", "git -c core.pager=evil log", "ask"),
+        ("find *", "find . -name x -exec rm x +", "ask"),
+        ("find *", "find . -delete", "ask"),
+        ("find *", "find . -name *.py", "allow"),
+        ("rg *", "rg --pre evil x", "ask"),
+        ("sed *", "sed -i s/a/b/ x", "ask"),
+        ("sort*", "sort -o x y", "ask"),
+        ("tar *", "tar xf a.tar --to-command=evil", "ask"),
+    ],
+)
+def test_a_rule_allows_arguments_but_no_other_effect(rule: str, text: str, expected: str) -> None:
+    assert command(text, f"run_command:{rule}") == expected
+
+
 def run_each(texts: Iterable[str], folder: Path) -> None:
-    script = "".join(f"/bin/sh -c {shlex.quote(text)} </dev/null &\n" for text in texts) + "wait\n"
+    script = "".join(f"/bin/sh -c {shlex.quote(text)} </dev/null\n" for text in texts)
     subprocess.run(["/bin/sh"], input=script, text=True, cwd=folder, capture_output=True, check=False)
 
 
