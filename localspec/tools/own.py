@@ -15,6 +15,7 @@ from localspec.tools.clock import TimeArguments, tell_time
 from localspec.tools.commands import CommandRunner, RunArguments
 from localspec.tools.finding import FileFinder, FindArguments, ListArguments
 from localspec.tools.reading import FileReader, ReadArguments
+from localspec.tools.rules import denied_path
 from localspec.tools.searching import FileSearcher, SearchArguments, ripgrep
 from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.tools.web.page import FetchArguments, PageFetcher
@@ -44,9 +45,14 @@ class OwnTools:
     """The tools of some groups, in one workspace."""
 
     def __init__(
-        self, workspace: Workspace, groups: Collection[ToolGroup], private_hosts: tuple[str, ...] = ()
+        self,
+        workspace: Workspace,
+        groups: Collection[ToolGroup],
+        private_hosts: tuple[str, ...] = (),
+        deny: tuple[str, ...] = (),
     ) -> None:
-        every = _tools(workspace, private_hosts)
+        """Take the groups; `private_hosts` and the rules of `deny` are those of config.toml."""
+        every = _tools(workspace, private_hosts, deny)
         self._tools = {each.name: each for each in every if each.group in groups}
 
     def tools(self) -> Sequence[Tool]:
@@ -70,9 +76,12 @@ class OwnTools:
         return self._tools[name]
 
 
-def _tools(workspace: Workspace, private_hosts: tuple[str, ...]) -> list[OwnTool]:
+def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str, ...]) -> list[OwnTool]:
+    def is_denied(path: str) -> bool:
+        return denied_path(deny, ("read_file", "search_files"), path)
+
     reader, finder, writer = FileReader(workspace), FileFinder(workspace), FileWriter(workspace)
-    searcher, runner = FileSearcher(workspace, ripgrep()), CommandRunner(workspace)
+    searcher, runner = FileSearcher(workspace, ripgrep(), is_denied), CommandRunner(workspace)
     fetcher = PageFetcher(private_hosts)
     return [
         OwnTool(

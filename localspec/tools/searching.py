@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -71,10 +71,11 @@ class FoundLine:
 
 @dataclass(frozen=True, slots=True)
 class FileSearcher:
-    """Searches in files of a workspace; `program` is ripgrep's path, or None."""
+    """Searches in files of a workspace that are not denied; `program` is ripgrep's path, or None."""
 
     workspace: Workspace
     program: str | None
+    is_denied: Callable[[str], bool] = lambda _: False
 
     def search(self, wanted: SearchArguments, stop: Event) -> str:
         """Return the lines that a regular expression matches, with file and number; raises UserError."""
@@ -86,13 +87,21 @@ class FileSearcher:
         found: list[FoundLine] = []
         with closing(self._lines(place, expression, files, stop)) as lines:
             try:
-                found += islice(lines, MAX_MATCHES + 1)
+                found += islice(self._allowed(place, lines), MAX_MATCHES + 1)
             except _SlowSearchError:
                 note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
         shown_lines = [line.shown for line in found[:MAX_MATCHES]]
         if len(found) > MAX_MATCHES:
             shown_lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
         return note + ("\n".join(shown_lines) or "no line matches")
+
+    def _allowed(self, place: Location, lines: Iterator[FoundLine]) -> Iterator[FoundLine]:
+        """Yield the lines of files that may be read."""
+        base = place.path if place.path.is_dir() else place.path.parent
+        folder = base.relative_to(self.workspace.root)
+        for name, of_file in groupby(lines, lambda line: line.file):
+            if not self.is_denied((folder / name).as_posix()):
+                yield from of_file
 
     def _lines(
         self, place: Location, expression: str, files: PathPattern, stop: Event

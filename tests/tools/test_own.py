@@ -111,6 +111,18 @@ def test_arguments_that_are_null_take_their_defaults(tools: OwnTools) -> None:
     assert tools.run("list_folder", {"path": None}, Event()).text == "f  4 bytes"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["read_file:secrets", "*:key.*", "search_files:secrets/**", "READ_*:KEY.*"])
+def test_a_rule_that_denies_a_file_also_counts_for_its_lines(tmp_path: Path, rule: str) -> None:
+    (tmp_path / "secrets").mkdir()
+    for name in ("secrets/key.pem", "f"):
+        (tmp_path / name).write_text("word\n")
+    tools = OwnTools(Workspace(tmp_path), GROUPS, deny=(rule, "write_file:f"))
+    for path in (".", "secrets"):
+        text = tools.run("search_files", {"pattern": "word", "path": path}, Event()).text
+        assert text == ("f:1: word" if path == "." else "no line matches")
+
+
 def test_the_time_has_its_zone(tools: OwnTools) -> None:
     local, berlin = (tools.run("time", each, Event()).text for each in ({}, {"zone": "Europe/Berlin"}))
     form = r"\w+day, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d [+-]\d\d:\d\d \(.+\)"
@@ -119,6 +131,7 @@ def test_the_time_has_its_zone(tools: OwnTools) -> None:
     assert berlin.endswith(("+01:00 (Europe/Berlin)", "+02:00 (Europe/Berlin)"))
 
 
+@pytest.mark.slow
 def test_the_tools_load_nothing_that_is_not_called() -> None:
     code = "import sys, localspec.tools.own; print('\\n'.join(sys.modules))"
     loaded = subprocess.run(

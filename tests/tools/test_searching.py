@@ -37,6 +37,7 @@ def fill(root: Path, names: dict[str, str | bytes]) -> None:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
 
+@pytest.mark.slow
 def test_lines_are_found_in_order(tmp_path: Path, program: str | None) -> None:
     fill(
         tmp_path,
@@ -63,6 +64,7 @@ def test_lines_are_found_in_order(tmp_path: Path, program: str | None) -> None:
     assert search(tmp_path, program, "nothing") == "no line matches"
 
 
+@pytest.mark.slow
 def test_links_pipes_and_binary_files_are_left_out(tmp_path: Path, program: str | None) -> None:
     root = tmp_path / "work"
     fill(root, {"f": "x", "binary": b"x\nx\0", "late": b"x\n" * 40_000 + b"\0"})
@@ -75,11 +77,13 @@ def test_links_pipes_and_binary_files_are_left_out(tmp_path: Path, program: str 
         search(root, program, "x", "link")
 
 
+@pytest.mark.slow
 def test_names_and_lines_cannot_act_on_the_terminal(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"a\nb\x1b[31m": "x\x1b[2K\ty", os.fsdecode(b"c\xff"): b"x\xff"})
     assert search(tmp_path, program, "x") == "a b[31m:1: x[2K y\nc\\udcff:1: x�"
 
 
+@pytest.mark.slow
 def test_a_long_line_shows_what_was_found(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"f": "ä" * 5000 + "needle" + "b" * 5000})
     found = search(tmp_path, program, "needle")
@@ -87,6 +91,7 @@ def test_a_long_line_shows_what_was_found(tmp_path: Path, program: str | None) -
     assert len(found) < 300
 
 
+@pytest.mark.slow
 def test_many_matches_are_cut(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"f": "x\n" * 100_000})
     *lines, note = search(tmp_path, program, "x").split("\n")
@@ -94,6 +99,7 @@ def test_many_matches_are_cut(tmp_path: Path, program: str | None) -> None:
     assert note == "[... more than 100 lines match; narrow the pattern ...]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["foo(", "[a", "*.py", "a{2,1}", "(?P<", "\\"])
 def test_what_is_no_expression_is_searched_as_text(tmp_path: Path, program: str | None, pattern: str) -> None:
     fill(tmp_path, {"f": f"one\ntwo {pattern} three\n"})
@@ -102,16 +108,45 @@ def test_what_is_no_expression_is_searched_as_text(tmp_path: Path, program: str 
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("pattern", ["-77", "--pdf-engine", "-e", "->", "--"])
+def test_a_pattern_may_begin_with_a_dash(tmp_path: Path, program: str | None, pattern: str) -> None:
+    fill(tmp_path, {"-f": f"one\n{pattern}\n"})
+    assert search(tmp_path, program, pattern) == f"-f:2: {pattern}"
+    assert search(tmp_path, program, pattern, "-f") == f"-f:2: {pattern}"
+
+
+@pytest.mark.slow
+def test_the_settings_of_ripgrep_do_not_count(
+    tmp_path: Path, program: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, {"settings": "--hidden\n--max-count=1\n", ".f": "x", "f": "x\nx"})
+    monkeypatch.setenv("RIPGREP_CONFIG_PATH", str(tmp_path / "settings"))
+    assert search(tmp_path, program, "^x") == "f:1: x\nf:2: x"
+
+
+@pytest.mark.slow
+def test_files_that_may_not_be_read_are_not_searched(tmp_path: Path, program: str | None) -> None:
+    fill(tmp_path, {"secrets/key": "x", "a/id_rsa": "x", "f": "x"})
+    searcher = FileSearcher(Workspace(tmp_path), program, lambda path: "secrets" in path or "id_rsa" in path)
+    assert searcher.search(SearchArguments("x"), Event()) == "f:1: x"
+    assert searcher.search(SearchArguments("x", "secrets"), Event()) == "no line matches"
+    assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()) == "no line matches"
+
+
+@pytest.mark.slow
 def test_what_only_python_knows_is_searched_by_python(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"f": "price: 10\ncost: 20\n"})
     assert search(tmp_path, program, r"(?<=cost: )\d+") == "f:2: cost: 20"
 
 
+@pytest.mark.slow
 def test_files_in_utf_16_are_searched(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"f": "grün\nblau\n".encode("utf-16")})
     assert search(tmp_path, program, "blau") == "f:2: blau"
 
 
+@pytest.mark.slow
 def test_a_pattern_that_takes_for_ever_is_ended(
     tmp_path: Path, program: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +157,7 @@ def test_a_pattern_that_takes_for_ever_is_ended(
     assert monotonic() - started < 10
 
 
+@pytest.mark.slow
 def test_a_search_is_stopped(tmp_path: Path) -> None:
     fill(tmp_path, {"f": "a" * 5000 + "!\n"})
     stop = Event()
@@ -141,6 +177,7 @@ def test_a_search_for_lines_of_two_lines_is_refused(tmp_path: Path, program: str
         search(tmp_path, program, "a", "x")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ripgrep() is None, reason="ripgrep is not installed")
 def test_both_ways_find_the_same_in_random_folders(tmp_path: Path) -> None:
     generator = random.Random(7)
