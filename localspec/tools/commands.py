@@ -5,6 +5,7 @@ A command that ends leaves nothing behind: a process in the background would kee
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import signal
@@ -40,6 +41,7 @@ _SECRET = re.compile(
     r"TOKEN|API_?KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|ACCESS_?KEY|_AUTH$", re.IGNORECASE
 )
 _ADDRESS_WITH_PASSWORD = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
+_CONTINUATION = re.compile(rb"\A[\x80-\xbf]{1,3}")  # of a character that was cut
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0", "TERM": "dumb", "NO_COLOR": "1"}
 
 
@@ -114,8 +116,10 @@ class _Output:
             return f"(binary output, {units.size(self.size)})"
         if not left_out:
             return safe_text((head + tail).decode("utf-8", "replace"))
-        kept = [safe_text(part.decode("utf-8", "replace")) for part in (head, tail)]
-        return f"\n[... {units.size(left_out)} of output left out ...]\n".join(kept)
+        first = codecs.getincrementaldecoder("utf-8")("replace").decode(head)  # without half of a character
+        last = _CONTINUATION.sub(b"", tail).decode("utf-8", "replace")
+        note = f"\n[... {units.size(left_out)} of output left out ...]\n"
+        return f"{safe_text(first)}{note}{safe_text(last)}"
 
 
 def environment() -> dict[str, str]:

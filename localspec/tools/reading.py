@@ -47,10 +47,11 @@ class FileReader:
             pages = (first, last or first) if wanted.from_line or last else None
             with os_errors_as(f"cannot read `{place.shown}`"):
                 return pdf_text(place.path, place.shown, pages, MAX_CHARACTERS)
-        text = decode_text(data, f"`{place.shown}`").replace("\r\n", "\n")
+        text, note = _decoded(data, place.shown)
         if not text:
             return f"`{place.shown}` is empty"
-        return numbered(text.removesuffix("\n").split("\n"), place.shown, first, last)
+        lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        return numbered(lines, place.shown, first, last) + note
 
 
 def read_file(workspace: Workspace, place: Location) -> bytes:
@@ -89,6 +90,16 @@ def numbered(lines: Sequence[str], name: str, first: int, last: int | None) -> s
     if end < count:
         shown.append(f"[... the file has {count:,} lines ...]")
     return "\n".join(shown)
+
+
+def _decoded(data: bytes, name: str) -> tuple[str, str]:
+    """Return a text, and a note if some of it is lost; raises UserError for a binary file."""
+    try:
+        return decode_text(data, f"`{name}`"), ""
+    except UserError:
+        if b"\0" in data:
+            raise
+        return data.decode("utf-8", "replace"), "\n[... bytes that are not UTF-8 are shown as \ufffd ...]"
 
 
 def _line(line: str) -> str:

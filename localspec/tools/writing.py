@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from threading import Event, Lock
 from typing import Annotated
@@ -13,6 +14,8 @@ from localspec.tools.differences import diff_block
 from localspec.tools.reading import MAX_READ, read_file
 from localspec.tools.replacing import decoded, replaced
 from localspec.tools.workspace import Location, Workspace
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +40,33 @@ class FileWriter:
     """Writes files of a workspace; remembers what the user was shown, so nothing newer is overwritten."""
 
     workspace: Workspace
-    _shown: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)  # the digests before and after
+    _shown: dict[str, tuple[bytes, WriteArguments]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)  # around each read, change and write of a file
 
     def preview_write(self, wanted: WriteArguments) -> str:
         """Return the change as a diff; raises UserError."""
+        _check(wanted.text, "text")
         place = self._writable(wanted.path)
-        new = _encoded(wanted.text)
         data = self._present(place)
-        self._shown[place.name] = _digest(data), _digest(new)
+        new = _as_before(data, wanted.text, place.shown)
+        self._shown[place.name] = _digest(data), wanted
         if data == new:
             return f"`{place.shown}` already says this"
         try:
             old = None if data is None else decoded(data, place.shown).text
+            return diff_block(place.shown, old, decoded(new, place.shown).text)
         except UserError:
             return f"Replaces the binary file `{place.shown}` of {units.size(len(data or b''))}"
-        return diff_block(place.shown, old, wanted.text)
 
     def write(self, wanted: WriteArguments, _stop: Event) -> str:
         """Write the file; raises UserError also if it has changed since the user saw what would change."""
+        _check(wanted.text, "text")
         place = self._writable(wanted.path)
-        new = _encoded(wanted.text)
         with self._lock:
             data = self._present(place)
-            before, after = self._shown.pop(place.name, (b"", b""))
-            if after == _digest(new) and before != _digest(data):
+            new = _as_before(data, wanted.text, place.shown)
+            before, shown = self._shown.pop(place.name, (b"", None))
+            if shown == wanted and before != _digest(data):
                 raise UserError(f"`{place.shown}` has changed meanwhile", "read it again")
             self.workspace.write(place, new)
         return f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
@@ -81,6 +86,7 @@ class FileWriter:
 
     def _edit(self, wanted: EditArguments) -> tuple[Location, str, str, bytes]:
         """Return the file, its text before and after, and its bytes after."""
+        _check(wanted.new_text, "new_text")
         place = self._writable(wanted.path)
         file = decoded(read_file(self.workspace, place), place.shown)
         new = replaced(file.text, wanted.old_text, wanted.new_text, place.shown)
@@ -96,11 +102,22 @@ class FileWriter:
         return read_file(self.workspace, place) if place.path.exists() else None
 
 
-def _encoded(text: str) -> bytes:
+def _check(text: str, name: str) -> None:
+    """Raise UserError for a text that no file of text holds."""
+    if "\0" in text or _HALF.search(text):
+        raise UserError(f"`{name}` has a zero byte or half of a character", "only text can be written")
+
+
+def _as_before(old: bytes | None, text: str, name: str) -> bytes:
+    """Return the bytes of a new content, with the encoding and the endings of lines of the old one."""
     try:
-        data = text.encode()
-    except UnicodeEncodeError:
-        raise UserError("`text` has half of a character", "write it again") from None
+        before = decoded(old or b"", name)
+    except UserError:  # it is binary
+        before = decoded(b"", name)
+    ends = before.text.count("\n")
+    if ends and before.text.count("\r\n") == ends:
+        text = text.replace("\r\n", "\n").replace("\n", "\r\n")
+    data = before.encoded(text.removeprefix("\ufeff") if before.mark else text)
     if len(data) > MAX_READ:
         raise UserError(f"`text` has {units.size(len(data))}, more than {units.size(MAX_READ)}")
     return data

@@ -66,6 +66,7 @@ def test_what_runs_in_the_background_ends_with_the_command(runner: CommandRunner
     assert not output.is_error
 
 
+@pytest.mark.slow
 def test_a_daemon_that_left_the_session_twice_is_found(runner: CommandRunner) -> None:
     code = (
         "import os, time\n"
@@ -85,6 +86,7 @@ def test_a_daemon_that_left_the_session_twice_is_found(runner: CommandRunner) ->
     assert not is_running(int(pid))
 
 
+@pytest.mark.slow
 def test_a_command_that_ignores_signals_and_forks_is_ended_by_stop(runner: CommandRunner) -> None:
     stop = Event()
     timer = Timer(0.5, stop.set)
@@ -104,6 +106,14 @@ def test_a_flood_of_output_keeps_head_and_tail(runner: CommandRunner) -> None:
     assert output.endswith("\n1000000\nlast")
     assert "of output left out ...]" in output
     assert len(output) < MAX_HEAD + MAX_TAIL + 100
+
+
+@pytest.mark.slow
+def test_no_character_is_cut_in_two(runner: CommandRunner) -> None:
+    for shift in range(4):
+        output = run(runner, f"printf '{'x' * shift}'; yes 你好😀 | head -n 9999 | tr -d '\\n'").text
+        assert "output left out" in output
+        assert "�" not in output
 
 
 def test_an_endless_flood_is_ended(runner: CommandRunner) -> None:

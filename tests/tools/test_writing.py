@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+import subprocess
 from pathlib import Path
 from threading import Event, Thread
 
@@ -119,6 +121,7 @@ def test_a_change_of_line_endings_is_seen() -> None:
     assert "-a␍\n+a\n b\n" in block
 
 
+@pytest.mark.slow
 def test_the_diff_of_a_large_file_is_short_and_quick() -> None:
     old = "".join(f"{number}\n" for number in range(100_000))
     new = "".join(f"{number} x\n" for number in range(100_000))
@@ -130,3 +133,57 @@ def test_the_diff_of_a_large_file_is_short_and_quick() -> None:
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:
     assert fenced("a ```` b", "sh") == "`````sh\na ```` b\n`````"
+
+
+@pytest.mark.parametrize(
+    ("old", "text", "new"),
+    [
+        (b"a\r\nb\r\n", "a\nc\n", b"a\r\nc\r\n"),
+        (b"a\r\nb\r\n", "a\r\nc\n", b"a\r\nc\r\n"),
+        (b"a\r\nb\n", "a\nc\n", b"a\nc\n"),
+        (b"\xef\xbb\xbfa\r\n", "b\n", b"\xef\xbb\xbfb\r\n"),
+        (b"\xef\xbb\xbfa\n", "\ufeffb\n", b"\xef\xbb\xbfb\n"),
+        ("a\n".encode("utf-16"), "ü\n", "ü\n".encode("utf-16")),
+        (b"\0\r\n", "text\n", b"text\n"),
+        (b"", "a\r\nb\n", b"a\r\nb\n"),
+        (None, "a\r\nb\n", b"a\r\nb\n"),
+    ],
+)
+def test_a_replaced_file_keeps_its_endings_and_encoding(
+    writer: FileWriter, tmp_path: Path, old: bytes | None, text: str, new: bytes
+) -> None:
+    if old is not None:
+        (tmp_path / "f").write_bytes(old)
+    write(writer, "f", text)
+    assert (tmp_path / "f").read_bytes() == new
+
+
+@pytest.mark.parametrize("text", ["a\0b", "a\ud83d", "\udcff"])
+def test_what_is_no_text_is_not_written(writer: FileWriter, tmp_path: Path, text: str) -> None:
+    (tmp_path / "f").write_text("x")
+    with pytest.raises(UserError, match="`text` has a zero byte or half of a character"):
+        write(writer, "f", text)
+    with pytest.raises(UserError, match="`new_text` has a zero byte or half of a character"):
+        edit(writer, "f", "x", text)
+    assert (tmp_path / "f").read_text() == "x"
+
+
+@pytest.mark.slow
+def test_git_applies_the_diffs_of_random_changes(tmp_path: Path) -> None:
+    generator = random.Random(5)
+    for _ in range(60):
+        old = "".join(generator.choices(["a\n", "b\n", "c\n", "\n", "`x`\n"], k=generator.randint(1, 40)))
+        lines = old.splitlines(keepends=True)
+        for _ in range(generator.randint(1, 3)):
+            at = generator.randrange(len(lines) + 1)
+            added = generator.choices(["new\n", "b\n"], k=generator.randint(0, 3))
+            lines[at : at + generator.randint(0, 3)] = added
+        new = "".join(lines)[: None if generator.random() < 0.7 else -1]
+        if new == old:
+            continue
+        (tmp_path / "f").write_text(old)
+        patch = "\n".join(diff_block("f", old, new).split("\n")[1:-1]) + "\n"
+        subprocess.run(
+            ["git", "apply", "-p0", "--unidiff-zero", "-"], input=patch, text=True, cwd=tmp_path, check=True
+        )
+        assert ((tmp_path / "f").read_text() if (tmp_path / "f").exists() else "") == new
