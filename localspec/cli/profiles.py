@@ -16,6 +16,7 @@ from localspec.models.recommended import recommended_for, suited
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profile, copy_profile, profile, profiles, shipped_files
 from localspec.types.request import Sampling
+from localspec.values import plain
 
 _HEADINGS = ("NAME", "TITLE", "TASK", "FROM", "DESCRIPTION")
 
@@ -48,6 +49,7 @@ def described(profile: Profile) -> list[str]:
         *([("left open", f"to what the model's file recommends: {', '.join(left)}")] if left else []),
         *([] if usual == profile.sampling else [("with SmolLM2", _values(asdict(usual)))]),
         ("speculation", _values(speculation) or "as tuned, else as measured"),
+        ("tools", _tools(profile)),
         ("tuning", f"{len(prompts.prompts)} prompts and {len(prompts.held_out)} held out, {whose}"),
     ]
     lines = [f"{profile.name}: {profile.title}"]
@@ -72,8 +74,14 @@ def as_json(profile: Profile) -> dict[str, object]:
         "sampling": asdict(profile.sampling),
         "settles": list(profile.settles),
         "speculation": profile.speculation.settled,
+        "tools": plain(profile.tools),
         "tuning": {"own": profile.own_tuning is not None, **asdict(prompts)},
     }
+
+
+def _tools(profile: Profile) -> str:
+    groups = ", ".join(profile.tools.groups)
+    return f"{groups} ({'on' if profile.tools.on else 'off'})" if groups else "none"
 
 
 def _values(values: dict[str, object]) -> str:

@@ -85,6 +85,7 @@ def test_what_is_no_sum_or_too_large_is_refused(expression: str, complaint: str)
         assert value(expression) == "1"
 
 
+@pytest.mark.slow
 def test_random_sums_are_exact() -> None:
     generator = random.Random(1)
 

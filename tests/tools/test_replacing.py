@@ -38,6 +38,7 @@ def ending(before: bytes, middle: bytes, after: bytes) -> bytes:
     return b"\r\n" if before.rpartition(b"\n")[0].endswith(b"\r") else b"\n"
 
 
+@pytest.mark.slow
 def test_random_edits_keep_every_other_byte() -> None:
     generator = random.Random(4)
     done = ambiguous = 0

@@ -171,6 +171,7 @@ def test_a_redirect_to_a_file_and_one_without_end_are_refused(site: Site) -> Non
         fetch(site, "/b")
 
 
+@pytest.mark.slow
 def test_too_much_is_not_taken_also_if_it_was_packed(site: Site) -> None:
     site.answers["/endless"] = 200, {"Content-Type": "text/plain", "X-Endless": "1"}, b""
     bomb = gzip.compress(b"x" * 50_000_000)
@@ -186,6 +187,7 @@ def test_too_much_is_not_taken_also_if_it_was_packed(site: Site) -> None:
     assert fetch(site, "/packed") == "fine"
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_is_left_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "SECONDS", 0.3)
     started = monotonic()
@@ -194,6 +196,7 @@ def test_a_server_that_says_nothing_is_left_in_time(site: Site, monkeypatch: pyt
     assert monotonic() - started < 5
 
 
+@pytest.mark.slow
 def test_a_fetch_is_stopped(site: Site) -> None:
     stop = Event()
     timer = Timer(0.2, stop.set)

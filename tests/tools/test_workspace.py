@@ -99,6 +99,7 @@ def test_a_link_that_comes_between_check_and_use_leads_nowhere(root: Path) -> No
     assert (root.parent / "work-other" / "a.txt").read_text() == "outside"
 
 
+@pytest.mark.slow
 def test_folders_that_swap_with_a_link_never_let_anything_out(root: Path) -> None:
     (root.parent / "work-other" / "a.txt").write_text("outside")
     (root / "link").symlink_to("../work-other")
