@@ -34,7 +34,8 @@ USUAL_SECONDS = 120
 LONGEST_COMMAND = 10_000  # characters
 MAX_PRINTED = 64 * 2**20  # bytes
 _LOOK_S = 0.05
-_ROUNDS = 20  # of looking for processes to end: one may start others meanwhile
+_ROUNDS = 50  # of looking for processes to end: one may start others meanwhile
+_UNSEEN = 2  # rounds without any, until they are taken for ended
 _CLOSING_S = 1.0  # for the output of a command that has ended
 _MARK = "LOCALSPEC_COMMAND"  # in the environment of all that a command starts
 _SECRET = re.compile(
@@ -74,7 +75,7 @@ class CommandRunner:
         reader = Thread(target=output.read, args=(process.stdout,), name="localspec-command", daemon=True)
         reader.start()
         ends, reason = monotonic() + wanted.timeout_s, ""
-        while not reason and process.poll() is None:
+        while not reason and not _has_ended(process):
             if stop.wait(_LOOK_S):
                 reason = "stopped by the user"
             elif monotonic() > ends:
@@ -164,33 +165,56 @@ def _started(command: str, folder: Path, variables: dict[str, str]) -> subproces
         raise UserError(f"the command cannot be started: {error.strerror or error}") from None
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a command has ended; its number is not free for another process before `_end_all`."""
+    if hasattr(os, "waitid"):
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, process.pid, flags) is not None
+    return process.poll() is not None
+
+
 def _end_all(process: subprocess.Popen[bytes], mark: str) -> int:
     """End a command and all that it started; return how many others that were."""
-    if process.poll() is None:
-        process.kill()
+    ended = set(_others(process.pid, mark))
+    if process.returncode is None:
+        with suppress(OSError):
+            _kill(process.pid)
     process.wait()
-    ended: set[int] = set()
+    unseen = 0
     for _ in range(_ROUNDS):
         others = set(_others(process.pid, mark))
-        if not others:
-            break
         for pid in others:
             with suppress(OSError):
-                os.kill(pid, signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL)
+                _kill(pid)
         ended |= others
+        unseen = 0 if others else unseen + 1
+        if unseen == _UNSEEN:
+            break
     return len(ended)
+
+
+def _kill(pid: int) -> None:
+    """End a process with its group at once, because one that forks and ends has another number each time."""
+    if sys.platform == "win32":
+        os.kill(pid, signal.SIGTERM)
+        return
+    group = os.getpgid(pid)
+    if group == os.getpgrp():
+        os.kill(pid, signal.SIGKILL)
+    else:
+        os.killpg(group, signal.SIGKILL)
 
 
 def _others(session: int, mark: str) -> Iterator[int]:
     """Yield the processes of a session, and those whose environment has the mark, wherever they went."""
     import psutil  # 20 ms
 
-    for process in psutil.process_iter():
+    for pid in sorted(psutil.pids(), reverse=True):  # the newest first: they may not live long
         with suppress(psutil.Error, OSError):
-            if process.status() != psutil.STATUS_ZOMBIE and (
-                _session(process.pid) == session or process.environ().get(_MARK) == mark
-            ):
-                yield process.pid
+            process = psutil.Process(pid)
+            is_one = _session(pid) == session or process.environ().get(_MARK) == mark
+            if pid != session and is_one and process.status() != psutil.STATUS_ZOMBIE:
+                yield pid
 
 
 def _session(pid: int) -> int:

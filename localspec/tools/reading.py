@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from threading import Event
 from typing import Annotated
 
@@ -18,6 +23,7 @@ MAX_READ = 16 * 2**20  # bytes of a file
 MAX_SHOWN = 400  # lines of one result
 MAX_CHARACTERS = 24_000  # of one result: some 6,000 tokens
 LONGEST_LINE = 1000
+_NEIGHBOURS = 5000  # names that are compared with a misspelt one: some milliseconds
 LineNumber = Annotated[int, Range(1, 10**9)]
 
 
@@ -59,15 +65,24 @@ def read_file(workspace: Workspace, place: Location) -> bytes:
     try:
         data = workspace.read(place, MAX_READ + 1)
     except FileNotFoundError:
-        raise UserError(
-            f"there is no file `{place.shown}`", "list_folder and find_files show what is there"
-        ) from None
+        raise _missing(place) from None
     except OSError as error:
         raise UserError(f"cannot read `{place.shown}`: {error.strerror}") from None
     if len(data) > MAX_READ:
         most = units.size(MAX_READ)
         raise UserError(f"`{place.shown}` has more than {most}", "search_files finds lines in it")
     return data
+
+
+def _missing(place: Location) -> UserError:
+    """Return the error about a missing file, with the most similar name beside it."""
+    names: list[str] = []
+    with suppress(OSError), os.scandir(place.path.parent) as entries:
+        names = [entry.name for entry in islice(entries, _NEIGHBOURS)]
+    close = get_close_matches(place.path.name, names, n=1)
+    other = Location(place.path, posixpath.join(posixpath.dirname(place.name), close[0])) if close else None
+    hint = f"did you mean `{other.shown}`?" if other else "list_folder and find_files show what is there"
+    return UserError(f"there is no file `{place.shown}`", hint)
 
 
 def numbered(lines: Sequence[str], name: str, first: int, last: int | None) -> str:

@@ -59,7 +59,7 @@ class Workspace:
             raise UserError(f"`{said}` is not the name of a file")
         path = Path(os.path.realpath(self.root / expanded(name or ".")))
         if not path.is_relative_to(self.root):
-            hint = "use a path in it"
+            hint = "use a path relative to it, such as src/main.py"
             raise UserError(f"`{said}` is outside of the workspace {safe_line(str(self.root))}", hint)
         for closed in self._closed:
             if path.is_relative_to(closed):

@@ -87,6 +87,26 @@ def test_a_daemon_that_left_the_session_twice_is_found(runner: CommandRunner) ->
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("leaves", ["", "os.setsid()"])
+def test_a_process_that_has_another_number_each_time_is_ended(
+    runner: CommandRunner, tmp_path: Path, leaves: str
+) -> None:
+    code = (
+        "import os\n"
+        "if os.fork() == 0:\n"
+        f"    {leaves or 'pass'}\n"
+        "    while True:\n"
+        "        if os.fork(): os._exit(0)\n"
+        "        os.utime('alive')\n"
+    )
+    (tmp_path / "alive").write_text("")
+    run(runner, f'{PYTHON} "{code}"; sleep 0.2')
+    before = (tmp_path / "alive").stat().st_mtime_ns
+    run(runner, "sleep 0.2")
+    assert (tmp_path / "alive").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
 def test_a_command_that_ignores_signals_and_forks_is_ended_by_stop(runner: CommandRunner) -> None:
     stop = Event()
     timer = Timer(0.5, stop.set)

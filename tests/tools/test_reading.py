@@ -78,8 +78,12 @@ def test_lines_that_are_not_there_are_refused(tmp_path: Path) -> None:
         read(tmp_path, "f", 3)
     with pytest.raises(UserError, match="`to_line` 1 is before `from_line` 2"):
         read(tmp_path, "f", 2, 1)
-    with pytest.raises(UserError, match="there is no file `g`"):
+    with pytest.raises(UserError, match="there is no file `g`; list_folder and find_files"):
         read(tmp_path, "g")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "settings.py").write_text("")
+    with pytest.raises(UserError, match=r"no file `src/setting\.py`; did you mean `src/settings\.py`\?"):
+        read(tmp_path, "src/setting.py")
 
 
 @pytest.mark.slow
