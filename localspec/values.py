@@ -165,6 +165,7 @@ _SHAPES: dict[object, tuple[type, ...]] = {  # types of values that are accepted
     bytes: (str, bytes),
     Path: (str, type(Path())),
     tuple: (list, tuple),
+    Mapping: (dict,),
     Literal: (str,),
 }
 
@@ -223,6 +224,11 @@ def _members(kind: type) -> Mapping[str, tuple[Reader, bool]]:
         field.name: (_reader(hints[field.name]), field.default is field.default_factory is MISSING)
         for field in fields(kind)
     }
+
+
+def _mapping(_names: Any, kind: Any) -> Reader:  # noqa: ANN401 - types and other annotations
+    """Return a reader of an object whose members all have one type, whatever their names."""
+    return partial(_named, _reader(kind))
 
 
 def _ranges(kind: Any) -> Iterator[Range]:  # noqa: ANN401 - an annotation
@@ -301,6 +307,12 @@ def _column(read: Reader, of_wholes: bool, wanted: str, value: object) -> tuple[
         return tuple([read(item) for item in value])
     except InvalidValueError:  # only now is it worth counting
         return tuple([_inside(at, read, item) for at, item in enumerate(value)])
+
+
+def _named(read: Reader, value: object) -> object:
+    if not isinstance(value, Mapping):
+        raise _misfit("an object", value)
+    return {name: _inside(name, read, item) for name, item in value.items()}
 
 
 def _row(readers: tuple[Reader, ...], value: object) -> tuple[object, ...]:
@@ -401,4 +413,5 @@ _MAKERS: dict[object, Callable[..., Reader]] = {
     Union: _union,  # of a Literal or None
     Literal: _literal,
     tuple: _tuple,
+    Mapping: _mapping,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, nan
@@ -252,3 +253,12 @@ def test_a_value_made_in_python_is_checked_as_one_that_was_read(request_: Reques
 def test_the_range_of_a_field_stands_in_its_annotation() -> None:
     assert range_of(Sampling, "top_k") == Range(0, 1_000_000)
     assert range_of(Everything, "share") == Range(0, 1)
+
+
+def test_an_object_may_have_members_of_one_kind_with_any_names() -> None:
+    kind: type[Mapping[str, Part]] = Mapping[str, Part]  # type: ignore[type-abstract]
+    assert read(kind, {"a": {"size": 1}, "b c": {"size": 2}}) == {"a": Part(1), "b c": Part(2)}
+    with pytest.raises(InvalidValueError, match=r"it.b.size is not a whole number"):
+        read(kind, {"a": {"size": 1}, "b": {"size": "2"}}, "it")
+    with pytest.raises(InvalidValueError, match="it is not an object"):
+        read(kind, [], "it")
