@@ -1,0 +1,76 @@
+"""The life of a connection to a server: why it ended, what the server wrote beside the protocol, how much."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from localspec import units
+from localspec.tools.mcp.descriptions import shown_line
+
+LARGEST_MESSAGE = 8 * 2**20  # bytes
+_BURST = 32 * 2**20  # bytes that may come at once
+_STEADY = 2**20  # bytes a second beyond it
+_MESSAGES = (500.0, 500.0)  # at once, and a second
+_LAST_WORDS = 2048  # bytes of standard error
+
+
+class Allowance:
+    """An amount that fills up again with time, up to its size."""
+
+    def __init__(self, size: float, rate: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._size, self._rate, self._now = size, rate, now
+        self._left, self._since = size, now()
+
+    def take(self, amount: float) -> float:
+        """Take an amount, and return the seconds until it is there; 0 if it is there now."""
+        now = self._now()
+        self._left = min(self._left + (now - self._since) * self._rate, self._size) - amount
+        self._since = now
+        return max(-self._left / self._rate, 0.0)
+
+
+class Life:
+    """State that the parts of one connection share; belongs to the thread of its event loop."""
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+        self.reason = ""  # why it ended, after the name of the server
+        self.status = 0  # of the last HTTP response that was an error
+        self._messages = Allowance(*_MESSAGES)
+        self._received = Allowance(_BURST, _STEADY)
+        self._errors = b""
+        self._noise = ""
+
+    def end(self, reason: str) -> None:
+        """Let the connection end; the first reason counts."""
+        if not self.ended.is_set():
+            self.reason = reason
+            self.ended.set()
+
+    def may_receive(self, length: int) -> bool:
+        """Count received bytes; end the connection and return False if they are too many."""
+        if self._received.take(length):
+            self.end(f"sent more than {units.memory(_BURST)} and was ended")
+        return not self.ended.is_set()
+
+    async def pace(self) -> None:
+        """Wait before the next message of a server that sends very many of them."""
+        if wait_s := self._messages.take(1):
+            await asyncio.sleep(wait_s)
+
+    def keep_error(self, data: bytes) -> None:
+        """Keep the end of what the server writes to standard error."""
+        self._errors = (self._errors + data)[-_LAST_WORDS:]
+
+    def keep_noise(self, line: bytes) -> None:
+        """Keep the first line of standard output that is no message of the protocol."""
+        self._noise = self._noise or shown_line(line[:400].decode("utf-8", "replace"), 100)
+
+    @property
+    def last_words(self) -> str:
+        """Return the last line that the server wrote beside the protocol, for its user; may be empty."""
+        lines = self._errors.decode("utf-8", "replace").splitlines()
+        written = [text for line in lines if (text := shown_line(line, 160))]
+        return written[-1] if written else self._noise

@@ -1,0 +1,137 @@
+"""The tools of all MCP servers, as one toolbox for the chat."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+from localspec.errors import UserError
+from localspec.tools.mcp.descriptions import OfferedTool, shown_line
+from localspec.tools.mcp.entries import ServerEntry
+from localspec.tools.mcp.names import server_names, tool_names
+from localspec.tools.mcp.server import McpPrompt, McpResource, McpServer
+from localspec.tools.tool import Arguments, Tool, ToolOutput
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A tool's server, and the server's own name for it."""
+
+    server: McpServer
+    tool: str
+
+
+class McpTools:
+    """A `Toolbox` of MCP servers, which start in `folder` when first needed and end with the program.
+
+    One that fails does not keep the others from working: `problems` says in a line each what is wrong.
+    """
+
+    def __init__(self, entries: Mapping[str, ServerEntry], folder: Path) -> None:
+        """Take the servers of mcp.json that are not disabled; starts none of them."""
+        entries = {name: entry for name, entry in entries.items() if not entry.disabled}
+        self._servers = {name: McpServer(name, entry, folder) for name, entry in entries.items()}
+        self._names = server_names(self._servers)
+        self._targets: dict[str, _Target] = {}
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _close, tuple(self._servers.values()))
+
+    def tools(self) -> Sequence[Tool]:
+        """Return the tools of all servers that answer; starts those that do not run, all at once."""
+        offered = self._of_each(McpServer.tools)
+        tools: list[Tool] = []
+        targets: dict[str, _Target] = {}
+        for server, own in offered:
+            names = tool_names(self._names[server.name], [tool.name for tool in own])
+            tools += [_tool(server, names[tool.name], tool) for tool in own]
+            targets |= {names[tool.name]: _Target(server, tool.name) for tool in own}
+        with self._lock:
+            self._targets = targets
+        return tools
+
+    def preview(self, name: str, arguments: Arguments) -> str:
+        """Return nothing, because only the server knows what a call would do; raises UserError."""
+        self._target(name)
+        return ""
+
+    def run(self, name: str, arguments: Arguments, stop: Event) -> ToolOutput:
+        """Call a tool, and start its server first if that has ended; raises UserError in one line."""
+        target = self._target(name)
+        return target.server.call(target.tool, arguments, stop)
+
+    def prompts(self) -> Sequence[McpPrompt]:
+        """Return the prompts of all servers that answer."""
+        return [prompt for _, own in self._of_each(McpServer.prompts) for prompt in own]
+
+    def prompt(self, server: str, name: str, arguments: Mapping[str, str], stop: Event) -> str:
+        """Return a prompt as a text; raises UserError and Cancelled."""
+        return self._server(server).prompt(name, arguments, stop)
+
+    def resources(self) -> Sequence[McpResource]:
+        """Return the resources of all servers that answer."""
+        return [resource for _, own in self._of_each(McpServer.resources) for resource in own]
+
+    def resource(self, server: str, uri: str, stop: Event) -> str:
+        """Return a resource as a text; raises UserError and Cancelled."""
+        return self._server(server).resource(uri, stop)
+
+    def problems(self) -> Sequence[str]:
+        """Return a line for each server that did not start, and for each tool that cannot be called."""
+        return [problem for server in self._servers.values() for problem in server.problems]
+
+    def close(self) -> None:
+        """End all servers; a second call does nothing."""
+        self._end()
+
+    def _target(self, name: str) -> _Target:
+        with self._lock:
+            is_listed = bool(self._targets)
+        if not is_listed:
+            self.tools()
+        with self._lock:
+            target = self._targets.get(name)
+        if target is None:
+            raise UserError(f"no MCP server has a tool `{shown_line(name)}`")
+        return target
+
+    def _server(self, name: str) -> McpServer:
+        if name not in self._servers:
+            raise UserError(f"there is no MCP server `{name}`", "`localspec mcp list` lists them")
+        return self._servers[name]
+
+    def _of_each(self, ask: Callable[[McpServer], Sequence[T]]) -> list[tuple[McpServer, Sequence[T]]]:
+        """Ask all servers at once; one that fails has nothing, and says why in its `problems`."""
+
+        def answer(server: McpServer) -> Sequence[T]:
+            try:
+                return ask(server)
+            except UserError as error:
+                server.problems = (str(error),)
+                return ()
+
+        servers = list(self._servers.values())
+        if not servers:
+            return []
+        with ThreadPoolExecutor(len(servers), "localspec-mcp") as pool:
+            return list(zip(servers, pool.map(answer, servers), strict=True))
+
+
+def _tool(server: McpServer, name: str, offered: OfferedTool) -> Tool:
+    effect = server.entry.effect_of(offered.name)
+    return Tool(name, offered.description, offered.parameters, effect, server.name)
+
+
+def _close(servers: Iterable[McpServer]) -> None:
+    threads = [threading.Thread(target=server.close, daemon=True) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
