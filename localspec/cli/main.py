@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Verb = Callable[[Sequence[str]], int]
 GetReady = Callable[[Sequence[str]], None]
 VERBS = (
-    "run", "chat", "serve", "share", "history", "profiles", "verify", "bench",
+    "run", "chat", "serve", "share", "history", "profiles", "mcp", "verify", "bench",
     "setup", "tune", "recommend", "models", "show", "pair", "pull", "rm", "plan", "devices", "doctor",
 )  # fmt: skip
 ANSWERING = ("run", "chat", "serve", "verify")  # these open the models of their flags in a child process
-LOCAL_ONLY = ("serve", "share", "history", "profiles")  # whatever --host says: this machine's
+LOCAL_ONLY = ("serve", "share", "history", "profiles", "mcp")  # whatever --host says: this machine's
 LOCAL_BY_DEFAULT = ("setup", "doctor")  # whatever config.toml says
 _HELP = ("-h", "--help")
 ALIASES = {"ls": "models", "list": "models"}

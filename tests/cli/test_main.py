@@ -73,9 +73,9 @@ def test_a_misspelt_verb(fake: FakeRuntime, invoke: Invoke, word: str, verb: str
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ("mcp add x", "there is no command `mcp`\n"),
-        ("MCP list --json", "there is no command `MCP`\n"),
-        ("mcp add context7 -- npx -y context7", "there is no command `mcp`\n"),
+        ("plugin add x", "there is no command `plugin`; did you mean `mcp`?"),
+        ("MCP list --json", "there is no command `MCP`; did you mean `mcp`?"),
+        ("auth add context7 -- npx -y context7", "there is no command `auth`"),
         ("login", "there is no command `login`\n"),
         ("ps", "there is no command `ps`\n"),
         ("install qwen", "there is no command `install`; did you mean `pull`?"),

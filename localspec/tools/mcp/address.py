@@ -14,6 +14,7 @@ from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.life import LARGEST_MESSAGE, Allowance, Life
 
 _CONNECT_S = 15.0
+_LINES = (20_000.0, 20_000.0)  # of streams of events, at once and a second: reading them takes time
 _STREAMS = (5.0, 1.0)  # GET requests at once and a second: the SDK asks again as soon as a server wants
 
 
@@ -45,11 +46,12 @@ class _Limited(httpx2.AsyncBaseTransport):
             await response.aclose()
             self._life.end("sent compressed data that was not asked for")
             raise httpx2.ReadError("compressed data")
+        kind = response.headers.get("content-type", "")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         return httpx2.Response(
             response.status_code,
             headers=response.headers,
-            stream=_Counted(response.stream, self._life),
+            stream=_Counted(response.stream, self._life, is_paced=kind.startswith("text/event-stream")),
             extensions=response.extensions,
         )
 
@@ -60,13 +62,16 @@ class _Limited(httpx2.AsyncBaseTransport):
 class _Counted(httpx2.AsyncByteStream):
     """The body of a response, which ends with the connection if there is too much of it."""
 
-    def __init__(self, inner: httpx2.AsyncByteStream, life: Life) -> None:
+    def __init__(self, inner: httpx2.AsyncByteStream, life: Life, *, is_paced: bool) -> None:
         self._inner, self._life = inner, life
+        self._lines = Allowance(*_LINES) if is_paced else None
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for data in self._inner:
             if not self._life.may_receive(len(data)):
                 raise httpx2.ReadError("too much")
+            if self._lines is not None and (wait_s := self._lines.take(data.count(b"\n"))):
+                await asyncio.sleep(wait_s)
             yield data
 
     async def aclose(self) -> None:

@@ -185,12 +185,12 @@ class McpConnection:
             raise UserError(f"the MCP server `{self._name}` sent what cannot be read: {reason}") from None
 
     def _refused(self, error: MCPError) -> Exception:
-        if error.code == types.CONNECTION_CLOSED:
-            return self._dead()
         status, is_lost = self._life.status, "session" in error.message.lower()
         if self._entry.url and (status == _NOT_FOUND or (status == _BAD_REQUEST and is_lost)):
             self._in_loop(self._life.end, "has forgotten the session")
             return SessionLostError(f"the MCP server `{self._name}` has forgotten the session")
+        if _is_closed(error):
+            return self._dead()
         return UserError(f"the MCP server `{self._name}` {_words(error, status)}", _REFUSALS.get(status, ""))
 
     def _dead(self) -> UserError:
@@ -300,13 +300,18 @@ class McpConnection:
             error = error.exceptions[0]
         if isinstance(error, UserError):
             self._failure, self._hint = error.message, error.hint
-        elif isinstance(error, MCPError) and error.code != types.CONNECTION_CLOSED:
+        elif isinstance(error, MCPError) and not _is_closed(error):
             status = self._life.status
             self._failure, self._hint = _words(error, status), _REFUSALS.get(status, "")
         elif not self._life.reason:
             is_network = isinstance(error, OSError | httpx2.TransportError)
             what = "cannot be reached" if is_network else "cannot be used"
             self._failure = f"{what}: {shown_line(str(error)) or type(error).__name__}"
+
+
+def _is_closed(error: MCPError) -> bool:
+    """Return whether the SDK says that the connection ended; servers use its number for other errors, too."""
+    return bool(error.code == types.CONNECTION_CLOSED and error.message == "Connection closed")
 
 
 def _words(error: MCPError, status: int) -> str:

@@ -143,10 +143,11 @@ class McpServer:
         """Ask once more where the server has forgotten the session, since it has done nothing then."""
         from localspec.tools.mcp.connection import SessionLostError
 
+        connection = self._opened(stop, again=True)
         try:
-            return self._opened(stop, again=True).ask(request, self.entry.call_seconds, stop)
+            return connection.ask(request, self.entry.call_seconds, stop)
         except SessionLostError:
-            pass
+            connection.close()
         try:
             return self._opened(stop, again=True).ask(request, self.entry.call_seconds, stop)
         except SessionLostError as error:

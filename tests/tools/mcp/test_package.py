@@ -15,7 +15,7 @@ from tests.tools.mcp.serving import call, made, toolbox
 WITHOUT_SERVERS = """
 import sys
 from pathlib import Path
-import localspec.cli.main
+import localspec.cli.main, localspec.cli.mcp
 from localspec.tools.mcp.entries import read_servers
 from localspec.tools.mcp.toolbox import McpTools
 tools = McpTools(read_servers(Path("none.json")), Path())
