@@ -24,6 +24,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, 
 from localspec import units
 from localspec.child_process import exit_words
 from localspec.errors import UserError
+from localspec.tools.mcp import guard
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.life import LARGEST_MESSAGE, Allowance, Life
 
@@ -44,6 +45,7 @@ _GRACE_S = 1.0  # to end after standard input was closed, and after SIGTERM
 async def process_streams(entry: ServerEntry, life: Life) -> AsyncGenerator[tuple[Any, Any], None]:
     """Start a server, yield the streams for a session, and end the server; raises UserError and OSError."""
     process = await _started(entry)
+    guard.watch_over(process.pid)
     to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     streams = (to_session, received, sent, from_session)
@@ -233,6 +235,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         await _exit_of(process)
     _kill(process, tree)
     await _exit_of(process)
+    guard.release(process.pid)
     if transport := getattr(process, "_transport", None):
         transport.close()  # asyncio waits for the pipes otherwise, which a surviving process may hold
 

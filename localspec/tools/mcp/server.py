@@ -66,6 +66,7 @@ class McpServer:
         self._changed = threading.Event()  # the list of tools, since it was asked for
         self._failed: tuple[float, str, str] | None = None  # when, and why
         self._lock = threading.RLock()
+        self._is_closed = False
 
     def tools(self) -> Sequence[OfferedTool]:
         """Return the tools; raises UserError. A start that failed is not tried again for a minute."""
@@ -134,7 +135,8 @@ class McpServer:
         return self._opened(None, again=True).greeting()
 
     def close(self) -> None:
-        """End the server and all its processes."""
+        """End the server and all its processes, for good."""
+        self._is_closed = True
         connection = self._connection  # without the lock, which a start may hold
         if connection is not None:
             connection.close()
@@ -180,6 +182,8 @@ class McpServer:
             self._lock.release()
 
     def _restart(self, stop: threading.Event | None, *, again: bool) -> None:
+        if self._is_closed:
+            raise UserError(f"the MCP server `{self.name}` was closed")
         if self._failed is not None and not again and time.monotonic() < self._failed[0] + _RETRY_S:
             raise UserError(*self._failed[1:])
         try:
@@ -197,6 +201,8 @@ class McpServer:
             self._connection.close()  # the new process may need what the old one holds
         entry = self.entry.resolved(self.name, self._folder)
         self._connection = McpConnection(self.name, entry, self._changed.set)
+        if self._is_closed:
+            self._connection.close()
         self._connection.greeting(stop)
         return self._connection
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TypeVar
@@ -109,19 +109,17 @@ class McpTools:
 
     def _of_each(self, ask: Callable[[McpServer], Sequence[T]]) -> list[tuple[McpServer, Sequence[T]]]:
         """Ask all servers at once; one that fails has nothing, and says why in its `problems`."""
+        answers: dict[str, Sequence[T]] = {}
 
-        def answer(server: McpServer) -> Sequence[T]:
+        def answer(server: McpServer) -> None:
             try:
-                return ask(server)
+                answers[server.name] = ask(server)
             except UserError as error:
                 server.problems = (str(error),)
-                return ()
 
         servers = list(self._servers.values())
-        if not servers:
-            return []
-        with ThreadPoolExecutor(len(servers), "localspec-mcp") as pool:
-            return list(zip(servers, pool.map(answer, servers), strict=True))
+        _at_once([partial(answer, server) for server in servers])
+        return [(server, answers.get(server.name, ())) for server in servers]
 
 
 def _tool(server: McpServer, name: str, offered: OfferedTool) -> Tool:
@@ -130,7 +128,12 @@ def _tool(server: McpServer, name: str, offered: OfferedTool) -> Tool:
 
 
 def _close(servers: Iterable[McpServer]) -> None:
-    threads = [threading.Thread(target=server.close, daemon=True) for server in servers]
+    _at_once([server.close for server in servers])
+
+
+def _at_once(tasks: Iterable[Callable[[], None]]) -> None:
+    """Do tasks in threads that do not keep the program from ending, and wait for them."""
+    threads = [threading.Thread(target=task, name="localspec-mcp", daemon=True) for task in tasks]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -19,6 +19,9 @@ BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "good"
 OBJECT = {"type": "object", "properties": {"text": {"type": "string", "description": "what to say"}}}
 ECHO = {"name": "echo", "description": "Say it again.", "inputSchema": OBJECT | {"required": ["text"]}}
 SLEEPER = "import time; time.sleep(600)"
+NEWEST = "2026-07-28"
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+LISTENING: list[int | str] = []
 HELD: list[bytes] = []
 _writing = threading.Lock()
 
@@ -103,8 +106,37 @@ def changed(*_: object) -> dict[str, Any]:
     return text_result("changed")
 
 
+class RefusedError(Exception):
+    """The error that answers a request: its number, its message, and what else it says."""
+
+
 def wrong_arguments(*_: object) -> None:
-    raise ValueError("bad\n\x1b[31m arguments")
+    raise RefusedError(-32602, "bad\n\x1b[31m arguments", None)
+
+
+def without_handshake(params: dict[str, Any]) -> None:
+    versions = {"supported": [NEWEST], "requested": params["protocolVersion"]}
+    raise RefusedError(-32022, "Unsupported protocol version", versions)
+
+
+def listen(params: dict[str, Any]) -> None:
+    """Acknowledge a subscription, and answer nothing: it lasts."""
+    LISTENING.append(params["id"])
+    said = {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION: params["id"]}}
+    send({"method": "notifications/subscriptions/acknowledged", "params": said})
+
+
+def changed_newest(*_: object) -> dict[str, Any]:
+    TOOLS.append({"name": "new", "inputSchema": {"type": "object"}})
+    for number in LISTENING:
+        about = {"_meta": {SUBSCRIPTION: number}}
+        send({"method": "notifications/tools/list_changed", "params": about})
+    return complete(text_result("changed"))
+
+
+def complete(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result of the newest protocol."""
+    return result | {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 def pages(params: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +224,19 @@ BEHAVIOURS: dict[str, dict[str, Handler]] = {
     "structured": {"tools/call": lambda _: {"structuredContent": {"n": 1}}},
     "fails": {"tools/call": lambda _: text_result("no such file") | {"isError": True}},
     "list as result": {"tools/call": lambda _: ["a", "b"]},
+    "newest": {
+        "initialize": without_handshake,
+        "server/discover": lambda _: complete({"supportedVersions": [NEWEST], "capabilities": {"tools": {}}}),
+        "tools/list": lambda _: complete({"tools": TOOLS}),
+        "tools/call": changed_newest,
+        "subscriptions/listen": listen,
+    },
+    "asks back": {
+        "initialize": without_handshake,
+        "server/discover": lambda _: complete({"supportedVersions": [NEWEST], "capabilities": {"tools": {}}}),
+        "tools/list": lambda _: complete({"tools": TOOLS}),
+        "tools/call": lambda _: {"resultType": "input_required", "requestState": "x"},
+    },
     "other version": {"initialize": lambda _: ABOUT | {"protocolVersion": "1999-01-01"}},
     "environment": {"tools/call": lambda _: text_result(json.dumps({"cwd": str(Path.cwd()), **os.environ}))},
 }
@@ -207,9 +252,13 @@ def answer(request: dict[str, Any]) -> None:
         return
     log(request["method"])
     try:
-        send({"id": request["id"], "result": handler(request.get("params") or {})})
-    except ValueError as error:
-        send({"id": request["id"], "error": {"code": -32602, "message": str(error)}})
+        result = handler((request.get("params") or {}) | {"id": request["id"]})
+    except RefusedError as error:
+        code, message, data = error.args
+        send({"id": request["id"], "error": {"code": code, "message": message, "data": data}})
+        return
+    if result is not None:
+        send({"id": request["id"], "result": result})
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from localspec.errors import UserError
+from localspec.tools.mcp.guard import guard_pid
 from localspec.tools.mcp.toolbox import McpTools
 from tests.tools.mcp.serving import SCRIPT, call, made, toolbox
 from tests.waiting import until
@@ -28,7 +30,7 @@ def nothing_is_left() -> Iterator[None]:
     """Check that each test ends the processes of its servers."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    until(lambda: not {c.pid for c in psutil.Process().children(recursive=True)} - before)
+    until(lambda: not {c.pid for c in psutil.Process().children(recursive=True)} - before - {guard_pid()})
 
 
 def complaint(tools: McpTools, name: str = "made__echo") -> str:
@@ -192,6 +194,20 @@ def test_stop_ends_a_start_at_once() -> None:
         assert outputs[0].is_error
 
 
+def test_closing_ends_a_start_and_starts_nothing_more(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    tools = McpTools({"made": made("hangs", log, start_seconds=600.0)}, Path())
+    thread = threading.Thread(target=tools.tools)
+    thread.start()
+    until(lambda: "initialize" in logged(log))
+    tools.close()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert "the MCP server `made` was closed" in tools.problems()[0]
+    assert list(tools.tools()) == []
+    assert logged(log) == ["initialize"]
+
+
 def test_a_server_that_ignores_everything_is_ended_after_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -211,23 +227,30 @@ def test_all_processes_of_a_server_end_with_it() -> None:
     until(lambda: all(map(gone, pids)))
 
 
-def test_all_processes_end_with_the_program() -> None:
+@pytest.mark.parametrize("end", ["", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_all_processes_end_with_the_program(end: str) -> None:
     code = f"""
+import os
+import signal
 import sys
 from pathlib import Path
 from threading import Event
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.toolbox import McpTools
 tools = McpTools({{"made": ServerEntry(command=sys.executable, args=({str(SCRIPT)!r}, "children"))}}, Path())
-print(tools.run("made__echo", {{}}, Event()).text)
+print(tools.run("made__echo", {{}}, Event()).text, flush=True)
+{end}
 """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
     assert ended.stderr == ""
-    pids = [int(pid) for pid in ended.stdout.split()]
-    until(lambda: all(map(gone, pids)))
+    server, child, daemon = (int(pid) for pid in ended.stdout.split())
+    until(lambda: gone(server) and gone(child))
+    if end:  # what left the group of its server is out of the guard's reach
+        os.kill(daemon, signal.SIGKILL)
+    until(lambda: gone(daemon))
 
 
 def test_a_changed_list_of_tools_is_followed(tmp_path: Path) -> None:
@@ -239,6 +262,21 @@ def test_a_changed_list_of_tools_is_followed(tmp_path: Path) -> None:
         before = logged(log).count("tools/list")
         tools.tools()
         assert logged(log).count("tools/list") == before  # asked only after a change
+
+
+def test_a_server_without_the_old_handshake_is_spoken_to_in_the_newest_protocol(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with toolbox(made("newest", log)) as tools:
+        assert [tool.name for tool in tools.tools()] == ["made__echo"]
+        assert tools._servers["made"].greeting().protocol == "2026-07-28"
+        until(lambda: "subscriptions/listen" in logged(log))
+        assert call(tools).text == "changed"
+        until(lambda: len(tools.tools()) == 2)
+
+
+def test_a_server_that_asks_back_is_one_line() -> None:
+    with toolbox(made("asks back")) as tools:
+        assert complaint(tools) == "the MCP server `made` asks for input that LocalSpec cannot give"
 
 
 def test_pages_are_followed_to_their_end() -> None:

@@ -1,0 +1,62 @@
+"""A small process that ends the servers if this program is killed and cannot do it itself.
+
+Most servers end when their input is closed; those that hang, and what they started, would stay.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from contextlib import suppress
+
+_SCRIPT = """
+groups=
+while read -r sign group; do
+    left=
+    for each in $groups; do [ "$each" = "$group" ] || left="$left $each"; done
+    [ "$sign" = + ] && left="$left $group"
+    groups=$left
+done
+for each in $groups; do kill -s TERM -- "-$each"; done 2>/dev/null
+[ -z "$groups" ] || sleep 2
+for each in $groups; do kill -s KILL -- "-$each"; done 2>/dev/null
+"""
+_lock = threading.Lock()
+_guard: list[subprocess.Popen[bytes]] = []  # one for all servers, once there is one
+
+
+def watch_over(group: int) -> None:
+    """Let the guard end a process group after the end of this program."""
+    _tell("+", group)
+
+
+def release(group: int) -> None:
+    """Forget a process group that has ended, because its number may become that of another one."""
+    _tell("-", group)
+
+
+def guard_pid() -> int:
+    """Return the number of the guard's process; 0 if there is none."""
+    return _guard[0].pid if _guard else 0
+
+
+def _tell(sign: str, group: int) -> None:
+    if os.name != "posix":
+        return
+    with _lock, suppress(OSError):  # without a shell there is no guard
+        if not _guard:
+            nothing = subprocess.DEVNULL
+            _guard.append(
+                subprocess.Popen(
+                    ["/bin/sh", "-c", _SCRIPT],
+                    stdin=subprocess.PIPE,
+                    stdout=nothing,
+                    stderr=nothing,
+                    start_new_session=True,
+                    bufsize=0,
+                )
+            )
+        pipe = _guard[0].stdin
+        assert pipe is not None
+        pipe.write(f"{sign} {group}\n".encode())
