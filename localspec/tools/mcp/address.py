@@ -14,7 +14,7 @@ from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.life import LARGEST_MESSAGE, Allowance, Life
 
 _CONNECT_S = 15.0
-_LINES = (20_000.0, 20_000.0)  # of streams of events, at once and a second: reading them takes time
+_LINES = (20_000.0, 2_000.0)  # of streams of events, at once and a second: reading them takes time
 _STREAMS = (5.0, 1.0)  # GET requests at once and a second: the SDK asks again as soon as a server wants
 
 

@@ -38,11 +38,8 @@ _PING_S = 5.0  # for a server that was told to give up a call
 _END_S = 5.0  # for all processes of a server to end
 _MOST_PAGES = 100
 _WITHOUT_HANDSHAKE = (types.METHOD_NOT_FOUND, types.UNSUPPORTED_PROTOCOL_VERSION)  # answers of such servers
-_OF_THE_SDK = (
-    "Server returned an error response",
-    "Not Found",
-    "Session terminated",
-)  # say less than the code
+# What the SDK says of a bad HTTP status, which is less than its number.
+_OF_THE_SDK = ("Server returned an error response", "Not Found", "Session terminated")
 _BAD_REQUEST, _NOT_FOUND = 400, 404
 _REFUSALS = {
     404: "check the `url` in mcp.json",
@@ -75,8 +72,8 @@ class McpConnection:
 
     def __init__(self, name: str, entry: ServerEntry, on_change: Callable[[], None]) -> None:
         """Start the server; `on_change` is called in another thread when its list of tools has changed."""
-        self._name, self._entry, self._on_change = name, entry, on_change
-        self._life = Life()
+        self._name, self._entry = name, entry
+        self._life = Life(on_change)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._session: Any = None
         self._greeting: Greeting | None = None
@@ -286,14 +283,14 @@ class McpConnection:
 
     async def _notified(self, message: object) -> None:
         if isinstance(message, types.ToolListChangedNotification):
-            self._on_change()
+            self._life.on_change()
 
     async def _listen(self) -> None:
         """Follow changes in the newest protocol, in which a client has to ask for them."""
         with suppress(Exception):  # of a server that does not offer it
             async with listen(self._session, tools_list_changed=True) as events:
                 async for _ in events:
-                    self._on_change()
+                    self._life.on_change()
 
     def _fail(self, error: BaseException) -> None:
         while isinstance(error, BaseExceptionGroup):

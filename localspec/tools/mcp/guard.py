@@ -36,11 +36,6 @@ def release(group: int) -> None:
     _tell("-", group)
 
 
-def guard_pid() -> int:
-    """Return the number of the guard's process; 0 if there is none."""
-    return _guard[0].pid if _guard else 0
-
-
 def _tell(sign: str, group: int) -> None:
     if os.name != "posix":
         return

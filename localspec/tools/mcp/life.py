@@ -12,7 +12,8 @@ from localspec.tools.mcp.descriptions import shown_line
 LARGEST_MESSAGE = 8 * 2**20  # bytes
 _BURST = 32 * 2**20  # bytes that may come at once
 _STEADY = 2**20  # bytes a second beyond it
-_MESSAGES = (500.0, 500.0)  # at once, and a second
+_MESSAGES = (2000.0, 200.0)  # at once and a second; they take the SDK 0.4 ms each
+_NOTICES = (5000.0, 1000.0)  # which we read ourselves, and mostly drop
 _LAST_WORDS = 2048  # bytes of standard error
 
 
@@ -34,11 +35,12 @@ class Allowance:
 class Life:
     """State that the parts of one connection share; belongs to the thread of its event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.on_change = on_change  # of the list of tools
         self.ended = asyncio.Event()
         self.reason = ""  # why it ended, after the name of the server
         self.status = 0  # of the last HTTP response that was an error
-        self._messages = Allowance(*_MESSAGES)
+        self._messages, self._notices = Allowance(*_MESSAGES), Allowance(*_NOTICES)
         self._received = Allowance(_BURST, _STEADY)
         self._errors = b""
         self._noise = ""
@@ -55,9 +57,9 @@ class Life:
             self.end(f"sent more than {units.memory(_BURST)} and was ended")
         return not self.ended.is_set()
 
-    async def pace(self) -> None:
+    async def pace(self, *, is_notice: bool = False) -> None:
         """Wait before the next message of a server that sends very many of them."""
-        if wait_s := self._messages.take(1):
+        if wait_s := (self._notices if is_notice else self._messages).take(1):
             await asyncio.sleep(wait_s)
 
     def keep_error(self, data: bytes) -> None:

@@ -19,6 +19,7 @@ _EMPTY: Mapping[str, Result] = {  # valid in all versions of the protocol
     "resources/list": {"resources": []},
     "resources/read": {"contents": []},
 }
+_OFFERS = ("tools", "prompts", "resources")
 _OF_ALL_RESULTS = ("resultType", "ttlMs", "cacheScope", "_meta")
 
 
@@ -40,6 +41,8 @@ class KeepingDispatcher:
     ) -> Result:
         """Send a request, and return its result as the session may see it."""
         result: Result = await self._inner.send_raw_request(method, params, opts)
+        if method == "initialize":
+            return _whole_greeting(result)
         if method not in _EMPTY or result.get("resultType") == "input_required":
             return result
         kept = {key: result[key] for key in _OF_ALL_RESULTS if key in result}
@@ -57,6 +60,18 @@ class KeepingDispatcher:
     async def run(self, *handlers: Any, **options: Any) -> None:  # noqa: ANN401
         """Receive messages until the connection ends."""
         await self._inner.run(*handlers, **options)
+
+
+def _whole_greeting(result: Result) -> Result:
+    """Return the greeting of a server with all that the SDK insists on, and the kinds of its offers."""
+    offers, about = result.get("capabilities"), result.get("serverInfo")
+    kinds = offers if isinstance(offers, dict) else {}
+    names = about if isinstance(about, dict) else {}
+    return {
+        "protocolVersion": result.get("protocolVersion"),
+        "capabilities": {kind: {} for kind in _OFFERS if kinds.get(kind) not in (None, False)},
+        "serverInfo": {key: str(names.get(key) or "") for key in ("name", "version")},
+    }
 
 
 def original(result: Result) -> Result | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import AsyncGenerator, Sequence
@@ -34,8 +35,12 @@ _INHERITED = {  # what a server needs to run; secrets of other programs are not 
     "SSL_CERT_FILE", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TERM", "TMP", "TMPDIR", "USER", "USERNAME",
     "USERPROFILE", "NODE_EXTRA_CA_CERTS", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
 }  # fmt: skip
-_INHERITED_KINDS = ("LC_", "XDG_", "UV_", "NPM_CONFIG_", "PIP_")
+_INHERITED_KINDS = ("LC_", "XDG_")
 _CHUNK = 2**16
+_SHORT = 4096  # bytes of a notification that is read here
+_CHANGED = "notifications/tools/list_changed"
+_OF_THE_SDK = ("notifications/subscriptions/acknowledged", "notifications/cancelled")  # which it needs
+_ANSWERED = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,9})\s*,\s*"result"')
 _ERRORS_RATE = 4 * 2**20  # bytes a second that are read of standard error
 _LOOK_S = 0.5  # between two looks at the processes
 _GRACE_S = 1.0  # to end after standard input was closed, and after SIGTERM
@@ -134,6 +139,12 @@ async def _pass_on(
 ) -> None:
     if not (line := line.strip()):
         return
+    if len(line) < _SHORT and (method := _notified(line)):
+        if method == _CHANGED:
+            life.on_change()
+        if method not in _OF_THE_SDK:
+            await life.pace(is_notice=True)
+            return
     message = _message(line) if line.startswith(b"{") else None
     if message is None:
         life.keep_noise(line)
@@ -143,6 +154,16 @@ async def _pass_on(
         await to_session.send(SessionMessage(message))
 
 
+def _notified(line: bytes) -> str:
+    """Return the method of a notification, of which servers may send very many; empty for all else."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return ""
+    method = found.get("method") if isinstance(found, dict) and "id" not in found else None
+    return method if isinstance(method, str) else ""
+
+
 def _message(line: bytes) -> Any:  # noqa: ANN401 - one of the SDK's types
     """Return a line as a message; an answer that breaks the rules is still one, or a call would hang."""
     try:
@@ -150,9 +171,10 @@ def _message(line: bytes) -> Any:  # noqa: ANN401 - one of the SDK's types
     except ValueError:
         pass
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
-        return None
+        number = _ANSWERED.match(line)
+        found = {"id": int(number[1]), "error": "an answer that is no JSON"} if number else {}
     number = found.get("id")
     if isinstance(number, bool) or not isinstance(number, int | str):
         return None

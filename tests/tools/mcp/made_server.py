@@ -106,6 +106,16 @@ def changed(*_: object) -> dict[str, Any]:
     return text_result("changed")
 
 
+def broken_json(params: dict[str, Any]) -> None:
+    deep = b"[" * 100_000 + b"]" * 100_000
+    write(b'{"jsonrpc": "2.0", "id": %d, "result": {"content": %s}}\n' % (params["id"], deep))
+
+
+def latin(params: dict[str, Any]) -> None:
+    answer = {"jsonrpc": "2.0", "id": params["id"], "result": text_result("caf\xe9")}
+    write(json.dumps(answer, ensure_ascii=False).encode("latin-1") + b"\r\n")
+
+
 class RefusedError(Exception):
     """The error that answers a request: its number, its message, and what else it says."""
 
@@ -213,6 +223,14 @@ BEHAVIOURS: dict[str, dict[str, Handler]] = {
     "dies at start": {"initialize": die},
     "dies": {"tools/call": die},
     "hangs in call": {"tools/call": hang},
+    "bare greeting": {
+        "initialize": lambda params: {
+            "protocolVersion": params["protocolVersion"],
+            "capabilities": {"tools": True, "prompts": None},
+        }
+    },
+    "broken json": {"tools/call": broken_json},
+    "latin": {"tools/call": latin},
     "error": {"tools/call": wrong_arguments},
     "children": {"tools/call": with_child},
     "changes": {"tools/call": changed},

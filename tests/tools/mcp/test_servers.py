@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from localspec.errors import UserError
-from localspec.tools.mcp.guard import guard_pid
+from localspec.tools.mcp import guard
 from localspec.tools.mcp.toolbox import McpTools
 from tests.tools.mcp.serving import SCRIPT, call, made, toolbox
 from tests.waiting import until
@@ -30,7 +30,8 @@ def nothing_is_left() -> Iterator[None]:
     """Check that each test ends the processes of its servers."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
-    until(lambda: not {c.pid for c in psutil.Process().children(recursive=True)} - before - {guard_pid()})
+    before |= {shell.pid for shell in guard._guard}  # for all servers of this program
+    until(lambda: not {child.pid for child in psutil.Process().children(recursive=True)} - before)
 
 
 def complaint(tools: McpTools, name: str = "made__echo") -> str:
@@ -149,6 +150,12 @@ def test_floods_on_standard_error_and_noise_on_standard_output_do_no_harm() -> N
     for behaviour, text in (("errors", "fine"), ("prints", "hi"), ("no broken pipe", "hi")):
         with toolbox(made(behaviour)) as tools:
             assert call(tools, text="hi").text == text
+
+
+def test_a_server_may_greet_with_less_than_the_protocol_wants() -> None:
+    with toolbox(made("bare greeting")) as tools:
+        assert call(tools, text="hi").text == "hi"
+        assert list(tools.prompts()) == []
 
 
 def test_a_call_of_a_megabyte_arrives() -> None:
@@ -305,6 +312,7 @@ def test_wrong_tools_are_left_out_and_names_are_made_fit() -> None:
         ("structured", '{"n": 1}', False),
         ("fails", "no such file", True),
         ("list as result", "a\nb", False),
+        ("latin", "caf\ufffd", False),
     ],
 )
 def test_results_are_read_as_they_are_meant(behaviour: str, text: str, is_error: bool) -> None:
@@ -321,6 +329,11 @@ def test_a_result_that_breaks_the_tool_s_own_schema_is_shown() -> None:
 def test_an_error_of_the_protocol_is_one_line() -> None:
     with toolbox(made("error")) as tools:
         assert complaint(tools) == "the MCP server `made` answered with an error: bad [31m arguments"
+
+
+def test_an_answer_that_is_no_json_is_one_line_at_once() -> None:
+    with toolbox(made("broken json")) as tools:
+        assert complaint(tools) == "the MCP server `made` answered with an error: an answer that is no JSON"
 
 
 def test_prompts_and_resources_are_listed_and_read() -> None:
