@@ -124,6 +124,7 @@ class SessionRequest:
     def over(self, own: ChatSettings) -> SessionRequest:
         """Return the request with the settings of a chat in place of its own."""
         given = own.settled
+        given.pop("tools", None)  # are offered by the session
         before = AUTO if self.is_auto else self.speculation.mode
         mode, thinking = given.pop("mode", before), given.pop("thinking", None)
         sampling = {name: given.pop(name) for name in SAMPLING if name in given}

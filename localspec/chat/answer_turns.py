@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from time import monotonic
 
+from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.errors import Cancelled, LocalSpecError
 from localspec.inference.interface import OpenModels, PausableModels, ServesSeveral
 from localspec.inference.turns import PARALLEL, Share, first_share, is_due, next_of, turn
@@ -31,6 +32,8 @@ class AnswerTurns:
 class AnswerTurn(Share):
     """One answer's turns at the models, which belong to its thread from one to the next `generate` pause.
 
+    Its calls of tools wait for consent at its `desk`.
+
     Models of a server are shared there, with other programs, and nothing waits here.
     """
 
@@ -39,6 +42,7 @@ class AnswerTurn(Share):
         self._turns = turns
         self._models: OpenModels | None = None  # as soon as they are open
         self._is_cancelled = False
+        self.desk = ConsentDesk()
 
     @contextmanager
     def taken(self, models: OpenModels) -> Iterator[None]:
@@ -60,6 +64,21 @@ class AnswerTurn(Share):
                 if turns.current is self:
                     turns.current = None
                     turns.changed.notify_all()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let other answers have the models while the block needs none; raises `Cancelled` after it."""
+        if isinstance(self._models, ServesSeveral):
+            yield
+            return
+        turns = self._turns
+        with turns.changed:
+            if turns.current is self:
+                turns.current = None
+                turns.changed.notify_all()
+        yield
+        if not self._wait():
+            raise Cancelled("stopped")
 
     def generate(self, request: Request) -> Generator[GenerationEvent]:
         """Yield an answer as the models do, and let others have their turns in between."""
@@ -95,6 +114,7 @@ class AnswerTurn(Share):
 
     def cancel(self) -> None:
         """End the answer soon, whether it waits or is being written; callable from any thread."""
+        self.desk.stop()
         turns = self._turns
         with turns.changed:
             self._is_cancelled = True

@@ -10,7 +10,12 @@ from itertools import groupby
 from time import monotonic
 from typing import TypeVar
 
+from localspec.chat.calls.pieces import Piece
+from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.messages import AnswerRecord, Span, State, StoredMessage
+from localspec.chat.tool_use.calls_apart import calls_apart
+from localspec.chat.tool_use.calls_run import CallStarted
+from localspec.chat.tool_use.consent import CallAsked
 from localspec.chat.tree import Branches
 from localspec.decoding.tally import Tally
 from localspec.errors import Cancelled, EngineError, LocalSpecError, StoreError
@@ -26,7 +31,7 @@ from localspec.types.events import (
     TextPiece,
     ThinkingOpened,
 )
-from localspec.types.request import Request
+from localspec.types.request import Request, ToolCall
 
 T = TypeVar("T")
 SAVE_EVERY_S = 0.3  # with the time that a save takes, a kill loses no text that is older than 0.5 s
@@ -71,10 +76,18 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class AnswerSaved:
-    """The answer as it is saved."""
+    """The answer as it is saved; one that calls tools `goes_on` with another message, after their results."""
 
     message: StoredMessage
     record: AnswerRecord | None
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResultSaved:
+    """The result of a call as it is saved."""
+
+    message: StoredMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +110,18 @@ class Summarised:
     words: str
 
 
-AnswerEvent = Started | GenerationEvent | AnswerSaved | Titling | Summarising | Summarised
+AnswerEvent = (
+    Started
+    | GenerationEvent
+    | Piece
+    | AnswerSaved
+    | CallAsked
+    | CallStarted
+    | ResultSaved
+    | Titling
+    | Summarising
+    | Summarised
+)
 Generate = Callable[[Request], Iterator[GenerationEvent]]
 """Writes an answer, as `OpenModels.generate` does."""
 
@@ -106,12 +130,19 @@ class AnswerRecorder:
     """An answer that goes from the models into the tree; it can be used once."""
 
     def __init__(
-        self, branches: Branches, place: StoredMessage, record: AnswerRecord, asked_s: float | None = None
+        self,
+        branches: Branches,
+        place: StoredMessage,
+        record: AnswerRecord,
+        asked_s: float | None = None,
+        reader: AnswerReader | None = None,
     ) -> None:
-        """Prepare an answer to `place` if that is a question, else the continuation of that answer.
+        """Prepare an answer to `place`, or the continuation of that if it is an answer.
 
-        The time to its first token counts from `asked_s` of the monotonic clock, if that is given.
+        The time to its first token counts from `asked_s` of the monotonic clock, if that is given. With a
+        `reader` the answer may call tools.
         """
+        self._reader, self._calls = reader, list[ToolCall]()
         self._asked_s, self._before_s = asked_s, 0.0
         self._branches = branches
         self._record = record
@@ -146,7 +177,11 @@ class AnswerRecorder:
             yield Started(self._branches.message(self._id), self._record)
             self._before_s = 0.0 if self._asked_s is None else monotonic() - self._asked_s
             generated = generate(request)
-            for event in generated:
+            for event in generated if self._reader is None else calls_apart(generated, self._reader):
+                if isinstance(event, Piece):
+                    self._take_call(event)
+                    yield event
+                    continue
                 if isinstance(event, ThinkingOpened):
                     self._opening = "" if self._pieces else event.opening
                     continue
@@ -203,6 +238,11 @@ class AnswerRecorder:
             case _:
                 pass  # reading the prompt leaves no trace
 
+    def _take_call(self, piece: Piece) -> None:
+        if piece.id:
+            self._calls.append(ToolCall(piece.id, piece.name, ""))
+        self._calls[-1] = replace(self._calls[-1], arguments=self._calls[-1].arguments + piece.text)
+
     @property
     def _text(self) -> str:
         return "".join(piece.text for piece in self._pieces)
@@ -221,10 +261,10 @@ class AnswerRecorder:
         self._over.set()
         self._saver.join()  # no earlier state may be written after this one
         text, earlier = self._text, self._earlier
-        if earlier is not None and text == earlier.content:
+        if earlier is not None and text == earlier.content and not self._calls:
             self._keep("complete" if state == "complete" else earlier.state)
-        elif text or state == "complete":
-            self._keep(state, self._completed())
+        elif text or self._calls or state == "complete":
+            self._keep(state, self._completed(), self._calls)
         else:
             try:
                 self._branches.give_up(self._id)
@@ -248,10 +288,10 @@ class AnswerRecorder:
             changes=tuple(self._changes),
         )
 
-    def _keep(self, state: State, record: AnswerRecord | None = None) -> None:
+    def _keep(self, state: State, record: AnswerRecord | None = None, calls: Sequence[ToolCall] = ()) -> None:
         """Write to the tree and the store; a store error is forgotten when a later write succeeds."""
         try:
-            self._branches.write(self._id, self._text, state, record)
+            self._branches.write(self._id, self._text, state, record, calls)
             self._trouble = None
         except LocalSpecError as error:
             self._trouble = error
@@ -259,15 +299,19 @@ class AnswerRecorder:
 
 @dataclass(frozen=True, slots=True)
 class LiveUpdate:
-    """What has come since the last look; of the progress only the latest."""
+    """What has come of one message since the last look; of the progress only the latest."""
 
     started: Started | None = None
     pieces: tuple[TextPiece, ...] = ()  # neighbours of different provenance
     rounds: tuple[RoundDone, ...] = ()
     progress: PromptProgress | None = None
     changes: tuple[ModeChanged, ...] = ()
+    calls: tuple[Piece, ...] = ()
     finished: Finished | None = None
     saved: AnswerSaved | None = None
+    asked: CallAsked | None = None
+    running: tuple[CallStarted, ...] = ()
+    results: tuple[StoredMessage, ...] = ()
     error: BaseException | None = None
     summarising: Summarising | None = None
     summarised: Summarised | None = None
@@ -289,15 +333,23 @@ class LiveAnswer:
         """Add the next event, or the error that the answer ended with."""
         self._events.append(event)
 
+    @property
+    def is_behind(self) -> bool:
+        """Return whether events have come since the last call of `drain`."""
+        return self._seen < len(self._events)
+
     def drain(self) -> LiveUpdate:
-        """Return the text and events since the last call."""
+        """Return the text and events since the last call, up to the beginning of another message."""
         events = self._events[self._seen :]
+        later = (at for at, event in enumerate(events) if at and isinstance(event, Started))
+        events = events[: next(later, None)]
         self._seen += len(events)
         return _update(events)
 
     def drain_all(self) -> LiveUpdate:
-        """Return the same of the whole answer so far, for a view that has seen none of it."""
-        self._seen = 0
+        """Return the same of the whole message in progress, for a view that has seen none of it."""
+        begun = (at for at, event in enumerate(self._events) if isinstance(event, Started))
+        self._seen = max(begun, default=0)
         update = self.drain()
         return replace(update, progress=None) if update.rounds else update
 
@@ -309,8 +361,12 @@ def _update(events: Sequence[AnswerEvent | BaseException]) -> LiveUpdate:
         tuple(event for event in events if isinstance(event, RoundDone)),
         _latest(PromptProgress, events),
         tuple(event for event in events if isinstance(event, ModeChanged)),
+        tuple(event for event in events if isinstance(event, Piece)),
         _latest(Finished, events),
         _latest(AnswerSaved, events),
+        _latest(CallAsked, events),
+        tuple(event for event in events if isinstance(event, CallStarted)),
+        tuple(event.message for event in events if isinstance(event, ResultSaved)),
         _latest(BaseException, events),
         _latest(Summarising, events),
         _latest(Summarised, events),

@@ -18,6 +18,7 @@ from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import AnswerVariant, ChatSession, Job
+from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
@@ -62,6 +63,9 @@ class ChatView(Protocol):
     def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
         """Hear that an answer in a chat that is not open has ended, or failed; must not wait."""
 
+    def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
+        """Hear that a call waits for consent in a chat that is not open; must not wait."""
+
     def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
         """Hear that the models no longer work for a chat that is not open; must not wait."""
 
@@ -99,6 +103,11 @@ class ChatController:
     def _answer(self) -> RunningAnswer | None:
         """The answer in progress in the open chat."""
         return self._answers.get(self.session.chat.info.id)
+
+    @property
+    def running(self) -> RunningAnswer | None:
+        """The answer in progress in the open chat, or what is measured after it."""
+        return self._answer
 
     @property
     def answering(self) -> bool:
@@ -235,7 +244,13 @@ class ChatController:
         saved = answer.saved
         if answer is self._answer:
             await self._view.show_news(answer, answer.live.drain())
+            while answer.live.is_behind:
+                await self._view.show_news(answer, answer.live.drain())
             answer.is_reported = saved is not None
+        elif (asked := answer.turn.desk.asked) is not answer.asked_elsewhere:
+            answer.asked_elsewhere = asked
+            if asked is not None:
+                self._view.asks_elsewhere(answer, asked)
         elif saved is not None and saved.message.state != "failed" and not answer.is_reported:
             answer.is_reported = True
             if not answer.is_stopped:
@@ -283,6 +298,12 @@ class ChatController:
             with suppress(EngineError):  # the answer will report it
                 check_alone(chat.system, text, files, models.target, models.count_tokens)
 
+    def decide(self, call_id: str, decision: Decision) -> None:
+        """Allow or refuse the call that waits in the open chat; raises `UserError` if it does not."""
+        answer = self._answer
+        if answer is None or not answer.turn.desk.decide(call_id, decision):
+            raise UserError("this call no longer waits")
+
     async def answer_again(self, message: StoredMessage, mode: Mode | None = None) -> None:
         """Answer a question again, as another branch."""
         question = self.question_of(message)
@@ -308,6 +329,8 @@ class ChatController:
 
     async def edit(self, message: StoredMessage, text: str) -> None:
         """Write a message in another way; a question is answered at once, an answer can be continued."""
+        if message.role == "tool":
+            raise UserError("the result of a tool cannot be changed", "edit the question, or the answer")
         async with self._changing:
             chat = self.session.chat
             if message.role == "user":
@@ -442,8 +465,10 @@ class ChatController:
         raise UserError("this message is no longer shown")
 
     def question_of(self, message: StoredMessage) -> StoredMessage:
-        """Return the question that an answer belongs to, or the question itself."""
-        return message if message.role == "user" or message.parent is None else self.message(message.parent)
+        """Return the question, or the result of a tool, that an answer follows; or the message itself."""
+        if message.role != "assistant" or message.parent is None:
+            return message
+        return self.message(message.parent)
 
     async def record_of(self, message: StoredMessage, what: str, hint: str) -> AnswerRecord:
         """Return the figures of a message, which is called so; raises `UserError` with a hint without any."""

@@ -16,6 +16,7 @@ from localspec.chat.markdown import closed, fenced
 from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage, WholeChat
 from localspec.chat.store.record_codec import from_plain, to_plain
 from localspec.chat.thinking import split
+from localspec.chat.tool_use.described import describe_run
 from localspec.chat.tree import Tree
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
@@ -31,7 +32,7 @@ MAX_MESSAGES = 100_000
 MAX_CHARACTERS = 16 * 2**20  # of one text
 _YEAR_9999 = 253_370_764_800.0  # the year 9999 begins; later times overflow in eastern time zones
 
-_SPEAKERS = {"user": "You", "assistant": "Assistant"}
+_SPEAKERS = {"user": "You", "assistant": "Assistant", "tool": "Result"}
 _STATES: dict[State, str] = {
     "writing": "still being written",
     "complete": "",
@@ -100,11 +101,16 @@ def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[s
 def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Iterator[str]:
     marks = [" ".join(record.target.split())] if record is not None else []
     marks += [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
+    marks += [] if message.run is None else [describe_run(message.run)]
     yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
     if message.role == "user":
         yield closed(message.content.strip("\n"))
     for part in split(message.content) if message.role == "assistant" else ():
         yield _quoted(part.text) if part.kind == "thinking" else closed(part.text.strip("\n"))
+    for call in message.calls:
+        yield f"Calls `{' '.join(call.name.split())}`\n\n{fenced(call.arguments, 'json')}"
+    if message.run is not None:
+        yield fenced(message.content)
     for attachment in message.attachments:
         name = " ".join(attachment.name.replace("`", "'").split())
         ending = attachment.source.rpartition(".")[2] if "." in attachment.source else ""
@@ -225,14 +231,13 @@ def _message(value: object, earlier: Mapping[int, StoredMessage], where: str) ->
     if found.parent is not None and found.parent not in earlier:
         raise InvalidValueError(f"{where}.parent: there is no message {found.parent} before this one")
     _check_time(found.created, f"{where}.created")
-    _check_texts(
-        where, [found.content, found.summary, *(part for a in found.attachments for part in (a.name, a.text))]
-    )
+    files = (part for file in found.attachments for part in (file.name, file.text))
+    _check_texts(where, [found.content, found.summary, *files, *(call.arguments for call in found.calls)])
     return replace(found, state="stopped") if found.state == "writing" else found
 
 
 def _tagged(message: StoredMessage) -> StoredMessage:
-    if message.role == "user":
+    if message.role != "assistant":
         return message
     return replace(message, content=with_opening_tag(message.content))
 

@@ -29,8 +29,8 @@ class Figures:
     accepted_length: float | None = None
     hit_rate: float | None = None
     note: str = ""
-    thinking: str = ""
     drafted: int = 0
+    thinking: str = ""
 
 
 MEASURED_S = 1.0  # of decoding, in less of which a speed is not compared with another

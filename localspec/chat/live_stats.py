@@ -86,8 +86,8 @@ class LiveStats:
             rounds.length() if rounds.drafted else None,
             self._hits.rate,
             self._note,
-            self._thinking() if self._reader.is_thinking else "",
             rounds.drafted,
+            self._thinking() if self._reader.is_thinking else "",
         )
 
     def _thinking(self) -> str:

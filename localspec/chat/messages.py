@@ -22,12 +22,13 @@ from localspec.types.request import (
     Seed,
     Temperature,
     ThinkingBudget,
+    ToolCall,
     TopK,
     TopP,
 )
 from localspec.units import counted
 
-Role = Literal["user", "assistant"]
+Role = Literal["user", "assistant", "tool"]
 State = Literal["writing", "complete", "stopped", "length", "context", "circles", "failed"]
 """Of a message. `writing` is an answer in progress; `stopped` was ended by the user, a kill or a power cut;
 `length` and `context` ran into a limit, `circles` repeated itself; `failed` lost its engine. All but
@@ -57,12 +58,31 @@ class Attachment:
         return self.name.endswith("/")
 
 
+Outcome = Literal["done", "failed", "refused", "stopped"]
+"""Of a call. `refused` was not run, because the user or a rule said no; `stopped` was not run to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """How a call of a tool came to its result; `source` is the MCP server that ran it, empty for our own.
+
+    `because` says in words why it was allowed, or refused.
+    """
+
+    call: ToolCall
+    outcome: Outcome = "done"
+    source: str = ""
+    because: str = ""
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
     """One message of the tree of a chat; `parent` None starts a branch at the top.
 
     `dropped` messages stay visible and are not sent to the model. A `summary` stands for this message and
-    all those before it, for what follows on its branch.
+    all those before it, for what follows on its branch. An answer may end in `calls` of tools; a message of
+    the role "tool" is the result of one, whose `run` says how it came about.
     """
 
     id: int
@@ -75,6 +95,8 @@ class StoredMessage:
     attachments: tuple[Attachment, ...] = ()
     dropped: bool = False
     summary: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    run: ToolRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +150,7 @@ class ChatSettings:
     thinking: bool | None = None
     thinking_budget: ThinkingBudget | None = None
     ignores_circles: bool | None = None
+    tools: tuple[str, ...] | None = None  # that are on, by the names of their boxes
 
     @property
     def settled(self) -> dict[str, Any]:

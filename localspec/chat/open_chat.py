@@ -12,6 +12,7 @@ from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, G
 from localspec.chat.figures import label
 from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Role, StoredMessage
 from localspec.chat.prompting import exchanges_of, summarised, to_prompt
+from localspec.chat.tool_use.offer import ToolOffer
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
 from localspec.inference.interface import OpenModels
@@ -140,7 +141,8 @@ class OpenChat(Branches):
         if record is None:
             raise UserError("this message has no speed to compare", "pick an answer that a model wrote")
         record = replace(record, plain=plain)
-        return AnswerSaved(self.write(message_id, message.content, message.state, record), record)
+        written = self.write(message_id, message.content, message.state, record, message.calls)
+        return AnswerSaved(written, record)
 
     def answer(
         self,
@@ -150,11 +152,13 @@ class OpenChat(Branches):
         continues: int | None = None,
         asked_s: float | None = None,
         generate: Generate | None = None,
+        offer: ToolOffer | None = None,
     ) -> Generator[AnswerEvent]:
         """Answer the question that the shown branch ends in, or continue with the answer `continues`.
 
-        If the branch ends in an answer, another one is written as its sibling. `generate` writes it if it
-        is given, and else the models alone.
+        If the branch ends in an answer, another one is written as its sibling; if it ends in the result of a
+        tool, the answer goes on from that. `generate` writes it if it is given, and else the models alone.
+        It may call the tools of an `offer`.
 
         Yields `Started`, the models' events and `AnswerSaved`; an error is raised after that. The text so far
         is saved, also if the iterator is closed early. An answer that ends early without text leaves no
@@ -168,6 +172,7 @@ class OpenChat(Branches):
         if seed is None:  # drawn and saved, so that the answer can be reproduced
             seed = int.from_bytes(os.urandom(4))
         request = replace(options.request, prompt=prompt, seed=seed)
+        request = request if offer is None else offer.put_into(request)
         record = AnswerRecord(
             mode=request.settings.mode,
             reason=options.reason,
@@ -180,7 +185,8 @@ class OpenChat(Branches):
             summary=Summary(),  # nothing has come yet
             thinking_budget=request.thinking_budget,
         )
-        yield from AnswerRecorder(self, place, record, asked_s).events(generate or models.generate, request)
+        recorder = AnswerRecorder(self, place, record, asked_s, None if offer is None else offer.reader())
+        yield from recorder.events(generate or models.generate, request)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)
@@ -189,8 +195,9 @@ class OpenChat(Branches):
         return message
 
     def _question(self) -> StoredMessage:
+        """Return the question, or the result of a tool, that the next answer follows."""
         for message in reversed(self.path):
-            if message.role == "user":
+            if message.role != "assistant":
                 return message
         raise UserError("there is no question to answer", "ask something first")
 

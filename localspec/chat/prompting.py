@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from localspec.chat.markdown import fenced
 from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
-from localspec.chat.thinking import without_thinking
+from localspec.chat.thinking import thinking_of, without_thinking
 from localspec.errors import ContextFullError
 from localspec.types.models import ModelInfo
 from localspec.types.request import Message
@@ -43,9 +43,9 @@ def to_prompt(system: str, path: Sequence[StoredMessage], *, continues: bool = F
     groups = exchanges_of(rest)
     for number, group in enumerate(groups, 1):
         is_last = number == len(groups)
-        awaited = is_last and (continues or group[-1].role == "user")
+        awaited = is_last and (continues or group[-1].role != "assistant")
         if awaited or not any(message.dropped for message in group):
-            turns += messages_of(group, continues=continues and is_last)
+            turns += messages_of(group, continues=continues and is_last, thinks_on=awaited)
     return (Message("system", system), *turns) if system else tuple(turns)
 
 
@@ -84,26 +84,39 @@ def exchanges_of(path: Sequence[StoredMessage]) -> tuple[tuple[StoredMessage, ..
                 greeting = []
             answered = False
         elif groups:
-            answered = answered or bool(_content(message))
+            answered = answered or bool(_content(message) or message.calls)
         (groups[-1] if groups else greeting).append(message)
     return tuple(map(tuple, groups))
 
 
-def messages_of(exchange: Sequence[StoredMessage], *, continues: bool = False) -> tuple[Message, ...]:
-    """Return the prompt of one exchange; with `continues`, its last message is unchanged."""
+def messages_of(
+    exchange: Sequence[StoredMessage], *, continues: bool = False, thinks_on: bool = False
+) -> tuple[Message, ...]:
+    """Return the prompt of one exchange; with `continues`, its last message is unchanged.
+
+    Calls are sent with their results, those without are left out. What was thought before a call is sent
+    only where the answer `thinks_on` from it.
+    """
     turns: list[Message] = []
+    run = {message.run.call.id for message in exchange if message.run is not None}
     for number, message in enumerate(exchange, 1):
         as_it_stands = continues and number == len(exchange)
         content = message.content if as_it_stands else _content(message)
-        if not content:
+        if message.run is not None:
+            turns.append(Message("tool", content, tool_call_id=message.run.call.id))
             continue
-        turns.append(Message(message.role, content))
+        calls = tuple(call for call in message.calls if call.id in run)
+        thinking = thinking_of(message.content) if calls and thinks_on else ""
+        if content or calls:
+            turns.append(Message(message.role, content, calls, thinking=thinking))
     return tuple(turns)
 
 
 def _content(message: StoredMessage) -> str:
     if message.role == "assistant":
         return _answer_alone(message.content)
+    if message.role == "tool":
+        return message.content
     return question_of(message.content, message.attachments)
 
 
@@ -170,7 +183,7 @@ def context_budget(
     system: str, path: Sequence[StoredMessage], size: int, count: Count, *, continues: bool = False
 ) -> ContextBudget:
     """Return the context use of a branch; a question at its end waits, with `continues` its last answer."""
-    waits = continues or (bool(path) and path[-1].role == "user")
+    waits = continues or (bool(path) and path[-1].role != "assistant")
     kept = to_prompt(system, [replace(one, dropped=True) for one in path], continues=continues)
     kept = kept if waits else (*kept, Message("user", ""))  # templates want one
     others = [one for group in exchanges_of(path)[:-1] for one in group] if continues else path

@@ -10,6 +10,7 @@ from localspec.chat.answering import AnswerSaved, LiveAnswer
 from localspec.chat.loading import ModelLoader
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.session import Job
+from localspec.chat.tool_use.consent import CallAsked
 from localspec.inference.interface import OpenModels
 
 STUCK_S = 2.0  # after `stop`, without an end: the engine does not respond
@@ -33,6 +34,7 @@ class RunningAnswer:
         self.live = LiveAnswer()
         self.saved: AnswerSaved | None = None  # what is measured after that can be cut short
         self.is_reported = False  # or was seen
+        self.asked_elsewhere: CallAsked | None = None  # that was reported, of a chat that is not open
         self._thread = asyncio.ensure_future(asyncio.to_thread(self._run))
 
     def _run(self) -> BaseException | None:
@@ -44,7 +46,7 @@ class RunningAnswer:
             with self.turn.taken(models):
                 for event in self.job(models, self.turn):
                     self.live.take(event)
-                    if isinstance(event, AnswerSaved):
+                    if isinstance(event, AnswerSaved) and not event.goes_on:
                         self.saved = event
         except BaseException as failure:  # noqa: BLE001 - the view reports it
             return failure

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import count
 from typing import TYPE_CHECKING, Literal, cast
 
 from localspec.chat.answer_settings import (
@@ -20,9 +22,9 @@ from localspec.chat.answer_settings import (
     with_auto,
 )
 from localspec.chat.answer_turns import AnswerTurn
-from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Summarised, Titling
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, ResultSaved, Summarised, Titling
 from localspec.chat.compaction import Compaction, compaction, write_summary
-from localspec.chat.messages import ChatSettings, SearchHit
+from localspec.chat.messages import ChatSettings, SearchHit, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
 from localspec.chat.prompting import (
@@ -34,8 +36,12 @@ from localspec.chat.prompting import (
     title_in,
     tokens_of,
 )
+from localspec.chat.tool_use.calls_run import CallEnded, run_calls
+from localspec.chat.tool_use.consent import ConsentDesk
+from localspec.chat.tool_use.kit import OfferedTools, ToolKit
+from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, StoreError, UserError
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, TextDelta
@@ -52,6 +58,7 @@ Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
 Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 RECENT = 30  # chats that a search without words shows
+CHARACTERS_PER_CONTEXT_TOKEN = 1  # of the results of an answer's calls: about a quarter of the context
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,8 @@ class ChatSession:
         self.titles = False  # whether the models name new chats
         self.compaction_mode: CompactionMode = "ask"  # near the limit of the context
         self.reads_ahead = True  # whether idle models read what comes before the next answer
+        self.make_kit: Callable[[], ToolKit] | None = None  # of the tools that chats may use
+        self._offer: tuple[tuple[object, ...], ToolOffer] | None = None  # the latest, and what it is for
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
@@ -215,25 +224,123 @@ class ChatSession:
     ) -> Iterator[AnswerEvent]:
         """Answer the last question of a chat, by default the open one.
 
-        With a `turn`, it shares the models with answers in other chats. A second `AnswerSaved` has what is
-        measured afterwards: the speed of plain decoding, unless that is known. The time to the first token
-        counts from `asked_s` of the monotonic clock, if that is given.
+        With a `turn`, it shares the models with answers in other chats, and may call tools: another message
+        follows once their results are saved. A second `AnswerSaved` has what is measured afterwards:
+        the speed of plain decoding, unless that is known. The time to the first token counts from `asked_s`
+        of the monotonic clock, if that is given.
         """
         chat = self.chat if chat is None else chat
         options = self.options(models, chat, variant)
-        generate = models.generate if turn is None else turn.generate
         self._answers += 1
-        for event in chat.answer(models, options, continues=continues, asked_s=asked_s, generate=generate):
-            yield event
-            if isinstance(event, AnswerSaved):
-                measures = turn is None or not turn.is_awaited
-                if (rated := self._rated(models, chat, event, variant.plain, measures=measures)) is not None:
-                    yield rated
-                is_whole = event.message.state == "complete" and variant.mode is None
-                is_asked_more = chat is self.chat and bool(self.queue)
-                if self.titles and is_whole and not is_asked_more:
-                    with suppress(UserError, StoreError, Cancelled):  # the title stays
-                        yield from self._title(generate, chat, options.request)
+        tools = self._offered(chat) if turn is not None and variant.mode is None else None
+        for rounds in count():
+            may_call = tools is not None and self.kit is not None and rounds < self.kit.most_rounds
+            offer = self._offer_of(models, tools, options.request) if tools and may_call else None
+            generate = models.generate if turn is None else turn.generate
+            written = chat.answer(
+                models, options, continues=continues, asked_s=asked_s, generate=generate, offer=offer
+            )
+            called: AnswerSaved | None = None
+            for event in written:
+                if isinstance(event, AnswerSaved) and offer is not None and _calls(event):
+                    called = replace(event, goes_on=True)
+                    yield called
+                    continue
+                yield event
+                if isinstance(event, AnswerSaved):
+                    yield from self._after(models, chat, event, turn, variant, options.request)
+            if called is None or tools is None or turn is None:
+                return
+            with turn.lent():
+                yield from self._results(models, chat, called.message, tools, turn.desk)
+                if turn.desk.stopped.is_set():
+                    yield replace(called, goes_on=False)
+                    return
+            continues = asked_s = None
+
+    def _after(
+        self,
+        models: OpenModels,
+        chat: OpenChat,
+        saved: AnswerSaved,
+        turn: AnswerTurn | None,
+        variant: AnswerVariant,
+        request: Request,
+    ) -> Iterator[AnswerEvent]:
+        """Measure what the answer's ratio refers to, and find a title for a chat that has begun."""
+        measures = turn is None or not turn.is_awaited
+        if (rated := self._rated(models, chat, saved, variant.plain, measures=measures)) is not None:
+            yield rated
+        is_whole = saved.message.state == "complete" and variant.mode is None
+        is_asked_more = chat is self.chat and bool(self.queue)
+        if self.titles and is_whole and not is_asked_more:
+            generate = models.generate if turn is None else turn.generate
+            with suppress(UserError, StoreError, Cancelled):  # the title stays
+                yield from self._title(generate, chat, request)
+
+    @cached_property
+    def kit(self) -> ToolKit | None:
+        """The tools that chats may use, made when they are first needed; None if there are none."""
+        return None if self.make_kit is None else self.make_kit()
+
+    def close(self) -> None:
+        """End what runs the tools."""
+        if self.__dict__.get("kit") is not None:
+            self.__dict__["kit"].close()
+
+    def _offered(self, chat: OpenChat) -> OfferedTools | None:
+        """Return the tools that are on in a chat; None if there are none."""
+        names = self.tools_on(chat)
+        try:
+            if not names or self.kit is None:
+                return None
+        except UserError as error:  # a mistake in a file of the user
+            self._notice(f"this answer goes without tools: {error}")
+            return None
+        found = self.kit.offered(names)
+        for problem in found.problems:
+            self._notice(problem)
+        return found if found.owners else None
+
+    def _offer_of(self, models: OpenModels, tools: OfferedTools, request: Request) -> ToolOffer | None:
+        """Return the offer of tools to these models; None, with a notice, where they cannot call any."""
+        if not isinstance(models, ShowsPrompts):
+            self._notice("tools are used by models on this computer alone: this answer goes without")
+            return None
+        for_what = (models, tools.functions, request.template_variables)
+        if self._offer is None or self._offer[0] != for_what:
+            try:
+                self._offer = (for_what, offer_of(models, tools.functions, request.template_variables))
+            except UserError as error:
+                self._notice(f"this answer goes without tools: {error}")
+                return None
+        return self._offer[1]
+
+    def _results(
+        self,
+        models: OpenModels,
+        chat: OpenChat,
+        answer: StoredMessage,
+        tools: OfferedTools,
+        desk: ConsentDesk,
+    ) -> Iterator[AnswerEvent]:
+        """Run the calls of an answer, and save their results below it."""
+        assert self.kit is not None  # it has offered the tools
+        below, most = answer.id, models.target.context * CHARACTERS_PER_CONTEXT_TOKEN
+        for step in run_calls(answer.calls, tools, self.kit, desk, most // len(answer.calls)):
+            if not isinstance(step, CallEnded):
+                yield step
+                continue
+            saved = chat.add_result(below, step.text, step.run)
+            below = saved.id
+            yield ResultSaved(saved)
+
+    def tools_on(self, chat: OpenChat | None = None) -> tuple[str, ...]:
+        """Return the names of the tools that are on in a chat, by default the open one."""
+        info = (self.chat if chat is None else chat).info
+        usual = self._profile_of(info.profile).tools
+        own = info.settings.tools
+        return (usual.groups if usual.on else ()) if own is None else own
 
     def compaction(self, models: OpenModels, chat: OpenChat | None = None) -> tuple[Compaction, str]:
         """Return the part of a chat, by default the open one, that a summary would replace, also in words.
@@ -313,8 +420,10 @@ class ChatSession:
         used = None if self.in_use is None else self.in_use.request.settings.mode
         mode = self.mode or used or ("sd" if models.draft is not None else "off")
         prompt = (*self.chat.prompt(), Message("user", question))
-        answer = self.asked.answer_under(self.followed)
-        return replace(answer, prompt=prompt, settings=EngineSettings(mode=mode))
+        request = self.asked.answer_under(self.followed)
+        request = replace(request, prompt=prompt, settings=EngineSettings(mode=mode))
+        offer = self._offer
+        return request if offer is None or not self.tools_on() else offer[1].put_into(request)
 
     def take_notices(self) -> tuple[str, ...]:
         """Return new notices about settings that have gone stale."""
@@ -354,7 +463,7 @@ class ChatSession:
         from localspec.chat.store import title_of
 
         info, path = self.store.chat(chat.info.id), chat.path
-        if len(path) != 2 or info.title != title_of(path[0]):
+        if [each.role for each in path].count("user") != 1 or info.title != title_of(path[0]):
             return
         prompt = (*chat.prompt(), *TITLE)
         plain = replace(request, prompt=prompt, settings=EngineSettings(mode="off"), steps_down=False, seed=0)
@@ -390,3 +499,8 @@ class ChatSession:
         if name not in self._profiles:
             raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
         return self._profiles[name]
+
+
+def _calls(saved: AnswerSaved) -> bool:
+    """Return whether an answer has ended in calls that are to be run."""
+    return bool(saved.message.calls) and saved.message.state == "complete"

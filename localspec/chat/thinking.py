@@ -77,6 +77,11 @@ def without_thinking(text: str) -> str:
     return "\n\n".join(part.text.rstrip() for part in parts if part.kind == "answer")
 
 
+def thinking_of(text: str) -> str:
+    """Return the thinking alone."""
+    return "\n\n".join(part.text.strip() for part in split(text) if part.kind == "thinking")
+
+
 class ThinkingReader:
     """Separates thinking from the answer as the text comes; the one parser of thinking.
 

@@ -10,8 +10,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from localspec.chat.messages import AnswerRecord, Attachment, ChatInfo, Role, State, StoredMessage
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    ChatInfo,
+    Role,
+    State,
+    StoredMessage,
+    ToolRun,
+)
 from localspec.errors import UserError
+from localspec.types.request import ToolCall
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
@@ -39,7 +48,7 @@ class Tree:
             id_
             for id_, message in known.items()
             if message.role == "assistant"
-            and not message.content
+            and not (message.content or message.calls)
             and id_ not in parents
             and message.state not in {"complete", "writing"}  # one that is complete may be empty
         }
@@ -76,7 +85,7 @@ class Tree:
     def answered(self) -> Tree:
         """Return the tree with an answer shown where its branch ends in a question that has some."""
         last = None if self.leaf is None else self.messages.get(self.leaf)
-        if last is None or last.role != "user":
+        if last is None or last.role == "assistant":
             return self
         return self.with_leaf(self.leaf_below(last.id))
 
@@ -167,21 +176,35 @@ class Branches:
             message = self._store.add(
                 self._chat_id, parent, role, content, state=state, attachments=attachments
             )
-            self._shown_before[message.id] = None if parent is None else self.tree.leaf_below(parent)
-            self.tree = self.tree.with_messages([message]).with_leaf(message.id)
-            self._info = self._store.chat(self._chat_id)  # its first question names a chat
-            return message
+            return self._added(message)
+
+    def add_result(self, parent: int, content: str, run: ToolRun) -> StoredMessage:
+        """Add the result of a call, and show the branch that it ends."""
+        with self._changing:
+            return self._added(self._store.add_result(self._chat_id, parent, content, run))
+
+    def _added(self, message: StoredMessage) -> StoredMessage:
+        parent = message.parent
+        self._shown_before[message.id] = None if parent is None else self.tree.leaf_below(parent)
+        self.tree = self.tree.with_messages([message]).with_leaf(message.id)
+        self._info = self._store.chat(self._chat_id)  # its first question names a chat
+        return message
 
     def write(
-        self, id_: int, content: str, state: State, record: AnswerRecord | None = None
+        self,
+        id_: int,
+        content: str,
+        state: State,
+        record: AnswerRecord | None = None,
+        calls: Sequence[ToolCall] = (),
     ) -> StoredMessage:
         """Give a message other text; it is in the tree even where the store raises `StoreError`."""
         with self._changing:
-            message = replace(self.message(id_), content=content, state=state)
+            message = replace(self.message(id_), content=content, state=state, calls=tuple(calls))
             self.tree = self.tree.with_messages([message])
             if record is not None:
                 self._written[id_] = record
-            self._store.write(id_, content, state, record)
+            self._store.write(id_, content, state, record, calls)
             return message
 
     def move(self, leaf: int | None) -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, assert_never
 from localspec.app.opening import with_config
 from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.answering import Summarised, Summarising
 from localspec.chat.commands.command import CommandCall, CommandContext
-from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Setting, ShowSetting
+from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Say, Setting, ShowSetting
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, name_in, parse
 from localspec.chat.commands.registry import IN_LINES, LINE_NAMES
@@ -40,6 +41,7 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.cli.shared.question import with_dropped, with_files
+from localspec.cli.shared.tools import add_tool_flags, use_tools
 from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
@@ -67,6 +69,7 @@ def parser() -> Parser:
     result.add_argument("--plain", action="store_true", help="line by line, for simple terminals")
     add_answer_flags(result)
     add_thinking_flags(result)
+    add_tool_flags(result)
     return result
 
 
@@ -102,6 +105,7 @@ def main(argv: Sequence[str]) -> int:
         session.compaction_mode = read_config(config_dir() / "config.toml").compact
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
+        use_tools(session, args)
         dialogue = Dialogue(models, session, AnswerOutput.asked(args), shows_stats=args.stats)
         names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")
         say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")
@@ -145,6 +149,7 @@ class Dialogue:
             "compact": self._compact,
             "thinking": lambda: self._show_setting("thinking"),
             "exit": self._leave,
+            "tools": self._tools,
         }
 
     def mode_line(self) -> str:
@@ -194,6 +199,8 @@ class Dialogue:
             match effect:
                 case Ask(prompt):
                     self._ask(prompt)
+                case Say(text):
+                    say(text)
                 case ShowSetting(setting):
                     self._show_setting(setting)
                 case ActOnMessage("regenerate", _, modes):
@@ -263,11 +270,16 @@ class Dialogue:
             say(session.route_shown(self._followed.name))
         self.mode_line()
         has_history = len(session.chat.path) > 1
+        turn = AnswerTurn(AnswerTurns())
         try:
-            events = session.answer(self._models, variant=AnswerVariant(mode))
-            answer = write_answer(self._models, events, self._output)
+            with turn.taken(self._models):
+                events = session.answer(self._models, turn, variant=AnswerVariant(mode))
+                answer = write_answer(self._models, events, self._output, turn=turn)
         except ContextFullError as error:
             raise ContextFullError(error.message, _MAKE_ROOM if has_history else error.hint) from None
+        except Cancelled:  # while no model was at work
+            say("stopped")
+            return
         self._last, self._last_options = answer.finished, session.in_use
         if self._last is None:
             return
@@ -355,6 +367,11 @@ class Dialogue:
             )
         self._output = replace(self._output, colours=not self._output.colours)
         say(LEGEND if self._output.colours else "colours off")
+
+    def _tools(self) -> None:
+        kit, on_now = self._session.kit, self._session.tools_on()
+        for name, words in ({} if kit is None else kit.words).items():
+            say(f"{'on' if name in on_now else 'off':<4}{name:<12}{words}")
 
     def _leave(self) -> None:
         self._leaving = True

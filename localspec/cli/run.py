@@ -10,9 +10,11 @@ from dataclasses import replace
 
 from localspec import units
 from localspec.app import answer_json
-from localspec.app.opening import with_config
+from localspec.app.opening import OpenedPair, with_config
 from localspec.chat import figures
-from localspec.chat.answer_settings import AnswerOptions, SettingsSelector, followed
+from localspec.chat.answer_settings import AnswerOptions, SessionRequest, SettingsSelector, followed
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.messages import Attachment
 from localspec.chat.prompting import question_of
 from localspec.chat.schema_check import CheckedSchema, checked_answer
 from localspec.cli.shared import opening
@@ -37,8 +39,11 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.cli.shared.prompt import GivenPrompt
+from localspec.cli.shared.tools import add_tool_flags, use_tools
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, QuickChooser
+from localspec.inference.worker.client import Worker
+from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.request import Message
 
@@ -68,6 +73,7 @@ def parser() -> Parser:
     add("--grammar-file", metavar="FILE", help="the same, always from a file")
     add_answer_flags(result)
     add_thinking_flags(result)
+    add_tool_flags(result)
     return result
 
 
@@ -104,6 +110,8 @@ def main(argv: Sequence[str]) -> int:
         profile = followed(profiles[0], by_name, [(text, [file.source for file in attached])])
         if args.explain:
             say(asked.explained_sampling(profile, models.target.recommended))
+        if args.tools is not None:
+            return _answer_with_tools(args, pair, (asked, profiles), text, attached)
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
         chosen: list[AnswerOptions] = []
@@ -120,6 +128,37 @@ def main(argv: Sequence[str]) -> int:
         if code == SUCCESS and options.reason == units.UNMEASURED:
             _measure(models, answer)
         return code
+
+
+def _answer_with_tools(
+    args: argparse.Namespace,
+    pair: OpenedPair[Worker],
+    settings: tuple[SessionRequest, Sequence[Profile]],
+    text: str,
+    attached: Sequence[Attachment],
+) -> int:
+    """Answer in a chat that is not saved, whose model may call tools; return the exit code."""
+    from localspec.chat.session import ChatSession
+    from localspec.chat.store import Store
+
+    asked, profiles = settings
+    turn = AnswerTurn(AnswerTurns())
+    with Store(None) as store:
+        session = ChatSession(
+            store, profiles, asked, profiles[0].name, start="aside", tuned_for=pair.tuned_for
+        )
+        use_tools(session, args)
+        session.chat.ask(text, attached)
+        try:
+            with turn.taken(pair.models):
+                events = session.answer(pair.models, turn)
+                answer = write_answer(pair.models, events, AnswerOutput.asked(args), turn=turn)
+        finally:
+            session.close()
+        for notice in session.take_notices():
+            opening.note(notice)
+        assert session.in_use is not None  # of the answer
+        return _conclude(args, pair.models, session.in_use, answer)
 
 
 def _remark(checked: CheckedSchema | None, text: str) -> None:
@@ -152,6 +191,10 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
     for given, flag in ((args.chat_template_kwargs, "kwargs"), (template, "file")):
         if args.no_chat and given:
             raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
+    if args.tools is not None and (args.no_chat or _wants_form(args)):
+        raise UserError(
+            "--tools does not go with a bare text or a grammar", "leave out --no-chat, -j and --grammar"
+        )
     if args.json and args.color:
         raise UserError("--json and --color do not go together", "use only one of them")
 

@@ -142,7 +142,18 @@ class PausableModels(OpenModels, Protocol):
         """Drop a paused answer, if there is one of this number; callable from any thread."""
 
 
-class SharedModels(PausableModels, Protocol):
+@runtime_checkable
+class ShowsPrompts(OpenModels, Protocol):
+    """Open models that show how a prompt reaches the target; from any thread, also while they generate."""
+
+    def render(self, request: Request) -> str:
+        """Return the text of a request's prompt as the target reads it."""
+
+    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
+        """Return the tokens of a text; `special` reads control tokens in it, `add_special` puts BOS first."""
+
+
+class SharedModels(ShowsPrompts, PausableModels, Protocol):
     """Open models that interleave conversations.
 
     Their information is available from any thread, also while they generate.
@@ -168,12 +179,6 @@ class SharedModels(PausableModels, Protocol):
         self, messages: Sequence[Message], tools: Sequence[str] = (), variables: TemplateVariables = ()
     ) -> int:
         """Return the tokens of a conversation, including the start of the next answer."""
-
-    def render(self, request: Request) -> str:
-        """Return the text of a request's prompt as the target reads it."""
-
-    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
-        """Return the tokens of a text; `special` reads control tokens in it, `add_special` puts BOS first."""
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, control tokens included; raises `UserError` for what is none."""

@@ -21,6 +21,7 @@ from localspec.chat.calls.grammar import call_grammar
 from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.calls.triggers import call_triggers
 from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
+from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
 from localspec.server.blocks import BlockStream
@@ -232,7 +233,7 @@ async def asked_in_chat(service: ChatService, body: Body) -> Chat:
     if must_call and grammar is not None and not is_schema:
         raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
     halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call or tools])
-    token = partial(_only_token, service.queue.models)
+    token = single_token(service.queue.models.tokenize)
     if form is not None and (must_call or is_schema):  # a schema is for the answer that calls nothing
         arguments |= {_name(tool): check for tool, check in halves}
         several = body.parallel_tool_calls is not False and (not must_call or body.tool_choice == "required")
@@ -254,11 +255,6 @@ def _left_out(tools: Sequence[ToolDefinition]) -> Iterator[str]:
 
 def _name(tool: str) -> str:
     return str(json.loads(tool)["function"]["name"])
-
-
-def _only_token(models: SharedModels, tag: str) -> int | None:
-    tokens = models.tokenize(tag)
-    return tokens[0][0] if len(tokens) == 1 else None
 
 
 def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:

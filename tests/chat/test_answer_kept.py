@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from localspec.chat.open_chat import OpenChat
 from localspec.chat.store import Store
 from localspec.errors import StoreError, UserError
 from localspec.types.events import TextDelta
+from localspec.types.request import ToolCall
 from tests.campaign.kills import LOST_S
 from tests.campaign.log import allowed_s
 from tests.chat.talk import answer_again, kept, options, streamed, texts
@@ -29,11 +30,18 @@ class FullDisk(Store):
     last = ""
     wrote = threading.Condition()
 
-    def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
+    def write(
+        self,
+        message_id: int,
+        content: str,
+        state: State,
+        record: AnswerRecord | None = None,
+        calls: Sequence[ToolCall] = (),
+    ) -> None:
         try:
             if self.is_full:
                 raise StoreError("no room left")
-            super().write(message_id, content, state, record)
+            super().write(message_id, content, state, record, calls)
         finally:
             with self.wrote:
                 self.writes += 1

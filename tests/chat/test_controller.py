@@ -17,6 +17,7 @@ from localspec.chat.messages import Attachment, StoredMessage
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.chat.tool_use.consent import CallAsked
 from localspec.errors import EngineDied, UserError
 from localspec.storage.profiles import profiles
 from tests.scripted import Gate, Script, ScriptedModels, says
@@ -66,6 +67,9 @@ class View:
 
     def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
         self.told.append(f"{answer.chat.info.title} {outcome}")
+
+    def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
+        self.told.append(f"{answer.chat.info.title} asks {asked.tool.name}")
 
     def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
         self.told.append(f"{answer.chat.info.title} rests")

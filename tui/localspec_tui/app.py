@@ -35,6 +35,7 @@ from localspec.chat.commands.registry import ON_SCREEN
 from localspec.chat.loading import ModelLoader, Opener
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.inference.worker.wire import LogLine
 from localspec.models.pair_request import ModelChoice
 from localspec.safe_text import safe_line
@@ -261,6 +262,13 @@ class LocalSpecApp(App[int]):
         return SystemCommand(title, description, run)
 
 
+def _tools(config: Config) -> ToolKit:
+    """Return the tools that work in the folder in which the program was started."""
+    from localspec.app.tools import tool_kit  # no start waits for it
+
+    return tool_kit(config, Path.cwd())
+
+
 def launch(request: ScreenRequest) -> int:
     """Open the screen and return the exit code; raises `UserError` and `StoreError` before it opens."""
     log: deque[LogLine] = deque(maxlen=KEPT)
@@ -274,6 +282,7 @@ def launch(request: ScreenRequest) -> int:
             start="last" if request.resumes else "new",
             tuned_for=models.tuned_for,
         )
+        session.make_kit = partial(_tools, request.config)
         session.titles, session.reads_ahead = request.config.titles, request.config.read_ahead
 
         def opener(choice: ModelChoice | None) -> Opener:
@@ -298,6 +307,7 @@ def launch(request: ScreenRequest) -> int:
         finally:
             app.chat_screen.fetches.close()
             loader.close()
+            session.close()
     if code > SIGNALLED:
         from localspec_tui.terminal import end_by  # likewise
 

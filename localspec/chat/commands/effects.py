@@ -32,6 +32,7 @@ ActionName = Literal[
     "theme",
     "thinking",
     "timeline",
+    "tools",
     "tune",
     "undo",
     "vim",

@@ -9,6 +9,7 @@ from localspec.chat.commands import arguments, chats, messages, settings
 from localspec.chat.commands.arguments import NOTHING, TEXT
 from localspec.chat.commands.command import Command, CommandContext, CommandKey
 from localspec.chat.commands.effects import Act, ActionName, ChangeChat, Effect, NewChat
+from localspec.chat.commands.tools import set_tools
 
 
 def _always(effect: Effect) -> Callable[[CommandContext, None], Iterable[Effect]]:
@@ -124,6 +125,10 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("ctrl+l", "chat.log", "Show or hide the log"),
     ),
     Command("theme", _act("theme"), arguments.THEME, "show or change the colours"),
+    Command(
+        "tools", set_tools, TEXT, "the tools that the model may use; NAME on or off switches some",
+        "show the tools that the model may use; NAME on or off switches some",
+    ),
     Command("vim", _act("vim"), NOTHING, "use vim keys in the prompt, or stop it"),
     Command(
         "tune", _act("tune"), arguments.TASKS, "find the fastest settings for this machine",

@@ -27,13 +27,16 @@ from localspec.chat.messages import (
     SearchHit,
     State,
     StoredMessage,
+    ToolRun,
 )
 from localspec.chat.store import record_codec
 from localspec.chat.store.database import Database
 from localspec.chat.store.search import excerpt, parse
+from localspec.chat.store.tool_codec import pack_calls, pack_run, unpack_calls, unpack_run
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import StoreError, UserError
 from localspec.safe_text import safe_line
+from localspec.types.request import ToolCall
 from localspec.values import read
 
 KEPT_S = 30 * 24 * 3600.0  # seconds for which a deleted chat can be restored, and an empty one stays
@@ -199,29 +202,43 @@ class Store:
     ) -> StoredMessage:
         """Add a message below `parent` and show its branch; the first prompt gives its chat a title."""
         now = self._now()
-        message = StoredMessage(0, chat_id, parent, role, content, now, state, tuple(attachments))
+        return self._add(StoredMessage(0, chat_id, parent, role, content, now, state, tuple(attachments)))
+
+    def add_result(self, chat_id: int, parent: int, content: str, run: ToolRun) -> StoredMessage:
+        """Add the result of a call below `parent` and show its branch."""
+        return self._add(StoredMessage(0, chat_id, parent, "tool", content, self._now(), run=run))
+
+    def _add(self, message: StoredMessage) -> StoredMessage:
         with self._database.writing() as connection:
-            chat = _read_chat(connection, chat_id)
-            if parent is not None:
-                _require_message(connection, chat_id, parent)
+            chat = _read_chat(connection, message.chat)
+            if message.parent is not None:
+                _require_message(connection, message.chat, message.parent)
             number = _insert_message(connection, message)
-            title = chat.title or (title_of(message) if role == "user" else "")
-            _change_chat(connection, chat_id, "leaf = ?, updated = ?, title = ?", number, now, title)
+            title = chat.title or (title_of(message) if message.role == "user" else "")
+            values = (number, message.created, title)
+            _change_chat(connection, message.chat, "leaf = ?, updated = ?, title = ?", *values)
             (stored,) = _read_messages(connection, "id = ?", number)
-        if state == "writing":
+        if message.state == "writing":
             self._writing.add(number)
-        elif role == "assistant":
+        elif message.role != "user":
             self._database.fill_file()
         return stored
 
-    def write(self, message_id: int, content: str, state: State, record: AnswerRecord | None = None) -> None:
+    def write(
+        self,
+        message_id: int,
+        content: str,
+        state: State,
+        record: AnswerRecord | None = None,
+        calls: Sequence[ToolCall] = (),
+    ) -> None:
         """Save an answer in progress; cheap enough for twice a second."""
         now = self._now()
         with self._database.writing() as connection:
             record = record or _read_record(connection, message_id, "NOT tagged")
             changed = connection.execute(
-                "UPDATE messages SET content = ?, state = ?, written = ?, tagged = 1 WHERE id = ?",
-                (_storable(content), state, now, message_id),
+                "UPDATE messages SET content = ?, state = ?, written = ?, tagged = 1, calls = ? WHERE id = ?",
+                (_storable(content), state, now, pack_calls(calls), message_id),
             )
             if not changed.rowcount:
                 raise StoreError(f"message {message_id} is gone from the chats in `{self._database.path}`")
@@ -414,19 +431,17 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
         (number,),
     ):
         attached[message].append(Attachment(name, text))
-    columns = "id, chat, parent, role, content, created, state, dropped, tagged, summaries.text"
+    columns = "id, chat, parent, role, content, created, state, dropped, tagged, summaries.text, calls, run"
     rows = connection.execute(
         f"SELECT {columns} FROM messages LEFT JOIN summaries ON message = id WHERE {where} ORDER BY id",
         (number,),
     )
     found = []
-    for id_, chat, parent, role, content, created, state, dropped, tagged, summary in rows:
-        text = content if tagged or role == "user" else with_opening_tag(content)
-        files = tuple(attached[id_])
-        is_dropped = bool(dropped)
-        found.append(
-            StoredMessage(id_, chat, parent, role, text, created, state, files, is_dropped, summary or "")
-        )
+    for id_, chat, parent, role, content, created, state, dropped, tagged, summary, calls, run in rows:
+        text = content if tagged or role != "assistant" else with_opening_tag(content)
+        message = StoredMessage(id_, chat, parent, role, text, created, state, tuple(attached[id_]))
+        message = replace(message, dropped=bool(dropped), summary=summary or "")
+        found.append(replace(message, calls=unpack_calls(calls), run=unpack_run(run)))
     return tuple(found)
 
 
@@ -547,13 +562,14 @@ def _show_continued(
 def _said(message: StoredMessage) -> tuple[object, ...]:
     """Return the identity of a message within its chat, the same in every store."""
     files = tuple((file.name, _storable(file.text)) for file in message.attachments)
-    return message.role, message.created, _storable(message.content), files
+    return message.role, message.created, _storable(message.content), files, pack_calls(message.calls)
 
 
 def _insert_message(connection: sqlite3.Connection, message: StoredMessage) -> int:
     columns = ("chat", "parent", "role", "state", "dropped", "created", "content")
     values = {name: getattr(message, name) for name in columns}
-    number = _insert(connection, "messages", written=message.created, tagged=True, **values)
+    of_tools = {"calls": pack_calls(message.calls), "run": pack_run(message.run)}
+    number = _insert(connection, "messages", written=message.created, tagged=True, **values, **of_tools)
     for position, file in enumerate(message.attachments):
         _insert(connection, "attachments", message=number, position=position, name=file.name, text=file.text)
     if message.summary:

@@ -7,7 +7,7 @@ import threading
 import time
 from argparse import Namespace
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -29,6 +29,7 @@ from localspec.types.drafts import Provenance
 from localspec.types.events import Finished, ModeChanged, PromptProgress, TextDelta, TextPiece, ThinkingOpened
 
 if TYPE_CHECKING:
+    from localspec.chat.answer_turns import AnswerTurn
     from localspec.chat.answering import AnswerEvent
     from localspec.inference.interface import OpenModels
 
@@ -45,8 +46,12 @@ _STYLES = {
 LEGEND = Styled(", ".join(f"{style}{word}{_RESET if style else ''}" for style, word in _STYLES.values()))
 
 
-def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[AnswerEvent]:
+def stream(
+    models: OpenModels, answer: Iterator[AnswerEvent], cancel: Callable[[], None] | None = None
+) -> Generator[AnswerEvent]:
     """Yield the events of one answer; Ctrl+C ends it with `Finished("cancelled")`, not with an exception.
+
+    `cancel` does that, if it is given, in place of the models' own.
 
     Only models that do not react to it are closed, at the next one, which raises KeyboardInterrupt.
     Close it when leaving early: that stops the computation, and the models if they do not react.
@@ -61,6 +66,7 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
         except BaseException as error:  # noqa: BLE001 - the reader raises it again
             events.put(error)
 
+    cancel = cancel or models.cancel
     thread = threading.Thread(target=generate, name="localspec-generate", daemon=True)
     ended, is_stuck, stopped_s = False, False, 0.0
 
@@ -69,14 +75,14 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
         if is_stuck:
             raise KeyboardInterrupt
         stopped_s = stopped_s or time.monotonic()
-        models.cancel()
+        cancel()
 
     with on_interrupt(stop), ConsoleStatus() as status:
         thread.start()
         try:
             while not ended:
                 if stopped_s:
-                    models.cancel()  # again and again: before their first step models hear nothing
+                    cancel()  # again and again: before their first step models hear nothing
                     if not is_stuck and time.monotonic() - stopped_s >= STUCK_S:
                         is_stuck = True
                         say("note: the model process is not responding; Ctrl+C again ends it")
@@ -95,7 +101,7 @@ def stream(models: OpenModels, answer: Iterator[AnswerEvent]) -> Generator[Answe
         finally:
             ends = time.monotonic() + STUCK_S
             while not ended and thread.is_alive():
-                (models.close if is_stuck or time.monotonic() >= ends else models.cancel)()
+                (models.close if is_stuck or time.monotonic() >= ends else cancel)()
                 thread.join(_POLL_S)
             thread.join()
 
@@ -143,13 +149,23 @@ class StreamedAnswer:
 
 
 def write_answer(
-    models: OpenModels, events: Iterator[AnswerEvent], output: AnswerOutput, *, is_bare: bool = False
+    models: OpenModels,
+    events: Iterator[AnswerEvent],
+    output: AnswerOutput,
+    *,
+    is_bare: bool = False,
+    turn: AnswerTurn | None = None,
 ) -> StreamedAnswer:
-    """Print the answer while it comes, and return it; of a bare completion all is answer."""
+    """Print the answer while it comes, and return it; of a bare completion all is answer.
+
+    Calls of tools wait for consent at the desk of its `turn`.
+    """
     writer, status = _Writer(output, is_bare=is_bare), ConsoleStatus()
     answer = writer.answer
-    with writer, closing(stream(models, events)) as streamed:
+    with writer, closing(stream(models, events, None if turn is None else turn.cancel)) as streamed:
         for event in streamed:
+            if turn is not None:
+                _tell_step(event, turn, writer)
             if not isinstance(event, PromptProgress):
                 status.clear()
             match event:
@@ -173,6 +189,21 @@ def write_answer(
     elif answer.finished is not None and answer.finished.reason == "stop" and answer.is_thought_alone:
         say("note: the model ended its turn after thinking, without an answer")
     return answer
+
+
+def _tell_step(event: AnswerEvent, turn: AnswerTurn, writer: _Writer) -> None:
+    """Print a step of an answer that calls tools, and ask about a call."""
+    from localspec.chat.answering import AnswerSaved, ResultSaved
+    from localspec.chat.tool_use.consent import CallAsked
+    from localspec.cli.shared.tools import ConsoleConsent, tell_calls, tell_result
+
+    if isinstance(event, AnswerSaved) and event.goes_on:
+        writer.begin_another()
+        tell_calls(event.message)
+    elif isinstance(event, CallAsked):
+        ConsoleConsent(turn).ask(event)
+    elif isinstance(event, ResultSaved):
+        tell_result(event.message)
 
 
 class _Writer:
@@ -203,6 +234,16 @@ class _Writer:
             return
         self._origins += delta.pieces
         self._tell(self._reader.feed(delta.text))
+
+    def begin_another(self) -> None:
+        """End a message: another follows in the same answer."""
+        if not self._is_bare:
+            self._tell(self._reader.feed("", more=False))
+        self._end_thinking("\n")
+        self._reader = ThinkingReader()
+        if self.answer.written and not self.answer.written[-1].endswith("\n"):
+            self.end_line()
+            self.answer.written.append("\n")
 
     def __enter__(self) -> Self:
         return self

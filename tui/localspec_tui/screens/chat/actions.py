@@ -20,6 +20,7 @@ from localspec_tui.screens.help import HelpScreen
 from localspec_tui.screens.profiles import ProfilesScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.screens.settings import SettingsScreen
+from localspec_tui.screens.tools import ToolsScreen
 from localspec_tui.widgets.sidebar import ChatPicked
 
 
@@ -113,6 +114,13 @@ async def _vim(pane: ChatPane, _argument: str) -> None:
     pane.status.say(f"vim keys are {'on' if is_on else 'off'}, saved in config.toml")
 
 
+def _tools(pane: ChatPane, _argument: str) -> None:
+    kit = pane.session.kit
+    if kit is None:
+        raise UserError("this chat cannot use tools", "open models on this computer")
+    pane.app.push_screen(ToolsScreen(pane.session, kit))
+
+
 ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "attach": _attach,
     "editor": lambda pane, _: pane.composer.write_elsewhere(),
@@ -129,5 +137,6 @@ ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "theme": _theme,
     "thinking": _thinking,
     "timeline": lambda pane, _: pane.timeline.toggle_class("hidden"),
+    "tools": _tools,
     "vim": _vim,
 }

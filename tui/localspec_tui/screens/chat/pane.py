@@ -33,6 +33,8 @@ from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Spa
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
+from localspec.chat.tool_use.consent import CallAsked
+from localspec.chat.tool_use.described import describe_wish
 from localspec.errors import (
     Cancelled,
     ContextFullError,
@@ -53,6 +55,7 @@ from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
+from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import TitleBar, error_line, shortened
 from localspec_tui.widgets.timeline import Timeline
@@ -102,6 +105,7 @@ class ChatPane(Vertical):
         self.status = ChatStatus(session, loader)  # and this below
         self.welcome = Welcome()
         self.transcript = Transcript(classes="hidden")
+        self.consent = ConsentBar()
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
         self.reading = ReadingAhead(
@@ -121,6 +125,7 @@ class ChatPane(Vertical):
         yield self.transcript
         yield self.timeline
         yield self.log_panel
+        yield self.consent
         yield self.composer
 
     async def on_mount(self) -> None:
@@ -238,6 +243,8 @@ class ChatPane(Vertical):
         await self.show_messages(at, news=news)
         self.show_figures()
         self.post_message(ChatsChanged())
+        running = self.controller.running
+        await self.consent.show(None if running is None else running.turn.desk.asked)
         if news is not None:
             self.timeline.clear("no answer yet")
             self._show_progress(news)
@@ -262,6 +269,7 @@ class ChatPane(Vertical):
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
+        self.run_worker(self.consent.show(None), group="consent")
         self.composer.set_answering(False)
         self.status.over("answer")
 
@@ -271,16 +279,45 @@ class ChatPane(Vertical):
             await self._show_started(news.started.message)
         if news.text:
             self.transcript.stream(news.text, news.pieces)
+        self.transcript.stream_calls(news.calls)
         if news.saved is not None:
             await self.transcript.replace(self.session.chat.shown_one(news.saved.message.id))
-            self.composer.set_answering(False)
+            self.composer.set_answering(news.saved.goes_on)
+        for result in news.results:
+            await self.transcript.add(self.session.chat.shown_one(result.id))
+        await self._show_consent(answer.turn.desk.asked)
         self._show_progress(news)
+        if news.running:
+            self.status.show_transient(f"{news.running[-1].tool.name} is running", about="answer")
         if answer.is_stuck and self.status.said != STUCK:
             self.status.say(STUCK, about="answer")
         elif answer.models is not None and not answer.is_stuck:
             self.status.tell_first_call(answer.models.first_call_s())
         if answer.turn.is_waiting and not answer.turn.tokens:
             self.status.show_transient(WAITS, about="answer")
+
+    async def _show_consent(self, asked: CallAsked | None) -> None:
+        """Ask about a call that waits; an empty prompt lends its focus to the question."""
+        was_waiting, has_typed = self.consent.waits, bool(self.composer.text.strip())
+        await self.consent.show(asked)
+        if asked is not None and not was_waiting and not has_typed and self.composer.has_focus_within:
+            self.consent.focus()
+        if asked is None and was_waiting and self.screen.focused is None:
+            self.composer.focus()
+
+    @on(CallDecided)
+    async def _decide(self, event: CallDecided) -> None:
+        async def decide() -> None:
+            self.controller.decide(event.call_id, event.decision)
+            await self._show_consent(None)
+
+        await self.status.attempt(decide())
+
+    def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
+        """Tell that a call waits for consent in a chat that is not open."""
+        number, title = answer.chat.info.id, _short(answer.chat.info.title)
+        text = f"“{title}” waits: {describe_wish(asked.tool)}"
+        self._give_notice(number, Notification(text, severity="warning", timeout=NOTICE_S))
 
     def _show_progress(self, news: LiveUpdate) -> None:
         """Show the figures of an answer in progress, and its rounds."""

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.pdf import stop_reading
 from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
@@ -19,7 +20,6 @@ from localspec.chat.commands.own import own_commands
 from localspec.chat.dropped import as_references
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
-from localspec.chat.pdf import stop_reading
 from localspec.chat.prompting import check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession

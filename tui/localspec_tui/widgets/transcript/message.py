@@ -24,10 +24,12 @@ from localspec import units
 from localspec.chat.answering import pieces_of
 from localspec.chat.commands.effects import MessageAction
 from localspec.chat.markdown import code_blocks
-from localspec.chat.messages import Attachment, BranchMessage, State
+from localspec.chat.messages import Attachment, BranchMessage, State, ToolRun
 from localspec.chat.thinking import Part, split, without_thinking
+from localspec.chat.tool_use.described import describe_arguments, describe_run, first_line
 from localspec.thinking_tags import THINKING_TAGS
 from localspec.types.events import TextPiece
+from localspec.types.request import ToolCall
 from localspec_tui.widgets.markdown.blocks import Block, clean, plain_lines
 from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import GrowingProse, Prose
@@ -100,6 +102,26 @@ class LongQuestion(Folded):
         self._tell("Question" if self.unfolded else "Folded question", self._text)
 
 
+class ResultView(Folded):
+    """The result of a call, of which only one line is shown."""
+
+    def __init__(self, run: ToolRun, text: str, lines: Sequence[Block]) -> None:
+        super().__init__()
+        why = f": {first_line(text)}" if run.outcome == "failed" else ""
+        self._line = f"{describe_run(run)}{why}"
+        self._prose = Prose(lines)
+        self._refresh()
+
+    def compose(self) -> ComposeResult:
+        """Lay out the line and the text."""
+        yield self._head
+        yield self._prose
+
+    def _refresh(self) -> None:
+        self._prose.display = self.unfolded
+        self._head.update(Content(f"{self._line}  {'▾' if self.unfolded else '▸'}"))
+
+
 class ThinkingView(Folded):
     """A thinking block."""
 
@@ -158,7 +180,7 @@ Prepared = Sequence[tuple[Part, Sequence[Block]]]
 def prepare(item: BranchMessage) -> Prepared:
     """Read the text of a message."""
     message = item.message
-    if message.role == "user":
+    if message.role != "assistant":
         return [(Part("answer", message.content), plain_lines(message.content))]
     parts = split(message.content, streaming=message.state == "writing")
     return [(part, build(part.text) if part.kind == "answer" else ()) for part in parts]
@@ -208,7 +230,7 @@ class MessageBody(Vertical):
         is_other = text != self.text
         self.text = text
         self._pieces = pieces_of(text, item.spans) if item.spans or is_other else self._pieces
-        if self._origins is not None or item.message.role == "user":
+        if self._origins is not None or item.message.role != "assistant":
             if is_other:
                 await self._show_anew()
             return
@@ -248,6 +270,8 @@ class MessageBody(Vertical):
         if self._shows_origins():
             self._origins = OriginText(self._pieces)
             return [self._origins]
+        if self._item.message.run is not None:
+            return [ResultView(self._item.message.run, self.text, prepared[0][1])]
         if self._item.message.role == "user":
             _, lines = prepared[0]
             is_long = len(lines) > LONG_LINES or len(self.text) > LONG_CHARACTERS
@@ -309,6 +333,7 @@ _ACTIONS: Final[dict[Action, str]] = {
 _OF_ANSWERS: Final = (("timeline",), ("compare",), ("continue",))
 _MAX_CHIPS: Final = 8  # of attached files
 _OF_USER: Final[frozenset[Action]] = frozenset({"copy", "edit"})
+_OF_TOOLS: Final[frozenset[Action]] = frozenset({"copy"})
 
 
 @dataclass
@@ -361,6 +386,7 @@ class MessageView(Vertical, can_focus=True):
         self._state = ActionLine(classes="state")
         self._label = FigureRow(classes="label")
         self._actions = ActionLine(classes="actions")
+        self._calls = Static(classes="calls", markup=False)
         self.body = MessageBody(item, prepared, looks)
         self._tell()
 
@@ -370,6 +396,7 @@ class MessageView(Vertical, can_focus=True):
         if self.item.message.attachments:
             yield Static(_chips(self.item.message.attachments), classes="chips")
         yield self.body
+        yield self._calls
         yield self._state
         yield self._label
         yield self._actions
@@ -388,6 +415,12 @@ class MessageView(Vertical, can_focus=True):
         if changed or item.spans:
             await self.body.finish(item)
 
+    def show_calls(self, calls: Sequence[ToolCall]) -> None:
+        """Show the calls of the answer, as far as they have come."""
+        lines = [f"→ {clean(call.name)}  {describe_arguments(call.arguments)}" for call in calls]
+        self._calls.display = bool(lines)
+        self._calls.update("\n".join(lines))
+
     def pass_on(self) -> None:
         """Make this message no longer the last, which `/continue` continues."""
         self._is_last = False
@@ -395,6 +428,8 @@ class MessageView(Vertical, can_focus=True):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave the keys of answers alone where this is a question."""
+        if self.item.message.role == "tool" and parameters[:1] == ("edit",):
+            return False
         return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
 
     def action_unfold(self) -> None:
@@ -427,6 +462,8 @@ class MessageView(Vertical, can_focus=True):
     def _tell(self) -> None:
         item, message = self.item, self.item.message
         self.set_class(message.role == "user", "-user")
+        self.set_class(message.role == "tool", "-tool")
+        self.show_calls(message.calls)
         self.set_class(message.dropped, "-dropped")
         self._heading.update(_name(item))
         state = _STATES.get(message.state, "")
@@ -438,7 +475,7 @@ class MessageView(Vertical, can_focus=True):
         actions = [
             _word(action, word)
             for action, word in _ACTIONS.items()
-            if (message.role == "assistant" or action in _OF_USER)
+            if (message.role == "assistant" or action in (_OF_USER if message.role == "user" else _OF_TOOLS))
             and (action != "continue" or message.state not in {"complete", "writing"})
         ]
         self._actions.update(Content("  ").join(actions))
@@ -450,7 +487,7 @@ def _word(action: Action, word: str) -> Content:
 
 def _name(item: BranchMessage) -> Content:
     written = "  ".join(filter(None, (clean(item.model), written_moment(item.message.created))))
-    who = "You" if item.message.role == "user" else "Assistant"
+    who = {"user": "You", "assistant": "Assistant", "tool": "Tool"}[item.message.role]
     parts = [Content.assemble(f"{who}  ", (written, "not bold dim"))]
     if item.branches > 1:
         turn = Content(f" {item.branch}/{item.branches} ")

@@ -18,8 +18,10 @@ from textual.reactive import Reactive, reactive
 from textual.widget import Widget
 from textual.widgets import Static
 
+from localspec.chat.calls.pieces import Piece
 from localspec.chat.messages import BranchMessage, Span
 from localspec.types.events import TextPiece
+from localspec.types.request import ToolCall
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, prepare
 
@@ -204,6 +206,21 @@ class Transcript(VerticalScroll, can_focus=False):
         self._has_grown = self._has_grown or bool(text)
         self._tell_growth()
         self._refresh_legend()
+
+    def stream_calls(self, pieces: Sequence[Piece]) -> None:
+        """Add to the calls of the last message, which is being written."""
+        if not self._items or not pieces:
+            return
+        item = self._items[-1]
+        calls = list(item.message.calls)
+        for piece in pieces:
+            if piece.id:
+                calls.append(ToolCall(piece.id, piece.name, ""))
+            if calls:
+                calls[-1] = replace(calls[-1], arguments=calls[-1].arguments + piece.text)
+        self._items[-1] = replace(item, message=replace(item.message, calls=tuple(calls)))
+        if view := self._views.get(item.message.id):
+            view.show_calls(calls)
 
     def follow(self) -> None:
         """Go to the end, and stay there while text comes."""

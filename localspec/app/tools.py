@@ -1,0 +1,71 @@
+"""The tools of chats on this computer: our own in a workspace, and those of MCP servers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from localspec.chat.tool_use.consent import Verdict
+from localspec.chat.tool_use.kit import ToolKit
+from localspec.storage.config import Config
+from localspec.storage.profiles import ToolGroup
+from localspec.tools.choices import choose, chosen
+from localspec.tools.mcp.entries import mcp_file, read_servers
+from localspec.tools.mcp.toolbox import McpTools
+from localspec.tools.own import OwnTools
+from localspec.tools.results import for_model
+from localspec.tools.rules import ConsentRules, choice, consent, subject_of
+from localspec.tools.tool import Arguments, Tool, Toolbox
+from localspec.tools.workspace import Workspace
+
+WORDS: dict[ToolGroup, str] = {
+    "files": "read, find, search and change files of this folder",
+    "run": "run commands in this folder",
+    "web": "fetch pages of the web as text",
+    "time": "tell the date and time",
+    "calculate": "compute exactly",
+}
+
+
+def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKit:
+    """Return the tools that work in a folder; `yes` are rules that allow calls, beside those of config.toml.
+
+    Starts no server. Raises `UserError` for a mistake in mcp.json.
+    """
+    workspace = Workspace(folder)
+    own: dict[str, Toolbox] = {group: OwnTools(workspace, (group,), config.private_hosts) for group in WORDS}
+    entries = {name: entry for name, entry in read_servers(mcp_file()).items() if not entry.disabled}
+    servers = {
+        f"mcp:{name}" if name in own else name: McpTools({name: entry}, workspace.root)
+        for name, entry in entries.items()
+    }
+    boxes: dict[str, Toolbox] = {**own, **servers}
+    words: dict[str, str] = dict(WORDS.items()) | {name: f"the MCP server {name}" for name in servers}
+    allowed = (*config.tools_allowed, *yes)
+
+    def close() -> None:
+        for server in servers.values():
+            server.close()
+
+    return ToolKit(
+        boxes,
+        words,
+        partial(_judged, workspace, allowed, config.tools_denied),
+        partial(choose, workspace.root),
+        for_model,
+        close=close,
+    )
+
+
+def _judged(
+    workspace: Workspace, allow: tuple[str, ...], deny: tuple[str, ...], tool: Tool, arguments: Arguments
+) -> Verdict:
+    """Apply the rules of config.toml, and those that were chosen for the workspace."""
+    subject = subject_of(tool, arguments, workspace)
+    found = consent(tool, subject, ConsentRules(allow, deny, chosen(workspace.root)))
+    if found.answer == "allow":
+        return Verdict("allowed", f"the rule {found.rule} allows it" if found.rule else "")
+    if found.answer == "deny":
+        return Verdict("refused", f"the rule {found.rule} of config.toml does not allow it")
+    return Verdict("ask", always=choice(tool, subject))

@@ -1,0 +1,62 @@
+"""Calls and their results in words, for the screen, the terminal and exports."""
+
+from __future__ import annotations
+
+import json
+
+from localspec.chat.messages import Outcome, ToolRun
+from localspec.safe_text import safe_line
+from localspec.tools.tool import Effect, Tool
+from localspec.units import short
+
+_OUTCOMES: dict[Outcome, str] = {
+    "done": "done",
+    "failed": "failed",
+    "refused": "not run",
+    "stopped": "stopped",
+}
+_WISHES: dict[Effect, str] = {
+    "none": "be used",
+    "reads": "read",
+    "fetches": "fetch from the network",
+    "writes": "change files",
+    "runs": "run something",
+}
+_LONGEST = 200  # characters of a line with arguments
+
+
+def describe_run(run: ToolRun) -> str:
+    """Return a line about how a call was run: its tool, its outcome, its time and why it was allowed."""
+    source = f" of {run.source}" if run.source else ""
+    took = f" in {short(run.seconds)}" if run.outcome in ("done", "failed") and run.seconds >= 0.1 else ""
+    because = f", {run.because}" if run.because else ""
+    return safe_line(f"{run.call.name}{source}, {_OUTCOMES[run.outcome]}{took}{because}")
+
+
+def describe_wish(tool: Tool) -> str:
+    """Return a line about a tool that waits for consent."""
+    source = f" of {tool.source}" if tool.source else ""
+    return safe_line(f"{tool.name}{source} wants to {_WISHES[tool.effect]}")
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a result."""
+    line = safe_line(text.split("\n", 1)[0])
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def describe_arguments(arguments: str) -> str:
+    """Return the arguments of a call as one line, as far as they have come."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        line = arguments
+    else:
+        named = isinstance(value, dict)
+        line = ", ".join(f"{name}: {_short(each)}" for name, each in value.items()) if named else arguments
+    line = " ".join(safe_line(line.replace("\n", " ")).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _short(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

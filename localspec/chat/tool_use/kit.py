@@ -1,0 +1,72 @@
+"""The tools of a session: who runs them, which rules hold, and how long an answer may go on calling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from localspec.chat.tool_use.consent import Judge
+from localspec.errors import LocalSpecError
+from localspec.tools.tool import Tool, Toolbox, ToolOutput
+
+MOST_ROUNDS = 20  # of calls in one answer; then the model answers without tools
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTools:
+    """The tools that an answer may call, each with what runs it; `problems` say which could not be had."""
+
+    owners: Mapping[str, tuple[Tool, Toolbox]]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """Return the tools as requests have them."""
+        return tuple(tool.as_function() for tool, _ in self.owners.values())
+
+
+class Present(Protocol):
+    """Makes of a tool's output what the model reads, of at most `most` characters."""
+
+    def __call__(self, tool: Tool, output: ToolOutput, most: int) -> str:
+        """Return the text."""
+
+
+def unchanged(tool: Tool, output: ToolOutput, most: int) -> str:
+    """Return the beginning of an output."""
+    del tool
+    return output.text[:most]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolKit:
+    """Toolboxes by the names with which users switch them on.
+
+    `always` takes the rule of calls that the user always allows.
+    """
+
+    boxes: Mapping[str, Toolbox]
+    words: Mapping[str, str]  # what each box is for
+    judge: Judge
+    always: Callable[[str], object] = lambda _rule: None
+    present: Present = unchanged
+    most_rounds: int = MOST_ROUNDS
+    close: Callable[[], object] = lambda: None  # ends what runs the tools
+
+    def offered(self, names: Collection[str]) -> OfferedTools:
+        """Return the tools of the boxes that are on; may start servers, and wait for them."""
+        owners: dict[str, tuple[Tool, Toolbox]] = {}
+        problems: list[str] = []
+        for name in names:
+            box = self.boxes.get(name)
+            try:
+                tools: Sequence[Tool] = () if box is None else box.tools()
+            except LocalSpecError as error:
+                problems.append(f"the tools of {name} are not offered: {error}")
+                continue
+            if box is None:
+                problems.append(f"there are no tools {name}; /tools lists those that there are")
+            else:
+                owners |= {tool.name: (tool, box) for tool in tools if tool.name not in owners}
+        return OfferedTools(owners, tuple(problems))

@@ -1,0 +1,49 @@
+"""What a request needs so that its answer may call tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from localspec.chat.calls.form import ToolFormat, tool_format
+from localspec.chat.calls.grammar import TokenOf
+from localspec.chat.calls.reader import AnswerReader
+from localspec.chat.calls.triggers import call_triggers
+from localspec.chat.schema_check import enforced
+from localspec.inference.interface import ShowsPrompts
+from localspec.types.drafts import Token
+from localspec.types.request import Request, TemplateVariables, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOffer:
+    """Tools that an answer may call, in the form that the model's template gives to calls."""
+
+    form: ToolFormat
+    tools: tuple[str, ...]  # OpenAI's JSON of each
+    triggers: tuple[Trigger, ...]
+
+    def put_into(self, request: Request) -> Request:
+        """Return a request whose answer may call the tools; its arguments follow their schemas."""
+        return replace(request, tools=self.tools, triggers=self.triggers, shows_control=True)
+
+    def reader(self) -> AnswerReader:
+        """Return the reader of one answer."""
+        return AnswerReader(self.form, self.tools)
+
+
+def offer_of(models: ShowsPrompts, tools: Sequence[str], variables: TemplateVariables = ()) -> ToolOffer:
+    """Return the offer of tools; raises `UserError` where the model's template cannot be used for that."""
+    form = tool_format(models.render, variables)
+    halves = [enforced(tool)[0] for tool in tools]
+    return ToolOffer(form, tuple(tools), call_triggers(form, halves, single_token(models.tokenize)))
+
+
+def single_token(tokenize: Callable[[str], Sequence[Token]]) -> TokenOf:
+    """Return a function that gives the token of a tag, None for one of several tokens."""
+
+    def token(tag: str) -> int | None:
+        tokens = tokenize(tag)
+        return tokens[0][0] if len(tokens) == 1 else None
+
+    return token

@@ -1,0 +1,354 @@
+"""An answer that calls tools: what is asked, run, saved, sent to the model, and what stops."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.answering import AnswerEvent, AnswerSaved
+from localspec.chat.calls.pieces import Piece
+from localspec.chat.export import chat_text, parse_all
+from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
+from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
+from localspec.chat.tool_use.consent import CallAsked, Decision
+from localspec.errors import Cancelled, UserError
+from localspec.storage.profiles import profiles
+from localspec.tools.tool import Arguments, Effect, ToolOutput
+from localspec.types.request import Message, ToolCall
+from tests.chat.tool_models import CallingModels, MadeTools, called, kit_of
+from tests.scripted import Script, ScriptedModels, says
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    with Store(None) as store:
+        yield store
+
+
+def session_of(store: Store, tools: MadeTools, most_rounds: int = 20) -> ChatSession:
+    session = ChatSession(store, tuple(profiles(Path("/nowhere"))), SessionRequest(), start="new")
+    session.make_kit = lambda: kit_of(tools, most_rounds)
+    session.update_settings(tools=("made",))
+    return session
+
+
+def reads(text: str = "a file") -> MadeTools:
+    return MadeTools({"look": "reads", "change": "writes", "forbidden": "runs"}, lambda *_: text)
+
+
+Reaction = Callable[[AnswerEvent, AnswerTurn], object]
+
+
+def deciding(decision: Decision) -> Reaction:
+    """Return a reaction that decides alike about all calls."""
+
+    def react(event: AnswerEvent, turn: AnswerTurn) -> None:
+        if isinstance(event, CallAsked):
+            assert turn.desk.decide(event.call.id, decision)
+
+    return react
+
+
+def cancelling(kind: type) -> Reaction:
+    """Return a reaction that stops the answer at an event of a kind."""
+    return lambda event, turn: turn.cancel() if isinstance(event, kind) else None
+
+
+def asked(
+    session: ChatSession, *scripts: Script, react: Reaction = lambda _event, _turn: None
+) -> tuple[list[AnswerEvent], CallingModels]:
+    """Ask something, and return all events of the answer."""
+    models, turn = CallingModels(*scripts), AnswerTurn(AnswerTurns())
+    session.chat.ask("Look!")
+    events: list[AnswerEvent] = []
+    with turn.taken(models):
+        for event in session.answer(models, turn):
+            events.append(event)
+            react(event, turn)
+    return events, models
+
+
+def test_a_call_is_run_and_the_answer_goes_on(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    events, models = asked(session, says("I look.\n", called("look", path="a.txt")), says("It says so."))
+    assert tools.ran == [("look", {"path": "a.txt"})]
+    _, answer, result, final = session.chat.path
+    assert (answer.content.strip(), final.content) == ("I look.", "It says so.")
+    (call,) = answer.calls
+    assert (call.name, call.arguments) == ("look", '{"path": "a.txt"}')
+    assert result.run is not None
+    assert (result.role, result.content, result.run.outcome, result.run.because) == (
+        "tool", "a file", "done", "the rule reads",
+    )  # fmt: skip
+    saved = [event.goes_on for event in events if isinstance(event, AnswerSaved)]
+    assert saved[:2] == [True, False]
+    sent = models.requests[1].prompt[-3:]
+    assert sent == (
+        Message("user", "Look!"),
+        Message("assistant", "I look.", (call,)),
+        Message("tool", "a file", tool_call_id=call.id),
+    )
+    assert all(request.tools for request in models.requests)
+
+
+def test_what_is_kept_is_there_after_a_restart_and_in_exports(tmp_path: Path) -> None:
+    with Store(tmp_path / "chats.db") as store:
+        session = session_of(store, reads("found \x1b[31mred"))
+        asked(session, says(called("look", path="ü")), says("Done."))
+        path, info = session.chat.path, session.chat.info
+        exported = chat_text(store, info, "json")
+        written = chat_text(store, info, "md")
+    with Store(tmp_path / "chats.db") as store:
+        again = ChatSession(store, tuple(profiles(Path("/nowhere"))), SessionRequest())
+        assert again.chat.path == path
+        assert again.tools_on() == ("made",)
+        assert [hit.message for hit in store.search("found")] == [path[2].id]
+    ((_, messages, _),) = parse_all(exported)
+    assert [(each.role, each.calls, each.run) for each in messages] == [
+        (each.role, each.calls, each.run) for each in path
+    ]
+    assert "look" in written
+    assert "found" in written
+
+
+def test_nothing_that_writes_runs_without_consent(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    no = Decision(False, word="not this one")
+    events, models = asked(session, says(called("change", path="a")), says("Well."), react=deciding(no))
+    (seen,) = [event for event in events if isinstance(event, CallAsked)]
+    assert (seen.preview, seen.always) == ("would change `a`", "change")
+    assert tools.ran == []
+    result = session.chat.path[2]
+    assert result.content == "This was not run: the user refused it: not this one."
+    assert result.run is not None
+    assert result.run.outcome == "refused"
+    assert models.requests[1].prompt[-1].content == result.content  # type: ignore[union-attr]
+
+
+def test_a_rule_refuses_without_asking(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    events, _ = asked(session, says(called("forbidden", path="a")), says("Well."))
+    assert not [event for event in events if isinstance(event, CallAsked)]
+    assert (tools.ran, session.chat.path[2].content) == ([], "This was not run: the rule forbidden.")
+
+
+def test_always_hands_the_rule_on(store: Store) -> None:
+    rules: list[str] = []
+    session = session_of(store, tools := reads())
+    session.make_kit = lambda: replace(kit_of(tools), always=rules.append)
+    asked(
+        session,
+        says(called("change", path="a")),
+        says("Well."),
+        react=deciding(Decision(True, is_always=True)),
+    )
+    assert (rules, len(tools.ran)) == (["change"], 1)
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ('<tool_call>\n{"name": "look", "arguments": {"wrong": 1}}\n</tool_call>', "path"),
+        ('<tool_call>\n{"name": "look", "arguments": {"path": 5}}\n</tool_call>', "5"),
+    ],
+)
+def test_the_model_hears_what_is_wrong_with_a_call(store: Store, written: str, line: str) -> None:
+    session = session_of(store, tools := reads())
+    _, models = asked(session, says(written), says(called("look", path="a")), says("Well."))
+    result = session.chat.path[2].content
+    assert result.startswith("Error: ")
+    assert line in result
+    assert tools.ran == [("look", {"path": "a"})]
+    assert len(models.requests) == 3
+
+
+def test_a_tool_that_fails_ends_in_a_line(store: Store) -> None:
+    def fail(name: str, _arguments: Arguments, _stop: Event) -> ToolOutput:
+        raise (
+            UserError("there is no file `a`", "list the folder")
+            if name == "look"
+            else ZeroDivisionError("oh")
+        )
+
+    session = session_of(store, MadeTools({"look": "reads", "break": "reads"}, fail))
+    asked(session, says(called("look", path="a"), called("break", path="a")), says("Well."))
+    first, second = session.chat.path[2:4]
+    assert first.content == "there is no file `a`; list the folder"
+    assert second.content == "break failed: ZeroDivisionError: oh"
+    assert first.run is not None
+    assert first.run.outcome == "failed"
+
+
+def test_reading_calls_run_together_and_writing_ones_alone(store: Store) -> None:
+    both = [Event(), Event()]
+    running: list[str] = []
+    seen: list[list[str]] = []
+
+    def act(name: str, arguments: Arguments, _stop: Event) -> str:
+        running.append(name)
+        if name == "look":
+            number = int(arguments["path"])
+            both[number].set()
+            assert both[1 - number].wait(10)  # never, if one ran after the other
+        seen.append([*running])
+        running.remove(name)
+        return name
+
+    session = session_of(store, MadeTools({"look": "reads", "change": "writes"}, act))
+    calls = [called("look", path="0"), called("look", path="1"), called("change", path="2")]
+    asked(session, says("".join(calls)), says("Well."), react=deciding(Decision(True)))
+    assert [message.content for message in session.chat.path[2:5]] == ["look", "look", "change"]
+    assert seen[-1] == ["change"]
+
+
+def test_after_the_last_round_the_model_answers_without_tools(store: Store) -> None:
+    session = session_of(store, tools := reads(), most_rounds=2)
+    asked_again = says(called("look", path="a"))
+    _, models = asked(session, asked_again, asked_again, says("Enough."))
+    assert [bool(request.tools) for request in models.requests] == [True, True, False]
+    assert len(tools.ran) == 2
+    assert session.chat.path[-1].content == "Enough."
+
+
+def test_stopping_ends_a_tool_and_the_answer(store: Store) -> None:
+    stopped = Event()
+
+    def wait(_name: str, _arguments: Arguments, stop: Event) -> str:
+        assert stop.wait(10)
+        stopped.set()
+        raise Cancelled("stopped")
+
+    session = session_of(store, MadeTools({"look": "reads"}, wait))
+    calls = says(called("look", path="a"), called("look", path="b"))
+    with pytest.raises(Cancelled):
+        asked(session, calls, react=cancelling(CallStarted))
+    assert stopped.is_set()
+    assert [each.run.outcome for each in session.chat.path if each.run] == ["stopped", "stopped"]
+    assert session.chat.path[2].content == STOPPED
+
+
+def test_stopping_while_consent_is_asked_runs_nothing(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    with pytest.raises(Cancelled):
+        asked(session, says(called("change", path="a")), react=cancelling(CallAsked))
+    assert tools.ran == []
+    assert [each.run.outcome for each in session.chat.path if each.run] == ["stopped"]
+
+
+def test_another_answer_to_the_same_results(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    asked(session, says(called("look", path="a")), says("First."))
+    result = session.chat.path[2]
+    session.chat.back_to(result.id)
+    models, turn = CallingModels(says("Second.")), AnswerTurn(AnswerTurns())
+    with turn.taken(models):
+        list(session.answer(models, turn))
+    assert [message.content for message in session.chat.path[2:]] == ["a file", "Second."]
+    assert (len(tools.ran), session.chat.shown()[-1].branches) == (1, 2)
+
+
+def test_a_call_without_its_result_is_not_sent(store: Store) -> None:
+    session = session_of(store, reads())
+    session.chat.ask("Look!")
+    answer = session.chat.add(session.chat.path[-1].id, "assistant", "I look.")
+    session.chat.write(answer.id, "I look.", "stopped", calls=[ToolCall("1", "look", "{}")])
+    session.chat.ask("And?")
+    assert session.chat.prompt()[-2:] == (Message("assistant", "I look."), Message("user", "And?"))
+
+
+def test_thinking_before_a_call_is_sent_while_the_answer_goes_on(store: Store) -> None:
+    session = session_of(store, reads())
+    thinks = says("<think>\nA file, I guess.\n</think>\n\n", called("look", path="a"))
+    _, models = asked(session, thinks, says("Well."))
+    assert session.chat.path[1].content.strip() == "<think>\nA file, I guess.\n</think>"
+    assert [m.thinking for m in models.requests[1].prompt if isinstance(m, Message)][-2:] == [
+        "A file, I guess.",
+        "",
+    ]
+    session.chat.ask("And?")
+    assert not any(message.thinking for message in session.chat.prompt())
+
+
+def test_models_that_cannot_call_answer_without_tools(store: Store) -> None:
+    session = session_of(store, reads())
+    models, turn = ScriptedModels(says("Plain.")), AnswerTurn(AnswerTurns())
+    session.chat.ask("Look!")
+    with turn.taken(models):
+        list(session.answer(models, turn))
+    assert session.chat.path[-1].content == "Plain."
+    assert session.take_notices()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_random_events_run_nothing_without_consent_and_lose_nothing(seed: int) -> None:
+    """500 random steps a seed: calls good and bad, consents, refusals, stops, deaths of tools."""
+    rng = random.Random(seed)
+    allowed: set[str] = set()
+    for _ in range(25):
+        with Store(None) as store:
+            _one_random_answer(store, rng, allowed)
+
+
+def _one_random_answer(store: Store, rng: random.Random, allowed: set[str]) -> None:
+    def act(name: str, arguments: Arguments, _stop: Event) -> str | ToolOutput:
+        key = f"{name}:{arguments['path']}"
+        assert name == "look" or key in allowed, f"{key} ran without consent"
+        match rng.randrange(5):
+            case 0:
+                raise UserError("no", "no")
+            case 1:
+                raise RuntimeError("died")
+            case 2:
+                return ToolOutput("bad", is_error=True)
+        return f"result of {key}"
+
+    def react(event: AnswerEvent, turn: AnswerTurn) -> None:
+        if rng.random() < 0.02:
+            turn.cancel()
+        elif isinstance(event, CallAsked):
+            decision = Decision(rng.random() < 0.5)
+            assert not turn.desk.decide("another", decision)
+            if decision.is_allowed:
+                allowed.add(f"{event.call.name}:{json.loads(event.call.arguments)['path']}")
+            assert turn.desk.decide(event.call.id, decision)
+
+    effects: dict[str, Effect] = {"look": "reads", "change": "writes", "run": "runs", "forbidden": "runs"}
+    session = session_of(store, MadeTools(effects, act), most_rounds=3)
+    with suppress(Cancelled):
+        asked(session, *[_random_answer(rng) for _ in range(4)], says("The end."), react=react)
+    path = session.chat.path
+    results = [message for message in path if message.run is not None]
+    calls = [call for each in path if each.state == "complete" for call in each.calls]
+    assert [each.run.call for each in results if each.run] == calls[: len(results)]
+    assert len(results) == len(calls) or path[-1].calls  # an answer without tools may still name some
+    sent = [message for message in session.chat.prompt() if message.role == "tool"]
+    assert [message.content for message in sent] == [message.content for message in results]
+
+
+def _random_answer(rng: random.Random) -> Script:
+    names = ("look", "change", "run", "forbidden", "unknown")
+    parts = ["Some text. "] * rng.randrange(2)
+    for _ in range(rng.randrange(4)):
+        path = str(rng.randrange(1000))
+        good = called(rng.choice(names), path=path)
+        parts.append(rng.choice((good, good, called("look", path=5), good[: rng.randrange(5, len(good))])))
+    return says(*parts) if parts else says("Nothing.")
+
+
+def test_the_pieces_of_a_call_are_told_as_they_come(store: Store) -> None:
+    session = session_of(store, reads())
+    events, _ = asked(session, says(called("look", path="a.txt")), says("Well."))
+    pieces = [event for event in events if isinstance(event, Piece)]
+    assert pieces[0].name == "look"
+    assert "".join(piece.text for piece in pieces) == '{"path": "a.txt"}'

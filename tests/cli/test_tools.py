@@ -1,0 +1,118 @@
+"""`run --tools` and tools in `chat`: what runs by itself, what is asked, and where no user can be asked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chat.tool_models import WritesCalls, called
+from tests.cli.conftest import Invoke
+from tests.cli.fake_runtime import FakeRuntime, says
+
+
+class CallingRuntime(WritesCalls, FakeRuntime):
+    """A fake runtime whose model can call tools."""
+
+
+@pytest.fixture
+def fake(fake: FakeRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRuntime:
+    assert not fake.requests  # another one takes its place
+    workspace = tmp_path / "work"
+    workspace.mkdir()
+    (workspace / "a.txt").write_text("alpha\n")
+    monkeypatch.chdir(workspace)
+    runtime = CallingRuntime()
+    runtime.install(monkeypatch.setattr)
+    return runtime
+
+
+WRITES = called("write_file", path="b.txt", text="beta\n")
+
+
+def result(fake: FakeRuntime, place: int = -1) -> str:
+    """Return what the model was told last of a call."""
+    message = fake.requests[place].prompt[-1]
+    assert not isinstance(message, str)
+    return message.content
+
+
+def test_a_rule_lets_files_be_read(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("I look.\n", called("read_file", path="a.txt")), says("It says alpha.")]
+    outcome = invoke("run", "--tools", "files", "--yes", "read_file", "what is in a.txt?")
+    assert (outcome.code, outcome.out) == (0, "I look.\nIt says alpha.\n")
+    assert "→ read_file  path: a.txt" in outcome.err
+    assert "← read_file, done" in outcome.err
+    assert "alpha" in result(fake)
+
+
+def test_what_writes_needs_a_user_or_a_rule(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(WRITES), says("Not written.")]
+    outcome = invoke("run", "--tools", "files", "write b.txt")
+    assert outcome.code == 0
+    assert "+beta" in outcome.err
+    assert "--yes RULE allows such calls" in outcome.err
+    assert not Path("b.txt").exists()
+    assert result(fake).startswith("This was not run")
+
+
+def test_a_rule_allows_a_call(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(WRITES), says("Written.")]
+    outcome = invoke("run", "--tools", "files", "--yes", "write_file:*.txt", "write b.txt")
+    assert (outcome.code, outcome.out) == (0, "Written.\n")
+    assert Path("b.txt").read_text() == "beta\n"
+
+
+def test_the_answer_is_one_object_with_json(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says(called("calculate", expression="2**100")), says("It is large.")]
+    outcome = invoke("run", "--json", "--tools", "calculate", "what is 2 to the 100?")
+    assert json.loads(outcome.out)["text"] == "It is large."
+    assert "1267650600228229401496703205376" in result(fake)
+
+
+@pytest.mark.parametrize(("answer", "runs"), [("y", True), ("n", False), ("write c.txt instead", False)])
+def test_a_chat_asks_in_the_terminal(fake: FakeRuntime, invoke: Invoke, answer: str, runs: bool) -> None:
+    fake.scripts = [says(WRITES), says("Done.")]
+    outcome = invoke("chat", "--tools", "files", typed=f"write b.txt\n{answer}\n")
+    assert outcome.code == 0
+    assert "write_file wants to change files" in outcome.err
+    assert Path("b.txt").exists() is runs
+    if not runs:
+        assert result(fake).endswith("refused it." if answer == "n" else "refused it: write c.txt instead.")
+
+
+def test_tools_are_listed_and_switched_in_a_chat(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.scripts = [says("Hello.")]
+    outcome = invoke("chat", piped=b"/tools\n/tools time on\n/tools\nhello\n/tools off\n/tools nothing on\n")
+    assert "off files" in " ".join(outcome.err.split())
+    assert "tools on in this chat: time" in outcome.err
+    assert [bool(request.tools) for request in fake.requests] == [True]
+    assert outcome.code == 2
+    assert "there are no tools `nothing`" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--tools", "files,nothing"], "there are no tools `nothing`"),
+        (["--tools", "files", "--no-chat"], "--tools does not go with"),
+        (["--tools", "files", "-j", '{"type": "object"}'], "--tools does not go with"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_a_mistake_is_told(invoke: Invoke, arguments: list[str], line: str) -> None:
+    outcome = invoke("run", *arguments, "hello")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert line in outcome.err
+
+
+def test_a_mistake_in_mcp_json_does_not_end_a_chat(fake: FakeRuntime, invoke: Invoke) -> None:
+    from localspec.storage.paths import config_dir
+
+    config_dir().mkdir(parents=True, exist_ok=True)
+    (config_dir() / "mcp.json").write_text('{"mcpServers": {"x": {"command": 5}}}')
+    fake.scripts = [says("Hello.")]
+    outcome = invoke("run", "--tools", "files", "hello")
+    assert outcome.code == 2
+    assert "mcp.json" in outcome.err
