@@ -24,7 +24,7 @@ class Host(App[None]):
     def __init__(self, room: ContextBudget | None = None) -> None:
         super().__init__()
         self.room = room or ContextBudget(EXCHANGES, 8000)
-        self.results: list[tuple[int, ...] | None] = []
+        self.results: list[tuple[int, ...] | str | None] = []
 
     def on_mount(self) -> None:
         self.push_screen(MakeRoomScreen(self.room), self.results.append)

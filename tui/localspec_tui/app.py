@@ -284,6 +284,7 @@ def launch(request: ScreenRequest) -> int:
         )
         session.make_kit = partial(_tools, request.config)
         session.titles, session.reads_ahead = request.config.titles, request.config.read_ahead
+        session.compaction_mode = request.config.compact
 
         def opener(choice: ModelChoice | None) -> Opener:
             return lambda on_progress: models.open(choice, OpeningWatch(on_progress, log.append)).models

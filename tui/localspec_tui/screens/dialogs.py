@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from itertools import chain
 from time import monotonic
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 from rich.segment import Segment
 from textual import events, on
@@ -256,20 +256,23 @@ class TickList(SelectionList[Ticked]):
         return Strip([left, Segment(" " * len(box.text), box.style), *rest])
 
 
-class MakeRoomScreen(Dialog[tuple[int, ...] | None]):
+class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
     """A list of exchanges; the ticked ones are left out. Returns the ids of all their messages.
 
-    If a question waits for space, only a choice that frees enough is accepted.
+    If a question waits for space, only a choice that frees enough is accepted. Where `summary` says what
+    could be summarised instead, that can be chosen, too.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),
+        Binding("s", "summarise", "Summarise instead", id="make-room.summarise"),
         Binding("escape", "dismiss(None)", "Leave as it is", id="make-room.leave"),
     ]
 
-    def __init__(self, room: ContextBudget) -> None:
+    def __init__(self, room: ContextBudget, summary: str = "") -> None:
         super().__init__()
         self._room = room
+        self._summary = summary
         self._since = monotonic()
 
     def compose(self) -> ComposeResult:
@@ -294,6 +297,13 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | None]):
                     compact=True,
                     action="screen.apply",
                 )
+                if self._summary:
+                    yield Button(
+                        f"Summarise {self._summary}  s",
+                        id="make-room-summarise",
+                        compact=True,
+                        action="screen.summarise",
+                    )
                 yield Button(
                     "Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
                 )
@@ -337,11 +347,23 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | None]):
         """Leave the checked exchanges out, unless the key came before they can have been read."""
         if monotonic() - self._since < READING_S:
             return
-        if isinstance(self.focused, Button) and self.focused.id == "make-room-leave":
+        chosen = self.focused.id if isinstance(self.focused, Button) else None
+        if chosen == "make-room-leave":
             self.dismiss(None)
+        elif chosen == "make-room-summarise":
+            self.dismiss("summarise")
         elif self._suffices:
             ids = (self._room.exchanges[index].ids for index in sorted(self._out))
             self.dismiss(tuple(chain.from_iterable(ids)))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave out the summary where nothing can be summarised."""
+        return action != "summarise" or bool(self._summary)
+
+    def action_summarise(self) -> None:
+        """Have the older exchanges summarised instead."""
+        if monotonic() - self._since >= READING_S:
+            self.dismiss("summarise")
 
     def _described(self, index: int, out: bool) -> Content:
         exchange = self._room.exchanges[index]

@@ -123,6 +123,7 @@ def _tools(pane: ChatPane, _argument: str) -> None:
 
 ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "attach": _attach,
+    "compact": lambda pane, _: pane.controller.compact(),
     "editor": lambda pane, _: pane.composer.write_elsewhere(),
     "exit": lambda pane, _: pane.app.exit(0),
     "figures": _figures,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from time import monotonic
-from typing import TypeVar, assert_never
+from typing import Literal, TypeVar, assert_never
 
 from textual import on
 from textual.app import ComposeResult
@@ -59,10 +59,14 @@ from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.status import TitleBar, error_line, shortened
 from localspec_tui.widgets.timeline import Timeline
-from localspec_tui.widgets.transcript.message import ActionAsked
+from localspec_tui.widgets.transcript.message import Action, ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
 from localspec_tui.widgets.welcome import Welcome
 
+_NEARLY_FULL = (
+    "The context is nearly full. A summary can stand for what came first: all messages stay in the chat, and "
+    "the model reads the summary in their place."
+)
 WAITS = "waits for its turn: other chats are being answered"
 TITLE_COLUMNS = 22  # in a notice, which then takes one line in half of 80 columns
 READING_S = 0.25  # between two looks at what is read ahead
@@ -280,6 +284,8 @@ class ChatPane(Vertical):
         if news.text:
             self.transcript.stream(news.text, news.pieces)
         self.transcript.stream_calls(news.calls)
+        if news.summarised is not None:
+            await self.show_messages()
         if news.saved is not None:
             await self.transcript.replace(self.session.chat.shown_one(news.saved.message.id))
             self.composer.set_answering(news.saved.goes_on)
@@ -404,11 +410,28 @@ class ChatPane(Vertical):
             await self._explain(error, answer)
         await self.status.update_memory()
         if error is None and not answer.is_stopped:
+            await self._make_room_in_time()
             await self._ask_waiting()
         elif answer.is_stopped and self.session.queue:
             self.status.say(
                 "stopped; Enter in an empty prompt sends the next queued prompt", is_error=True, about="queue"
             )
+
+    async def _make_room_in_time(self) -> None:
+        """Have the older part of a chat summarised that is nearly full, or ask whether to."""
+        what = await self.controller.compaction_due()
+        if not what or self.answering:
+            return
+        if self.session.compaction_mode == "auto":
+            await self.status.attempt(self.controller.compact())
+        elif not self.session.queue:
+            self.controller.put_off_compaction()
+            question = f"{_NEARLY_FULL} Summarise the older {what}?"
+            self.ask(AskScreen(question, "Summarise", "Not now", is_careful=True), self._take_summary)
+
+    async def _take_summary(self, is_wanted: bool | None) -> None:
+        if is_wanted:
+            await self.controller.compact()
 
     async def _explain(self, error: BaseException, answer: RunningAnswer) -> None:
         """Report the error of an answer, and offer a way out."""
@@ -416,7 +439,9 @@ class ChatPane(Vertical):
             case Cancelled():
                 self.status.say("stopped", is_error=True)
             case ContextFullError():
-                await self.status.attempt(self.make_room(answer))
+                is_to_shorten = self.session.compaction_mode == "auto" and not answer.is_shortened
+                way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
+                await self.status.attempt(way_out)
             case EngineDied():
                 if not self._is_to_ask(error, answer):
                     self.status.say(f"{error}; the text so far is saved", is_error=True)
@@ -510,6 +535,9 @@ class ChatPane(Vertical):
         await self.status.attempt(self._do(event))
 
     async def _do(self, asked: ActionAsked) -> None:
+        if asked.message_id < 0:
+            await self._act_on_summary(asked.action, -asked.message_id)
+            return
         match asked.action:
             case "copy":
                 self.copy(self.controller.message(asked.message_id).content, "the message")
@@ -522,6 +550,24 @@ class ChatPane(Vertical):
                 self.timeline.remove_class("hidden")
             case _:
                 await self.act_on_message(ActOnMessage(asked.action, asked.message_id))
+
+    async def _act_on_summary(self, action: Action, message_id: int) -> None:
+        """Do something with the summary that a message of the open chat ends."""
+        summary = self.controller.message(message_id).summary
+
+        async def take(text: str | None) -> None:
+            if text is not None and text.strip() and text != summary:
+                await self.controller.set_summary(message_id, text.strip())
+
+        match action:
+            case "copy":
+                self.copy(summary, "the summary")
+            case "edit":
+                self.ask(EditScreen("Edit the summary", safe_text(summary)), take)
+            case "take back":
+                await self.act_on_message(ActOnMessage("take back", message_id))
+            case _:
+                raise UserError("this is a summary", "e edits it, Enter shows what it stands for")
 
     async def act_on_message(self, asked: ActOnMessage) -> None:
         """Do something with a message of the open chat."""
@@ -538,6 +584,9 @@ class ChatPane(Vertical):
                 await self.controller.go_on(message)
             case "compare":
                 await self._compare(message, asked.modes or COMPARED)
+            case "take back":
+                await self.controller.set_summary(message.id, "")
+                self.status.say("the summary is taken back: the model reads all messages again")
             case _:
                 assert_never(asked.action)
 
@@ -575,7 +624,10 @@ class ChatPane(Vertical):
         """Show the exchanges to leave out; an answer that waits for space then begins."""
         room = await self.controller.room(answer)
 
-        async def take(dropped: tuple[int, ...] | None) -> None:
+        async def take(dropped: tuple[int, ...] | Literal["summarise"] | None) -> None:
+            if dropped == "summarise":
+                await self.controller.compact(answer)
+                return
             if dropped is None:
                 excess = room.waits and room.excess(room.dropped)
                 self.status.say(
@@ -585,7 +637,7 @@ class ChatPane(Vertical):
             await self.controller.leave_out(dropped, waits=room.waits, answer=answer)
             self.status.count_anew()
 
-        self.ask(MakeRoomScreen(room), take)
+        self.ask(MakeRoomScreen(room, await self.controller.summarisable()), take)
 
 
 def _short(title: str) -> str:

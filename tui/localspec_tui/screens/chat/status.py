@@ -71,7 +71,12 @@ class ChatStatus(StatusLine):
         """Show the progress of an answer since the last time."""
         if update.started is not None:
             self._take_up(update.started)
-        if update.progress is not None and update.progress.total:
+        if update.summarised is not None:
+            self.say(update.summarised.words)
+        elif update.summarising is not None:
+            so_far = f": {update.summarising.tokens:,} tokens so far" * bool(update.summarising.tokens)
+            self.say(f"summarising {update.summarising.what}{so_far}; Esc stops it", about="answer")
+        elif update.progress is not None and update.progress.total:
             self.show_transient(
                 f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens",
                 about="answer",
@@ -168,7 +173,7 @@ class ChatStatus(StatusLine):
         record = chat.outline(answers[-1].id) if answers else None
         if record is not None:
             self._show_record(record)
-            if any(message.dropped for message in chat.path):
+            if any(message.dropped or message.summary for message in chat.path):
                 self.count_anew()
             return
         if not answering:

@@ -329,7 +329,9 @@ _ACTIONS: Final[dict[Action, str]] = {
     "continue": "continue",
     "timeline": "timeline",
     "compare": "compare modes",
+    "take back": "take back",
 }
+_OF_SUMMARIES: Final[frozenset[Action]] = frozenset({"copy", "edit", "take back"})
 _OF_ANSWERS: Final = (("timeline",), ("compare",), ("continue",))
 _MAX_CHIPS: Final = 8  # of attached files
 _OF_USER: Final[frozenset[Action]] = frozenset({"copy", "edit"})
@@ -345,6 +347,16 @@ class ActionAsked(Message):
     text: str = ""
 
 
+@dataclass
+class SummaryToggled(Message):
+    """What a summary stands for is to be shown, or hidden again; `item_id` is that of the summary."""
+
+    item_id: int
+
+
+_UNFOLD: Final = Style.from_meta({"@click": "unfold"})
+
+
 class ActionLine(Static):
     """A line with words that can be clicked."""
 
@@ -353,6 +365,10 @@ class ActionLine(Static):
     def action_act(self, action: Action) -> None:
         """Do what was clicked."""
         self.query_ancestor(MessageView).ask(action)
+
+    def action_unfold(self) -> None:
+        """Show what was summarised."""
+        self.query_ancestor(MessageView).action_unfold()
 
 
 class MessageView(Vertical, can_focus=True):
@@ -430,10 +446,14 @@ class MessageView(Vertical, can_focus=True):
         """Leave the keys of answers alone where this is a question."""
         if self.item.message.role == "tool" and parameters[:1] == ("edit",):
             return False
+        if self.item.summarises and action == "act":
+            return parameters[0] in _OF_SUMMARIES
         return self.item.message.role == "assistant" or parameters[:1] not in _OF_ANSWERS
 
     def action_unfold(self) -> None:
-        """Unfold what is folded of this message, or fold it again."""
+        """Unfold what is folded of this message, or fold it again; of a summary, what it stands for."""
+        if self.item.summarises:
+            self.post_message(SummaryToggled(self.item.message.id))
         for folded in self.query(Folded):
             folded.unfolded = not folded.unfolded
 
@@ -464,7 +484,8 @@ class MessageView(Vertical, can_focus=True):
         self.set_class(message.role == "user", "-user")
         self.set_class(message.role == "tool", "-tool")
         self.show_calls(message.calls)
-        self.set_class(message.dropped, "-dropped")
+        self.set_class(message.dropped or item.covered, "-dropped")
+        self.set_class(bool(item.summarises), "-summary")
         self._heading.update(_name(item))
         state = _STATES.get(message.state, "")
         self._state.display = bool(state)
@@ -475,7 +496,7 @@ class MessageView(Vertical, can_focus=True):
         actions = [
             _word(action, word)
             for action, word in _ACTIONS.items()
-            if (message.role == "assistant" or action in (_OF_USER if message.role == "user" else _OF_TOOLS))
+            if _is_offered(item, action)
             and (action != "continue" or message.state not in {"complete", "writing"})
         ]
         self._actions.update(Content("  ").join(actions))
@@ -485,7 +506,21 @@ def _word(action: Action, word: str) -> Content:
     return Content.styled(word, Style.from_meta({"@click": f"act({action!r})"})).stylize("underline")
 
 
+def _is_offered(item: BranchMessage, action: Action) -> bool:
+    """Return whether something can be done with a message."""
+    if item.summarises or action == "take back":
+        return bool(item.summarises) and action in _OF_SUMMARIES
+    if item.message.role == "tool":
+        return action in _OF_TOOLS
+    return item.message.role == "assistant" or action in _OF_USER
+
+
 def _name(item: BranchMessage) -> Content:
+    if item.summarises:
+        count = f"{units.counted(item.summarises, 'message')} summarised"
+        return Content.assemble(
+            f"{count}; ", Content.styled("Enter shows them", _UNFOLD).stylize("underline")
+        )
     written = "  ".join(filter(None, (clean(item.model), written_moment(item.message.created))))
     who = {"user": "You", "assistant": "Assistant", "tool": "Tool"}[item.message.role]
     parts = [Content.assemble(f"{who}  ", (written, "not bold dim"))]
@@ -494,8 +529,8 @@ def _name(item: BranchMessage) -> Content:
         before = Content.styled("‹", Style.from_meta({"@click": "act('previous')"}))
         after = Content.styled("›", Style.from_meta({"@click": "act('next')"}))
         parts.append(Content.assemble(before, turn, after))
-    if item.message.dropped:
-        parts.append(Content("not sent to the model"))
+    if item.message.dropped or item.covered:
+        parts.append(Content("summarised" if item.covered else "not sent to the model"))
     return Content("   ").join(parts)
 
 

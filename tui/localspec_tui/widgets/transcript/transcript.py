@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import ClassVar, Final, Literal
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -23,7 +23,7 @@ from localspec.chat.messages import BranchMessage, Span
 from localspec.types.events import TextPiece
 from localspec.types.request import ToolCall
 from localspec_tui.widgets.origins import OriginLegend
-from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, prepare
+from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, SummaryToggled, prepare
 
 _STEP_MESSAGES: Final = 10
 _STEP_CHARACTERS: Final = 12_000
@@ -130,6 +130,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self._pinned_row = 0
         self._has_grown = False  # at its end, since that was followed
         self._items: list[BranchMessage] = []
+        self._covered: list[BranchMessage] = []  # by the summary, shown or not
+        self._opened: set[int] = set()  # summaries, by their items
         self._window = Window()
         self._views: dict[int, MessageView] = {}
         self._earlier = MoreLine(markup=False)
@@ -154,7 +156,7 @@ class Transcript(VerticalScroll, can_focus=False):
         The message `focus` takes the place, and the focus if it has that, of the one shown there before.
         """
         async with self._moving:
-            before, self._items = self._items, list(items)
+            before, self._items = self._items, self._unfolded(items, at)
             index = self._index(at if focus is None else focus)
             if focus is not None and self.following and index == len(items) - 1:
                 index = None  # the end stays in view
@@ -168,6 +170,25 @@ class Transcript(VerticalScroll, can_focus=False):
                 view.add_class("-found")
             self._stay_at(view, row if at is None else 0)
         self._refresh_legend()
+
+    def _unfolded(self, items: Sequence[BranchMessage], at: int | None) -> list[BranchMessage]:
+        """Return the items to show: what was summarised only if it is unfolded, or looked for."""
+        self._covered = [item for item in items if item.covered]
+        summary = next((item.message.id for item in items if item.summarises), 0)
+        if any(item.message.id == at for item in self._covered):
+            self._opened.add(summary)
+        return [item for item in items if summary in self._opened or not item.covered]
+
+    @on(SummaryToggled)
+    async def _toggle(self, event: SummaryToggled) -> None:
+        """Show what a summary stands for, or hide it again."""
+        event.stop()
+        self._opened ^= {event.item_id}
+        others = [item for item in self._items if not item.covered]
+        await self.show([*self._covered, *others], focus=event.item_id)
+        index = self._index(event.item_id)
+        if event.item_id in self._opened and index is not None:  # so that the latest of them are seen
+            self._stay_at(self._view(index), self.size.height // 2)
 
     async def add(self, item: BranchMessage) -> None:
         """Show one more message at the end."""
