@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -33,7 +33,9 @@ from localspec.chat.prompting import (
     WARN_ABOVE,
     after_answer,
     summary_turns,
+    title_grammar,
     title_in,
+    titles_from,
     tokens_of,
 )
 from localspec.chat.tool_use.calls_run import CallEnded, run_calls
@@ -57,6 +59,7 @@ Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
 """What writes into a chat with models whose turns the answer has."""
 Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
+TITLED = frozenset({"complete", "length", "circles"})  # states of answers whose chat gets a title
 RECENT = 30  # chats that a search without words shows
 CHARACTERS_PER_CONTEXT_TOKEN = 1  # of the results of an answer's calls: about a quarter of the context
 
@@ -271,7 +274,7 @@ class ChatSession:
         measures = turn is None or not turn.is_awaited
         if (rated := self._rated(models, chat, saved, variant.plain, measures=measures)) is not None:
             yield rated
-        is_whole = saved.message.state == "complete" and variant.mode is None
+        is_whole = saved.message.state in TITLED and variant.mode is None
         is_asked_more = chat is self.chat and bool(self.queue)
         if self.titles and is_whole and not is_asked_more:
             generate = models.generate if turn is None else turn.generate
@@ -468,13 +471,14 @@ class ChatSession:
         prompt = (*chat.prompt(), *TITLE)
         plain = replace(request, prompt=prompt, settings=EngineSettings(mode="off"), steps_down=False, seed=0)
         plain = replace(plain, sampling=Sampling(temperature=0.0), max_tokens=TITLE_TOKENS, stop=('"', "\n"))
-        text, is_whole = "", False
-        for event in generate(plain):
-            if isinstance(event, TextDelta):
-                text += event.text
-            is_whole = isinstance(event, Finished) and event.reason == "stop"
-            yield Titling()
-        title = title_in(text, " ".join(message.content for message in path)) if is_whole else ""
+        written = yield from _written_title(generate, plain)
+        title = (
+            title_in(written.text, " ".join(message.content for message in path)) if written.is_whole else ""
+        )
+        titles = titles_from(path[0].content)
+        if not title and titles and not written.is_cancelled:  # small models choose better than they write
+            written = yield from _written_title(generate, replace(plain, grammar=title_grammar(titles)))
+            title = written.text if written.is_whole and written.text in titles else ""
         if title and self.store.chat(info.id).title == info.title:  # not renamed meanwhile
             self.store.rename(info.id, title)
             chat.reload()
@@ -504,3 +508,24 @@ class ChatSession:
 def _calls(saved: AnswerSaved) -> bool:
     """Return whether an answer has ended in calls that are to be run."""
     return bool(saved.message.calls) and saved.message.state == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenTitle:
+    """The title that models wrote; whole if they ended it themselves."""
+
+    text: str
+    is_whole: bool
+    is_cancelled: bool
+
+
+def _written_title(generate: Generate, request: Request) -> Generator[Titling, None, _WrittenTitle]:
+    """Have a title written, and return it."""
+    text, reason = "", ""
+    for event in generate(request):
+        if isinstance(event, TextDelta):
+            text += event.text
+        if isinstance(event, Finished):
+            reason = event.reason
+        yield Titling()
+    return _WrittenTitle(text, reason == "stop", reason in {"", "cancelled"})

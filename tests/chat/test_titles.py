@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import AnswerSaved, Titling
-from localspec.chat.prompting import title_in
+from localspec.chat.prompting import title_grammar, title_in, titles_from
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.demo import bundled_pair
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
 from localspec.storage.profiles import profiles
+from localspec.types.events import FinishReason
 from localspec.types.models import ModelOptions
+from localspec.types.request import Request
 from tests.scripted import Script, ScriptedModels, says
 
 QUESTION = "Why is the sky blue, and not green?"
@@ -66,6 +69,72 @@ def test_chat_keeps_its_first_words_where_the_title_looks_wrong(
 ) -> None:
     answered(at, says("Light."), script)
     assert at.chat.info.title == QUESTION, reason
+
+
+def test_models_that_write_no_title_choose_one_from_the_question(at: ChatSession) -> None:
+    models = answered(at, says("Light."), says("I am not sure,"), says("Sky blue"))
+    assert at.chat.info.title == "Sky blue"
+    written, chosen = models.requests[1:]
+    assert (written.grammar, chosen.prompt) == (None, written.prompt)
+    assert chosen.grammar == title_grammar(("Sky blue",))
+    assert chosen.sampling.temperature == 0
+
+
+def test_nothing_else_is_taken_for_a_choice(at: ChatSession) -> None:
+    answered(at, says("Light."), says(""), says("Green cheese"))
+    assert at.chat.info.title == QUESTION
+
+
+@pytest.mark.parametrize("reason", ["length", "circles"])
+def test_answers_that_are_cut_off_have_a_title_too(at: ChatSession, reason: FinishReason) -> None:
+    answered(at, says("Light is", reason=reason), says("The blue sky"))
+    assert at.chat.info.title == "The blue sky"
+
+
+@pytest.mark.parametrize(
+    ("question", "some", "others"),
+    [
+        (
+            "Write a Python function that removes duplicates from a list.",
+            {"Python function", "Removes duplicates from a list"},
+            {"A Python function", "Function that", "List"},
+        ),
+        ("What is the difference between TCP and UDP?", {"TCP and UDP"}, {"TCP and"}),
+        ("How do I parse config.toml, and why?", {"Parse config.toml"}, set()),
+        ("Explain `git rebase` (briefly)", {"Git rebase"}, {"Git rebase briefly"}),
+        ("Warum ist der Himmel blau?", {"Himmel blau"}, set()),
+        ("Photosynthesis?", {"Photosynthesis"}, set()),
+        ("为什么天空是蓝色的？", {"为什么天空是蓝色的"}, set()),
+    ],
+)
+def test_titles_in_a_question_are_whole_phrases(question: str, some: set[str], others: set[str]) -> None:
+    found = titles_from(question)
+    assert some <= {*found}
+    assert not others & {*found}
+    assert all(len(title) <= 48 and len(title.split()) <= 6 for title in found)
+
+
+def test_a_long_question_is_looked_at_to_some_length_only() -> None:
+    assert titles_from("???") == ()
+    assert len(titles_from("word " * 100_000)) == 5  # of two to six words
+    assert len(titles_from(" ".join(f"w{number}" for number in range(10_000)))) < 250
+
+
+@pytest.mark.slow
+def test_bundled_pair_finds_a_title_that_is_of_the_question(at: ChatSession) -> None:
+    target, draft = bundled_pair()
+    at.request = replace(at.request, answer=Request("", max_tokens=24, seed=1))
+    questions = (
+        "My sourdough starter smells like nail polish remover. What should I do?",
+        "Explain how a heat pump can warm a house when it is freezing outside.",
+        "How do I undo the last commit in git but keep the changes?",
+    )
+    with Runtime.open(OpenPlan(ModelOptions(target), ModelOptions(draft))) as pair:
+        for question in questions:
+            at.new()
+            at.chat.ask(question)
+            list(at.answer(pair))
+            assert at.chat.info.title in titles_from(question)
 
 
 def test_nobody_is_asked_where_a_title_is_not_wanted(at: ChatSession) -> None:
