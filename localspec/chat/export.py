@@ -32,6 +32,7 @@ MAX_MESSAGES = 100_000
 MAX_CHARACTERS = 16 * 2**20  # of one text
 _YEAR_9999 = 253_370_764_800.0  # the year 9999 begins; later times overflow in eastern time zones
 
+_COUNTED = ("id", "messages", "shown")  # which a store counts by itself
 _SPEAKERS = {"user": "You", "assistant": "Assistant", "tool": "Result"}
 _STATES: dict[State, str] = {
     "writing": "still being written",
@@ -70,7 +71,8 @@ def to_markdown(
 def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]) -> str:
     """Return a chat with all its branches as one line of JSON."""
     described = asdict(chat)
-    del described["id"], described["messages"]
+    for name in _COUNTED:
+        del described[name]
     value = {
         "format": FORMAT,
         "schema": SCHEMA,
@@ -210,7 +212,7 @@ def _parsed(value: object) -> WholeChat:
 
 
 def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
-    chat = read(ChatInfo, _without_own_numbers(value, "id", "messages", draft=""), "chat")
+    chat = read(ChatInfo, _without_own_numbers(value, *_COUNTED, draft=""), "chat")
     _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
     _check_time(chat.created, "chat.created")
     _check_time(chat.updated, "chat.updated")

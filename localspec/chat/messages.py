@@ -160,7 +160,10 @@ class ChatSettings:
 
 @dataclass(frozen=True, slots=True)
 class ChatInfo:
-    """One line of the sidebar. `system` None takes the system prompt of the profile."""
+    """One line of the sidebar. `system` None takes the system prompt of the profile.
+
+    `messages` are those of all branches, `shown` those of the branch that is shown.
+    """
 
     id: int
     title: str
@@ -174,6 +177,7 @@ class ChatInfo:
     draft: str = ""  # what was being written and not yet sent
     deleted: float | None = None  # Unix time
     settings: ChatSettings = ChatSettings()
+    shown: int = 0
 
 
 @dataclass(frozen=True, slots=True)

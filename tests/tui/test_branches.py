@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import TextArea
 
+from localspec.storage.config import Config
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen
 from localspec_tui.screens.search import SearchScreen
@@ -38,6 +39,24 @@ async def rewrite(desk: Desktop, text: str) -> None:
 async def at_rest(desk: Desktop) -> None:
     await desk.until(lambda: not desk.chat.pane.working)
     await settled(desk.pilot)
+
+
+@pytest.mark.slow
+async def test_list_of_chats_counts_the_shown_branch_and_says_how_many_there_are(tmp_path: Path) -> None:
+    config = Config(sidebar=True)
+    scripts = says("first answer"), says("second answer"), says("third")
+    async with desktop(tmp_path, *scripts, config=config, size=(120, 30)) as desk:
+        await desk.answered("question")
+        await desk.shows("question                  2 ")
+        await desk.press("ctrl+r")
+        await desk.until(lambda: desk.texts[-1] == "second answer")
+        await at_rest(desk)
+        await desk.shows("2 of 3 ")
+        await desk.answered("and then?")
+        await desk.shows("4 of 5 ")
+        await to_message(desk, 1)
+        await desk.press("[")
+        await desk.shows("first answer", "2 of 5 ")
 
 
 @pytest.mark.slow

@@ -33,7 +33,8 @@ def chat(
     number: int, title: str = "", *, days: float = 0, pinned: bool = False, messages: int = 2
 ) -> ChatInfo:
     time = NOON - days * DAY
-    return ChatInfo(number, title or f"Chat {number}", time, time, pinned=pinned, messages=messages)
+    name = title or f"Chat {number}"
+    return ChatInfo(number, name, time, time, pinned=pinned, messages=messages, shown=messages)
 
 
 THREE = (chat(1), chat(2, days=1), chat(3, days=5, pinned=False))

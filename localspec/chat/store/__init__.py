@@ -47,10 +47,17 @@ _OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
 _EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
 _LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
 _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
+_SHOWN = """
+    WITH RECURSIVE branch (id, parent) AS (
+        SELECT messages.id, parent FROM messages
+        WHERE messages.id = coalesce(leaf, (SELECT max(messages.id) FROM messages WHERE chat = chats.id))
+        UNION ALL
+        SELECT messages.id, messages.parent FROM messages JOIN branch ON messages.id = branch.parent)
+    SELECT count(*) FROM branch"""
 _CHAT_COLUMNS = (
     "chats.id, title, chats.created, updated, pinned, "
     "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted, "
-    "chats.settings"
+    f"({_SHOWN}), chats.settings"
 )
 _UNTAGGED = "CASE WHEN tagged THEN NULL ELSE content END"
 _RECORDS = "records JOIN messages ON messages.id = message"
@@ -410,9 +417,9 @@ def title_of(message: StoredMessage) -> str:
 
 
 def _chat_of(row: Sequence[Any]) -> ChatInfo:
-    number, title, created, updated, pinned, *rest, settings = row
+    number, title, created, updated, pinned, *rest, shown, settings = row
     info = ChatInfo(number, title, created, updated, bool(pinned), *rest)
-    return replace(info, settings=_settings_of(settings))
+    return replace(info, settings=_settings_of(settings), shown=shown)
 
 
 def _settings_of(text: str) -> ChatSettings:

@@ -66,6 +66,11 @@ def title_shown(chat: ChatInfo) -> str:
     return chat.title or safe_line(begun) or "New chat"
 
 
+def _counted(chat: ChatInfo) -> str:
+    """Return the number of messages, of all with those of hidden branches: 4, or 4 of 6."""
+    return str(chat.messages) if chat.shown >= chat.messages else f"{chat.shown} of {chat.messages}"
+
+
 def local_date(time_s: float) -> date:
     """Return the day of a Unix time where the user is."""
     return datetime.fromtimestamp(time_s).astimezone().date()
@@ -184,7 +189,7 @@ class ChatList(ScrollView, can_focus=True):
         elif (mark := self._marks.get(chat.id)) is not None:
             right = f" {MARKS[mark]} {mark} "
         else:
-            right = f" {chat.messages} " if chat.messages else " "
+            right = f" {_counted(chat)} " if chat.messages else " "
         room = max(1, width - 2 - len(right))
         title = Content(title_shown(chat)).truncate(room, ellipsis=True, pad=True)
         title = title.stylize("dim") if chat.deleted is not None else title

@@ -597,6 +597,7 @@ class ChatPane(Vertical):
     async def _walk(self, message: StoredMessage, is_next: bool) -> None:
         """Show another branch at a message, and leave the focus and the view there."""
         await self.controller.switch(message, 1 if is_next else -1)
+        self.post_message(ChatsChanged())
 
     async def _edit(self, message: StoredMessage) -> None:
         """Open the editor for a message."""
