@@ -386,7 +386,7 @@ async def test_files_named_in_the_prompt_are_weighed_before_it_is_sent(tmp_path:
     (tmp_path / "notes.txt").write_text("one two three", encoding="utf-8")
     async with desktop(tmp_path) as desk:
         desk.composer.text = "What does @notes.txt say"
-        await desk.shows("notes.txt", "5 tokens")
+        await desk.shows("notes.txt", ", 3 tokens")
 
 
 @pytest.mark.slow

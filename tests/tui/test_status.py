@@ -201,7 +201,16 @@ async def test_each_figure_explains_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "words"), [(0, "░░░░░"), (6000, "▓▓▓░░"), (8200, "▓▓▓▓░ filling"), (9600, "▓▓▓▓▓ nearly full")]
+    ("used", "words"),
+    [
+        (0, "░░░░░"),
+        (60, "▏░░░░"),
+        (900, "▏░░░░"),
+        (1100, "▓░░░░"),
+        (6000, "▓▓▓░░"),
+        (8200, "▓▓▓▓░ filling"),
+        (9600, "▓▓▓▓▓ nearly full"),
+    ],
 )
 def test_the_meter_says_in_words_that_it_fills(used: int, words: str) -> None:
     part = context_part(used, 10_000, estimated=False)

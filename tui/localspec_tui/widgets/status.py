@@ -26,6 +26,7 @@ from localspec_tui.widgets.markdown.blocks import clean
 
 GAP = 2
 BAR = 5  # columns of the context meter
+LITTLE = "▏"  # in it, where it is not empty and less than half a column full
 LOADING_BAR = 12
 FILLING, FULL = 0.80, 0.95
 SPARE = 8  # ranks from here take what the others leave, a reason in full included
@@ -120,9 +121,10 @@ _REASON = "Why it is decoded this way"
 def context_part(used: int, size: int, *, estimated: bool, unread: int = 0) -> StatusPart:
     """Return the context meter; its lighter part has yet to be read, before the answer or by idle models."""
     share = min(1.0, used / size)
-    filled = max(1 if used else 0, round(BAR * share))
+    filled = round(BAR * share)
     light = min(filled, ceil(filled * unread / used)) if used else 0
-    bar = "▓" * (filled - light) + "▒" * light + "░" * (BAR - filled)
+    begun = LITTLE if used and not filled else ""
+    bar = begun + "▓" * (filled - light) + "▒" * light + "░" * (BAR - filled - len(begun))
     about = "~" if estimated else ""
     text, style = f"context {about}{thousands(used)}/{thousands(size)} {bar}", ""
     meaning = f"This chat uses {'about ' if estimated else ''}{used:,} of {size:,} tokens"

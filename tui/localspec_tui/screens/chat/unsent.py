@@ -20,7 +20,7 @@ from localspec.chat.commands.own import own_commands
 from localspec.chat.dropped import as_references
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
-from localspec.chat.prompting import check_alone, question_of
+from localspec.chat.prompting import Count, check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, StoreError, UserError
@@ -34,6 +34,12 @@ REST_S = 0.35
 SLOW_S = 0.8  # a PDF file of a few pages is read by then
 READING = "reading the attached files"
 CHARACTERS_PER_TOKEN = 6  # of text typed since the last count; rather too few than too many
+
+
+def _tokens_of(files: Sequence[Attachment], count: Count) -> list[int | None]:
+    """Return the tokens of each file, without those of the turn that it is counted in."""
+    turn = count((Message("user", ""),)) if files else 0
+    return [count((Message("user", file.text),)) - turn for file in files]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +203,7 @@ class ChatComposer(Composer):
             if models is not None and text.strip():
                 count = models.count_tokens
                 tokens = count((Message("user", question_of(question, files)),))
-                counts = [count((Message("user", file.text),)) for file in files]
+                counts = _tokens_of(files, count)
                 check_alone(self._session.chat.system, question, files, models.target, count)
         except LocalSpecError as error:
             if isinstance(error, EngineDied):
