@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import Literal, Protocol
 
-from localspec.chat.answer_turns import AnswerTurns
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.answering import AnswerEvent, AnswerSaved, LiveUpdate, Started
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, Attachment, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, DeletedMessages, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
@@ -20,6 +21,7 @@ from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import AnswerVariant, ChatSession, Job
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
+from localspec.inference.interface import OpenModels
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 
@@ -304,11 +306,19 @@ class ChatController:
         if answer is None or not answer.turn.desk.decide(call_id, decision):
             raise UserError("this call no longer waits")
 
-    async def answer_again(self, message: StoredMessage, mode: Mode | None = None) -> None:
-        """Answer a question again, as another branch."""
+    async def answer_again(
+        self, message: StoredMessage, mode: Mode | None = None, target: Path | None = None
+    ) -> None:
+        """Answer a question again, as another branch; only with the model `target`, if one is given."""
         question = self.question_of(message)
-        chat = self.session.chat
-        await self._begin_at(question, partial(self.session.answer, chat=chat, variant=AnswerVariant(mode)))
+        answer = partial(self.session.answer, chat=self.session.chat, variant=AnswerVariant(mode))
+
+        def answer_if_meant(models: OpenModels, turn: AnswerTurn) -> Iterator[AnswerEvent]:
+            if target is not None and models.target.path.resolve() != target.resolve():
+                raise UserError(f"`{target.name}` did not open", "the earlier answer stays")
+            yield from answer(models, turn)
+
+        await self._begin_at(question, answer_if_meant)
 
     async def go_on(self, message: StoredMessage) -> None:
         """Continue an answer at its end."""
@@ -339,6 +349,30 @@ class ChatController:
             await self._view.show()
             if edited.role == "user":
                 self._launch(chat, partial(self.session.answer, chat=chat))
+
+    async def delete_messages(self, message: StoredMessage) -> DeletedMessages:
+        """Move a message to the bin, with all below it in every branch."""
+        async with self._changing:
+            chat = self.session.chat
+            await self._stop_background_work(chat)
+            deleted = await asyncio.to_thread(chat.delete, message.id)
+            await self._view.show()
+        return deleted
+
+    async def restore_messages(self, deleted: DeletedMessages) -> None:
+        """Restore messages that were deleted together, in their chat."""
+        if deleted.chat != self.session.chat.info.id:
+            await self.open_chat(deleted.chat)
+        async with self._changing:
+            chat = self.session.chat
+            await self._stop_background_work(chat)
+            await asyncio.to_thread(chat.restore, deleted)
+            await self._view.show()
+
+    async def fork(self, message: StoredMessage) -> None:
+        """Open a new chat with a message and all above it."""
+        forked = await asyncio.to_thread(self.session.chat.fork, message.id)
+        await self.open_chat(forked.id)
 
     async def switch(self, message: StoredMessage, step: int) -> int:
         """Show another branch at a message, and return the id of the message that is shown instead."""

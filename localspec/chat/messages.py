@@ -198,6 +198,16 @@ WholeChat = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedMessages:
+    """Messages of a chat that were deleted together, at a `time`; `first` is the one above the others."""
+
+    chat: int
+    time: float
+    count: int
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
 class SearchHit:
     """A place where a search found something: in a title, or in a message.
 

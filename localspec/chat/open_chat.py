@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate
 from localspec.chat.figures import label
-from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Role, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, ChatInfo, Role, StoredMessage
 from localspec.chat.prompting import exchanges_of, summarised, to_prompt
 from localspec.chat.tool_use.offer import ToolOffer
 from localspec.chat.tree import Branches, Tree
@@ -95,6 +95,14 @@ class OpenChat(Branches):
         if message.role == "user":
             _check_question(text, message.attachments)
         return self.add(message.parent, message.role, text, attachments=message.attachments)
+
+    def fork(self, message_id: int) -> ChatInfo:
+        """Add a new chat with a message and all above it."""
+        path = self.tree.path_to(self.message(message_id).id)
+        if path[-1].state == "writing":
+            raise UserError("this answer is still being written", "wait for it, or stop it: Esc")
+        records = {each.id: record for each in path if (record := self.record(each.id)) is not None}
+        return self._store.fork(self.info, path, records)
 
     def switch(self, message_id: int, step: int) -> int:
         """Show the sibling that is `step` places further (backwards if negative), or the last one.

@@ -14,6 +14,7 @@ from localspec.chat.messages import (
     AnswerRecord,
     Attachment,
     ChatInfo,
+    DeletedMessages,
     Role,
     State,
     StoredMessage,
@@ -81,6 +82,29 @@ class Tree:
         chosen = {above: child for above, child in self.chosen.items() if child != id_}
         rest = replace(rest, leaf=self.leaf, chosen=chosen)
         return replace(rest, leaf=parent).answered() if self.leaf == id_ else rest
+
+    def below(self, id_: int) -> tuple[int, ...]:
+        """Return a message and all below it, in every branch."""
+        found = [id_]
+        for each in found:  # it grows meanwhile
+            found += self.children.get(each, ())
+        return tuple(found)
+
+    def without_branch(self, id_: int) -> Tree:
+        """Return the tree without a message and all below it; a sibling is shown instead, if there is one."""
+        gone, parent = set(self.below(id_)), self.messages[id_].parent
+        kept = [message for message in self.messages.values() if message.id not in gone]
+        rest = Tree({}, {}, None, {}).with_messages(kept)
+        chosen = {
+            above: child for above, child in self.chosen.items() if child not in gone and above not in gone
+        }
+        rest = replace(rest, leaf=self.leaf, chosen=chosen)
+        if self.leaf not in gone:
+            return rest
+        siblings = self.children[parent]
+        place = siblings.index(id_)
+        others = [*reversed(siblings[:place]), *siblings[place + 1 :]]  # the one before is next to it
+        return rest.with_leaf(rest.leaf_below(others[0]) if others else parent)
 
     def answered(self) -> Tree:
         """Return the tree with an answer shown where its branch ends in a question that has some."""
@@ -229,6 +253,24 @@ class Branches:
             message = replace(self.message(id_), summary=text)
             self._store.set_summary(id_, text)
             self.tree = self.tree.with_messages([message])
+
+    def delete(self, id_: int) -> DeletedMessages:
+        """Delete a message and all below it, in every branch."""
+        with self._changing:
+            gone = self.tree.below(self.message(id_).id)
+            tree = self.tree.without_branch(id_)
+            deleted = self._store.delete_messages(self._chat_id, gone, tree.leaf)
+            self.tree = tree
+            self._info = self._store.chat(self._chat_id)
+            return deleted
+
+    def restore(self, deleted: DeletedMessages) -> None:
+        """Restore messages that were deleted together, and show the branch that they are in."""
+        self._store.restore_messages(deleted)
+        self.reload()
+        with self._changing:
+            self.tree = self.tree.with_leaf(self.tree.leaf_below(deleted.first))
+            self._store.set_leaf(self._chat_id, self.tree.leaf)
 
     def set_dropped(self, ids: Iterable[int], *, dropped: bool) -> None:
         """Leave messages out of what the model reads, or take them in again."""

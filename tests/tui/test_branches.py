@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 from textual.widgets import TextArea
 
+from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import EditScreen
+from localspec_tui.screens.models import ModelsScreen
 from localspec_tui.screens.search import SearchScreen
 from localspec_tui.widgets.composer.composer import QueueStrip
 from localspec_tui.widgets.log_panel import LogLines
@@ -355,3 +357,69 @@ async def test_keys_that_outrun_the_screen_are_not_lost(tmp_path: Path) -> None:
         await desk.until(lambda: desk.texts == ["count", "one"])
         desk.chat.pane.post_message(ActionAsked("next", last))
         await desk.until(lambda: desk.texts == ["count", "two"])
+
+
+@pytest.mark.slow
+async def test_a_message_is_deleted_with_what_is_below_it_and_ctrl_z_restores_it(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("first answer"), says("second answer")) as desk:
+        await desk.answered("one")
+        await desk.answered("two")
+        await to_message(desk, 1)
+        await desk.press("d")
+        await desk.shows("Delete this answer and 2 messages below it?")
+        await desk.press("escape")
+        assert len(desk.path) == 4
+        await to_message(desk, 1)
+        await desk.press("d")
+        await desk.shows("below it?")
+        await desk.press("y")
+        await desk.shows("3 messages deleted; Ctrl+Z restores them")
+        assert desk.texts == ["one"]
+        await settled(desk.pilot)
+        assert "second answer" not in desk.screen_text()
+        await desk.press("ctrl+z")
+        await desk.shows("3 messages restored", "second answer")
+        assert desk.texts == ["one", "first answer", "two", "second answer"]
+        await to_message(desk, 3)
+        await desk.press("delete")
+        await desk.shows("Delete this answer?")
+        await desk.press("y")
+        await desk.until(lambda: len(desk.path) == 3)
+    async with desktop(tmp_path) as desk:
+        await desk.press("ctrl+b", "ctrl+z")
+        await desk.shows("1 message restored", "second answer")
+
+
+@pytest.mark.slow
+async def test_a_chat_goes_on_in_a_new_one_from_a_message(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("first answer"), says("second answer"), says("third answer")) as desk:
+        await desk.answered("one")
+        await desk.answered("two")
+        before = desk.chat.session.chat.info.id
+        await to_message(desk, 1)
+        await desk.press("f")
+        await desk.shows("a new chat with the messages so far", "one (fork)")
+        assert desk.texts == ["one", "first answer"]
+        await desk.answered("three")
+        assert desk.texts == ["one", "first answer", "three", "third answer"]
+        assert len(desk.store.messages(before)) == 4
+        await desk.enter("/fork")
+        await desk.until(lambda: desk.chat.session.chat.info.title == "one (fork) (fork)")
+
+
+@pytest.mark.slow
+async def test_a_question_is_answered_again_with_models_that_are_chosen_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with desktop(tmp_path, says("the same words")) as desk:
+        await desk.answered("one")
+        choice, chat = ModelChoice(tmp_path / "other.gguf", None), desk.chat.session.chat.info.id
+        monkeypatch.setattr(
+            ModelsScreen, "on_mount", lambda screen: screen.app.call_later(screen.dismiss, choice)
+        )
+        await to_message(desk, 1)
+        await desk.press("R")
+        await desk.until(lambda: len(desk.opened) == 2 and len(desk.store.messages(chat)) == 3)
+        await at_rest(desk)
+        await desk.shows("2/2", "other")
+        assert desk.texts == ["one", "the same words"]

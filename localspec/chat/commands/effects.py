@@ -19,6 +19,7 @@ ActionName = Literal[
     "exit",
     "fetch",
     "figures",
+    "fork",
     "help",
     "log",
     "model",

@@ -61,6 +61,7 @@ COMMANDS: tuple[Command[Any], ...] = (
     Command("undo", _act("undo"), NOTHING, in_lines="take back the last question and its answer"),
     Command("edit", messages.edit_question, NOTHING, "edit the last question and continue from there"),
     Command("continue", messages.continue_answer, NOTHING, "continue the last answer"),
+    Command("fork", _act("fork"), NOTHING, "continue in a new chat that has the messages so far"),
     Command("branch", messages.show_branch, arguments.BRANCH, "show another answer to the same question"),
     Command(
         "attach", messages.attach_file, arguments.REFERENCE, "send a file or folder with the next prompt",

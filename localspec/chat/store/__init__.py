@@ -23,6 +23,7 @@ from localspec.chat.messages import (
     Attachment,
     ChatInfo,
     ChatSettings,
+    DeletedMessages,
     Role,
     SearchHit,
     State,
@@ -45,19 +46,23 @@ MAX_TITLE = 200
 _MAX_GIVEN = 60  # length of a generated title, which fits the sidebar
 _OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
 _EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
-_LISTED = "deleted IS NULL AND EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
+_LISTED = (
+    "chats.deleted IS NULL AND EXISTS ("
+    "SELECT 1 FROM messages WHERE messages.chat = chats.id AND messages.deleted IS NULL)"
+)
 _DEAD = "state = 'writing' AND abs(written - ?) > ?"  # also of a clock that was set back
 _SHOWN = """
     WITH RECURSIVE branch (id, parent) AS (
         SELECT messages.id, parent FROM messages
-        WHERE messages.id = coalesce(leaf, (SELECT max(messages.id) FROM messages WHERE chat = chats.id))
+        WHERE messages.id = coalesce(leaf, (
+            SELECT max(messages.id) FROM messages WHERE chat = chats.id AND messages.deleted IS NULL))
         UNION ALL
         SELECT messages.id, messages.parent FROM messages JOIN branch ON messages.id = branch.parent)
     SELECT count(*) FROM branch"""
 _CHAT_COLUMNS = (
     "chats.id, title, chats.created, updated, pinned, "
-    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id), profile, system, leaf, draft, deleted, "
-    f"({_SHOWN}), chats.settings"
+    "(SELECT count(*) FROM messages WHERE messages.chat = chats.id AND messages.deleted IS NULL), "
+    f"profile, system, leaf, draft, chats.deleted, ({_SHOWN}), chats.settings"
 )
 _UNTAGGED = "CASE WHEN tagged THEN NULL ELSE content END"
 _RECORDS = "records JOIN messages ON messages.id = message"
@@ -70,7 +75,8 @@ _MESSAGES = f"""
     WITH found AS (
         SELECT rowid AS id, round(bm25(message_index), 1) AS relevance FROM message_index
         WHERE message_index MATCH ? AND rowid NOT IN (
-            SELECT messages.id FROM messages JOIN chats ON chats.id = chat WHERE deleted IS NOT NULL)
+            SELECT messages.id FROM messages JOIN chats ON chats.id = chat
+            WHERE chats.deleted IS NOT NULL OR messages.deleted IS NOT NULL)
         ORDER BY relevance, id DESC LIMIT ?)
     SELECT content, found.id, {_CHAT_COLUMNS} FROM found
     JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
@@ -188,6 +194,35 @@ class Store:
     def restore(self, chat_id: int) -> None:
         """Restore a deleted chat."""
         self._change(chat_id, "deleted = ?", None)
+
+    def delete_messages(self, chat_id: int, message_ids: Sequence[int], leaf: int | None) -> DeletedMessages:
+        """Move a message and all below it to the bin, and show the branch that ends in `leaf`."""
+        now = self._now()
+        with self._database.writing() as connection:
+            changes = [(now, chat_id, number) for number in message_ids]
+            connection.executemany("UPDATE messages SET deleted = ? WHERE chat = ? AND id = ?", changes)
+            _change_chat(connection, chat_id, "leaf = ?", leaf)
+        return DeletedMessages(chat_id, now, len(message_ids), message_ids[0])
+
+    def deleted_messages(self) -> DeletedMessages | None:
+        """Return the messages that were deleted last, but for those of deleted chats; None without any."""
+        query = (
+            "SELECT chat, messages.deleted, count(*), min(messages.id) FROM messages "
+            "JOIN chats ON chats.id = chat WHERE messages.deleted IS NOT NULL AND chats.deleted IS NULL "
+            "GROUP BY chat, messages.deleted ORDER BY messages.deleted DESC LIMIT 1"
+        )
+        with self._database.reading() as connection:
+            row = connection.execute(query).fetchone()
+        return None if row is None else DeletedMessages(*row)
+
+    def restore_messages(self, deleted: DeletedMessages) -> None:
+        """Restore messages that were deleted together, and show the branch that they are in."""
+        with self._database.writing() as connection:
+            connection.execute(
+                "UPDATE messages SET deleted = NULL WHERE chat = ? AND deleted = ?",
+                (deleted.chat, deleted.time),
+            )
+            _change_chat(connection, deleted.chat, "leaf = ?", deleted.first)
 
     def messages(self, chat_id: int) -> tuple[StoredMessage, ...]:
         """Return all messages, oldest first; unfinished answers of dead programs are `stopped`."""
@@ -312,7 +347,8 @@ class Store:
         with self._database.reading() as connection:
             found = connection.execute(
                 "SELECT content FROM messages JOIN chats ON chats.id = chat "
-                "WHERE role = 'user' AND deleted IS NULL ORDER BY messages.id DESC"
+                "WHERE role = 'user' AND chats.deleted IS NULL AND messages.deleted IS NULL "
+                "ORDER BY messages.id DESC"
             )
             seen: dict[str, None] = {}
             while len(seen) < limit and (row := found.fetchone()) is not None:
@@ -340,6 +376,16 @@ class Store:
         """Add a whole chat from elsewhere under new numbers; parents must come before their children."""
         with self._database.writing() as connection:
             return _insert_whole(connection, chat, messages, records)
+
+    def fork(
+        self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
+    ) -> ChatInfo:
+        """Add a chat that begins now with messages of another one."""
+        now = self._now()
+        title = f"{chat.title} (fork)" if chat.title else ""
+        leaf = messages[-1].id
+        forked = replace(chat, title=title, created=now, updated=now, pinned=False, leaf=leaf)
+        return self.add_chat(forked, messages, records)
 
     def add_missing(
         self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]
@@ -379,11 +425,15 @@ class Store:
         old = f"deleted < ? OR (updated < ? AND {_EMPTY})"
         with suppress(StoreError):
             with self._database.reading() as connection:
-                found = connection.execute(f"SELECT 1 FROM chats WHERE {old}", (before, before)).fetchone()
+                found = connection.execute(
+                    f"SELECT 1 FROM chats WHERE {old} UNION SELECT 1 FROM messages WHERE deleted < ?",
+                    (before, before, before),
+                ).fetchone()
             if found is None:
                 return
             with self._database.writing() as connection:
                 connection.execute(f"DELETE FROM chats WHERE {old}", (before, before))
+                connection.execute("DELETE FROM messages WHERE deleted < ?", (before,))
 
     def _bury(self, after_s: float = DEAD_AFTER_S) -> Collection[int]:
         """Mark unfinished answers of dead programs as stopped; return them even if saving that fails."""
@@ -434,15 +484,13 @@ def _read_messages(connection: sqlite3.Connection, where: str, number: int) -> t
     attached = defaultdict(list)
     for message, name, text in connection.execute(
         "SELECT message, attachments.name, text FROM attachments JOIN messages ON messages.id = message "
-        f"WHERE messages.{where} ORDER BY message, position",
+        f"WHERE messages.{where} AND deleted IS NULL ORDER BY message, position",
         (number,),
     ):
         attached[message].append(Attachment(name, text))
     columns = "id, chat, parent, role, content, created, state, dropped, tagged, summaries.text, calls, run"
-    rows = connection.execute(
-        f"SELECT {columns} FROM messages LEFT JOIN summaries ON message = id WHERE {where} ORDER BY id",
-        (number,),
-    )
+    query = f"SELECT {columns} FROM messages LEFT JOIN summaries ON message = id WHERE {where}"
+    rows = connection.execute(f"{query} AND deleted IS NULL ORDER BY id", (number,))
     found = []
     for id_, chat, parent, role, content, created, state, dropped, tagged, summary, calls, run in rows:
         text = content if tagged or role != "assistant" else with_opening_tag(content)
@@ -481,7 +529,7 @@ def _no_chat(chat_id: int) -> UserError:
 
 
 def _require_message(connection: sqlite3.Connection, chat_id: int, message_id: int) -> None:
-    query = "SELECT 1 FROM messages WHERE chat = ? AND id = ?"
+    query = "SELECT 1 FROM messages WHERE chat = ? AND id = ? AND deleted IS NULL"
     if connection.execute(query, (chat_id, message_id)).fetchone() is None:
         raise StoreError(f"chat {chat_id} has no message {message_id}")
 

@@ -127,6 +127,7 @@ ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "editor": lambda pane, _: pane.composer.write_elsewhere(),
     "exit": lambda pane, _: pane.app.exit(0),
     "figures": _figures,
+    "fork": lambda pane, _: pane.fork(pane.session.chat.last()),
     "help": _help,
     "log": lambda pane, _: pane.log_panel.toggle_class("hidden"),
     "origins": lambda pane, _: pane.transcript.action_toggle("origins"),

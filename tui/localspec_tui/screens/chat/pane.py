@@ -29,7 +29,14 @@ from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.controller import ChatController, Outcome
 from localspec.chat.figures import mode_name
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, Span, StoredMessage
+from localspec.chat.messages import (
+    AnswerRecord,
+    Attachment,
+    BranchMessage,
+    DeletedMessages,
+    Span,
+    StoredMessage,
+)
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
@@ -48,7 +55,7 @@ from localspec.inference.worker.wire import LogLine
 from localspec.safe_text import safe_text
 from localspec.types.events import TextPiece
 from localspec.types.request import Mode
-from localspec.units import MODE_NAMES
+from localspec.units import MODE_NAMES, counted
 from localspec_tui.clipboard import CopyAsked
 from localspec_tui.screens.chat.status import NOTICE_S, STUCK, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
@@ -77,6 +84,20 @@ Answer = TypeVar("Answer")
 
 class ChatsChanged(ScreenMessage):
     """The list of chats may have to be read again."""
+
+
+@dataclass
+class MessagesDeleted(ScreenMessage):
+    """Messages of the open chat were deleted."""
+
+    deleted: DeletedMessages
+
+
+@dataclass
+class OtherModelsWanted(ScreenMessage):
+    """A question is to be answered again with models that are still to be chosen."""
+
+    message: StoredMessage
 
 
 @dataclass
@@ -548,6 +569,12 @@ class ChatPane(Vertical):
                 record = await self.controller.record_of(message, "message", "choose an answer")
                 self._show_rounds(message, record)
                 self.timeline.remove_class("hidden")
+            case "delete":
+                self._ask_to_delete(self.controller.message(asked.message_id))
+            case "fork":
+                await self.fork(self.controller.message(asked.message_id))
+            case "other-models":
+                self.post_message(OtherModelsWanted(self.controller.message(asked.message_id)))
             case _:
                 await self.act_on_message(ActOnMessage(asked.action, asked.message_id))
 
@@ -589,6 +616,27 @@ class ChatPane(Vertical):
                 self.status.say("the summary is taken back: the model reads all messages again")
             case _:
                 assert_never(asked.action)
+
+    def _ask_to_delete(self, message: StoredMessage) -> None:
+        """Ask before a message is deleted with all below it."""
+        below = len(self.session.chat.tree.below(message.id)) - 1
+
+        async def decide(sure: bool | None) -> None:
+            if sure:
+                self.post_message(MessagesDeleted(await self.controller.delete_messages(message)))
+
+        what = "question" if message.role == "user" else "answer"
+        further = f" and {counted(below, 'message')} below it" if below else ""
+        question = f"Delete this {what}{further}? They can be restored for 30 days."
+        if not below:
+            question = f"Delete this {what}? It can be restored for 30 days."
+        self.controller.require_idle()
+        self.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
+
+    async def fork(self, message: StoredMessage) -> None:
+        """Go on in a new chat that has a message and all above it."""
+        await self._leave(self.controller.fork(message))
+        self.status.say("a new chat with the messages so far; the other one stays as it is")
 
     def copy(self, text: str, what: str) -> None:
         """Copy a text and report that under a name."""

@@ -39,7 +39,7 @@ from localspec.chat.commands.effects import (
 from localspec.chat.commands.parsing import as_typed
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Opener, Ready
-from localspec.chat.messages import ChatInfo
+from localspec.chat.messages import ChatInfo, DeletedMessages, StoredMessage
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels
@@ -50,7 +50,7 @@ from localspec.types.request import Mode
 from localspec.units import MODE_NAMES, counted
 from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.actions import ACTIONS
-from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log
+from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log, MessagesDeleted, OtherModelsWanted
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import (
@@ -121,7 +121,7 @@ class ChatScreen(Screen[int]):
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
         self._interrupted = -QUIT_WITHIN_S
-        self._deleted: list[tuple[ChatInfo, bool]] = []  # here, and whether it was open
+        self._deleted: list[tuple[ChatInfo, bool] | DeletedMessages] = []  # chats: and whether it was open
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
@@ -225,19 +225,28 @@ class ChatScreen(Screen[int]):
             self.say("")  # what was said of it so far
             self.fetches.turn(offer.pair.pair.name)
 
-    async def _open_models(self, choice: ModelChoice, *, keeps: bool = False) -> None:
+    @on(OtherModelsWanted)
+    async def _answer_with_others(self, event: OtherModelsWanted) -> None:
+        await self.pane.status.attempt(self.choose_models(again=event.message))
+
+    async def _open_models(
+        self, choice: ModelChoice, *, keeps: bool = False, again: StoredMessage | None = None
+    ) -> None:
         """Open other models, with `keeps` also at every start; the previous ones stay if that fails.
 
-        Where chats are being answered, the user is asked first.
+        Where chats are being answered, the user is asked first. Then the question `again`, if any, is
+        answered with these models.
         """
         answered = [chat.info.title for chat in self.pane.controller.being_answered().values()]
 
         async def decide(sure: bool | None) -> None:
             if sure:
                 await self._switch_models(choice, keeps=keeps)
+                if again is not None:
+                    await self.pane.controller.answer_again(again, target=choice.target)
 
         if not answered:
-            await self._switch_models(choice, keeps=keeps)
+            await decide(True)
             return
         names = ", ".join(f"“{title}”" for title in answered)
         question = f"Other models end the answers being written now, in {names}. Their text so far is saved."
@@ -259,8 +268,13 @@ class ChatScreen(Screen[int]):
         await self.pane.controller.stop_answers()
         self._loader.switch(open_and_keep if keeps else open_them)
 
-    async def choose_models(self, name: str = "", *, to_fetch: bool = False) -> None:
-        """Open models by name, or show the list; with `to_fetch` it begins at those to download."""
+    async def choose_models(
+        self, name: str = "", *, to_fetch: bool = False, again: StoredMessage | None = None
+    ) -> None:
+        """Open models by name, or show the list; with `to_fetch` it begins at those to download.
+
+        A question or answer `again` is answered again with them.
+        """
         from localspec.app.recommendation import choice_named  # the placement: 0.1 s
         from localspec_tui.screens.models import ModelsScreen
 
@@ -274,7 +288,7 @@ class ChatScreen(Screen[int]):
 
         async def take(choice: ModelChoice | None) -> None:
             if choice is not None:
-                await self._open_models(choice)
+                await self._open_models(choice, again=again)
 
         self.pane.ask(ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch), take)
 
@@ -351,9 +365,21 @@ class ChatScreen(Screen[int]):
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
         await asyncio.to_thread(self.session.store.restore, chat.id)
-        self._deleted = [each for each in self._deleted if each[0].id != chat.id]
+        self._deleted = [
+            each for each in self._deleted if isinstance(each, DeletedMessages) or each[0].id != chat.id
+        ]
         await (self.pane.open_chat(chat.id) if opens else self._list_chats())
         self.say(f"“{title_shown(chat)}” is back")
+
+    @on(MessagesDeleted)
+    def _note_deleted(self, event: MessagesDeleted) -> None:
+        self._deleted.append(event.deleted)
+        what, key = counted(event.deleted.count, "message"), key_of(self, "chat.restore")
+        self.say(f"{what} deleted; {key} restores {'it' if event.deleted.count == 1 else 'them'}")
+
+    async def _restore_messages(self, deleted: DeletedMessages) -> None:
+        await self.pane.controller.restore_messages(deleted)
+        self.say(f"{counted(deleted.count, 'message')} restored")
 
     # --- slash commands ---
 
@@ -520,13 +546,19 @@ class ChatScreen(Screen[int]):
         await self.pane.status.attempt(self._restore_last())
 
     async def _restore_last(self) -> None:
-        if self._deleted:
-            await self._restore(*self._deleted.pop())
-            return
-        chat = next(iter(await asyncio.to_thread(self.session.store.deleted)), None)
-        if chat is None:
-            raise UserError("there is no chat in the bin")
-        await self._restore(chat)
+        store = self.session.store
+        last = self._deleted.pop() if self._deleted else None
+        if last is None:
+            messages = await asyncio.to_thread(store.deleted_messages)
+            chat = next(iter(await asyncio.to_thread(store.deleted)), None)
+            if chat is None and messages is None:
+                raise UserError("there is nothing in the bin")
+            is_chat = messages is None or (chat is not None and (chat.deleted or 0.0) > messages.time)
+            last = (chat, True) if is_chat and chat is not None else messages
+        if isinstance(last, DeletedMessages):
+            await self._restore_messages(last)
+        elif last is not None:
+            await self._restore(*last)
 
     def action_to_messages(self) -> None:
         """Give the focus to the last message."""

@@ -313,7 +313,7 @@ def _grew(pair: tuple[GrowingProse | ThinkingView, Part]) -> bool:
     return is_thinking == (part.kind == "thinking") and part.text.startswith(body.text.rstrip())
 
 
-Action = MessageAction | Literal["copy", "copy-code", "timeline"]
+Action = MessageAction | Literal["copy", "copy-code", "delete", "fork", "other-models", "timeline"]
 _STATES: Final[dict[State, str]] = {
     "stopped": "stopped",
     "length": "stopped at the length limit",
@@ -385,6 +385,9 @@ class MessageView(Vertical, can_focus=True):
         Binding("t", "act('timeline')", "Timeline", id="message.timeline"),
         Binding("enter", "unfold", "Unfold or fold", id="message.unfold", show=False),
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
+        Binding("R", "act('other-models')", "Answer again with other models", id="message.other-models"),
+        Binding("f", "act('fork')", "Continue in a new chat", id="message.fork"),
+        Binding("d,delete", "act('delete')", "Delete, with all below", id="message.delete"),
     ]
 
     FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
