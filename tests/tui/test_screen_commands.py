@@ -395,6 +395,19 @@ async def test_an_answer_is_seen_beside_its_timeline_and_the_colours(
 
 
 @pytest.mark.slow
+async def test_the_words_of_a_search_are_highlighted_in_the_chat_that_it_opens(tmp_path: Path) -> None:
+    async with desktop(tmp_path, Script("of the café")) as desk:
+        await desk.answered("tell me")
+        await desk.press("ctrl+n")
+        await desk.enter("/search cafe")
+        await desk.shows("of the café")
+        await desk.press("enter")
+        await desk.until(lambda: len(desk.path) == 2 and desk.transcript.words_found)
+        await desk.press("escape")
+        assert not desk.transcript.words_found
+
+
+@pytest.mark.slow
 async def test_palette_offers_commands_profiles_and_modes(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         titles = [command.title for command in desk.app.get_system_commands(desk.chat)]

@@ -77,6 +77,28 @@ async def test_it_opens_with_what_is_found_for_nothing() -> None:
 
 
 @pytest.mark.asyncio
+async def test_hits_of_a_chat_stand_together_below_its_title() -> None:
+    def many(_words: str) -> tuple[SearchHit, ...]:
+        return (
+            hit(1, "One", 5, "first target", "target"),
+            hit(2, "Two", 7, "second target", "target"),
+            hit(1, "One", 6, "third target", "target"),
+        )
+
+    app = Host(many, "target")
+    async with app.run_test() as pilot:
+        await settled(pilot)
+        assert [line.split("\n")[-1] for line in app.lines] == [
+            "first target",
+            "third target",
+            "second target",
+        ]
+        assert [line.split()[0] for line in app.lines] == ["One", "third", "Two"]
+        await pilot.press("down", "enter")
+        assert app.results == [ChatPicked(1, 6, "target")]
+
+
+@pytest.mark.asyncio
 async def test_it_can_open_with_words() -> None:
     app = Host(words="target")
     async with app.run_test() as pilot:
@@ -96,7 +118,7 @@ async def test_typing_searches_and_enter_opens_the_message_under_the_cursor() ->
         await settled(pilot)
         assert len(app.lines) == 3
         await pilot.press("down", "down", "up", "enter")
-        assert app.results == [ChatPicked(2, 7)]
+        assert app.results == [ChatPicked(2, 7, "target")]
 
 
 @pytest.mark.slow
@@ -135,7 +157,7 @@ async def test_enter_before_the_hits_opens_the_first_when_it_comes() -> None:
         assert app.results == []
         go_on.set()
         await settled(pilot)
-        assert app.results == [ChatPicked(1, None)]
+        assert app.results == [ChatPicked(1, None, "target")]
 
 
 @pytest.mark.asyncio
@@ -146,7 +168,7 @@ async def test_words_typed_ahead_are_searched_for_whole() -> None:
         for event in XTermParser().feed("target\x1b[B\r"):
             app.post_message(event)
         await settled(pilot)
-        assert app.results == [ChatPicked(1, None)]
+        assert app.results == [ChatPicked(1, None, "target")]
 
 
 @pytest.mark.slow

@@ -151,6 +151,34 @@ async def test_the_mouse_begins_at_a_mark_or_between_paragraphs() -> None:
 
 
 @pytest.mark.asyncio
+async def test_words_that_were_searched_for_are_highlighted_until_that_ends() -> None:
+    host = Host()
+    async with host.run_test(size=(40, 24)) as pilot:
+
+        def marked() -> list[str]:
+            """Return the texts on another ground than that of the rest and of code."""
+            grounds = {"#121212", "#241d13"}
+            strips = host.screen._compositor.render_strips()
+            segments = [each for strip in strips for each in strip if each.style and each.style.bold]
+            return [
+                each.text
+                for each in segments
+                if each.style and each.style.bgcolor and each.style.bgcolor.name not in grounds
+            ]
+
+        await host.transcript.show([shown(1, "A café"), shown(2, "the Cafe\n\n- and `cafés`, decaf")])
+        host.transcript.highlight("cafe")
+        await settled(pilot)
+        assert marked() == ["café", "Cafe", "café"]
+        host.transcript.highlight('"and cafes"')
+        await settled(pilot)
+        assert "".join(marked()) == "and cafés"
+        host.transcript.highlight("")
+        await settled(pilot)
+        assert marked() == []
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize("role", ["user", "assistant"])
 async def test_tabs_of_a_message_are_copied(role: Role) -> None:
     host = Host()

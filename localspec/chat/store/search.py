@@ -82,9 +82,19 @@ def excerpt(text: str, words: Sequence[re.Pattern[str]]) -> tuple[str, tuple[tup
         end = space
     before, after = "…" * (start > 0), "…" * (end < len(text))
     shift = len(before) - start
-    found = sorted(match.span() for word in words for match in word.finditer(folded, start, end))
-    marks = _merged([(a + shift, b + shift) for a, b in found])
+    marks = tuple((a + shift, b + shift) for a, b in _spans(folded, words, start, end))
     return before + text[start:end].translate(_NOT_TEXT) + after, marks
+
+
+def found_in(text: str, words: Sequence[re.Pattern[str]]) -> tuple[tuple[int, int], ...]:
+    """Return the positions of the words of a query, as `parse` returns them, in a text."""
+    return _spans(text.translate(_FOLDING), words, 0, len(text)) if words else ()
+
+
+def _spans(
+    folded: str, words: Sequence[re.Pattern[str]], start: int, end: int
+) -> tuple[tuple[int, int], ...]:
+    return _merged(sorted(match.span() for word in words for match in word.finditer(folded, start, end)))
 
 
 def _best_place(folded: str, words: Sequence[re.Pattern[str]]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import date
 from typing import ClassVar
 
@@ -81,10 +81,14 @@ class SearchScreen(Dialog[ChatPicked | None]):
         self._lookup.ask(self._words.value.strip())
 
     def _show(self, words: str, hits: tuple[SearchHit, ...]) -> None:
-        self._found = hits
+        self._found = hits = _by_chat(hits)
         self._found_for = words
         width = self._list.container_size.width or self._words.size.width
-        self._list.set_options(Option(_described(hit, self._today(), width - 4)) for hit in hits)
+        chats = [None, *(hit.chat.id for hit in hits)]
+        self._list.set_options(
+            Option(_described(hit, self._today(), width - 4, is_first=hit.chat.id != before))
+            for hit, before in zip(hits, chats, strict=False)
+        )
         self._list.highlighted = 0 if hits else None
         self.set_class(bool(hits), "-found")
         self._note.update(f"Nothing found for “{words}”." if words else "Type to search titles and messages.")
@@ -100,7 +104,7 @@ class SearchScreen(Dialog[ChatPicked | None]):
         self._open(self._found[event.option_index])
 
     def _open(self, hit: SearchHit) -> None:
-        self.dismiss(ChatPicked(hit.chat.id, hit.message))
+        self.dismiss(ChatPicked(hit.chat.id, hit.message, self._found_for or ""))
 
     def action_open(self) -> None:
         """Open the hit under the cursor, as soon as the words typed last are looked up."""
@@ -115,7 +119,16 @@ class SearchScreen(Dialog[ChatPicked | None]):
         await self.app.run_action(way, self._list)
 
 
-def _described(hit: SearchHit, today: date, width: int) -> Content:
+def _by_chat(hits: Sequence[SearchHit]) -> tuple[SearchHit, ...]:
+    """Return hits grouped by chat, in the order of each chat's best."""
+    chats = dict.fromkeys(hit.chat.id for hit in hits)
+    return tuple(hit for chat in chats for hit in hits if hit.chat.id == chat)
+
+
+def _described(hit: SearchHit, today: date, width: int, *, is_first: bool) -> Content:
+    """Return a hit in two lines; the head is that of its chat, above the first of its hits."""
+    if not is_first:
+        return _marked(hit, BEFORE_MARK)
     day = written_day(hit.chat.updated, today)
     title = hit.chat.title or "New chat"
     room = max(1, width - len(day) - 2)

@@ -98,6 +98,7 @@ class ChatPicked(Message):
 
     chat_id: int
     message_id: int | None = None
+    words: str = ""  # that were searched for
 
 
 @dataclass

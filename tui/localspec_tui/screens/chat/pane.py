@@ -137,6 +137,7 @@ class ChatPane(Vertical):
             session, loader, lambda: self.controller.is_busy or isinstance(self.app.screen, CompareScreen)
         )
         self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
+        self._words_to_show = ""  # in the chat that is opened next
         self._left_text = ""  # of the prompt, when the chat before was left
         self._goes_on = (0, "")  # what was said of the answer in the chat that was left last
         self._notices: dict[int, Notification] = {}  # of answers in other chats
@@ -237,8 +238,12 @@ class ChatPane(Vertical):
         """Switch to another chat; an answer in progress in this one goes on."""
         await self._leave(self.controller.switch_chat(open_another))
 
-    async def open_chat(self, chat_id: int, at: int | None = None) -> None:
-        """Switch to a chat, at one of its messages if given; an answer in progress in this one goes on."""
+    async def open_chat(self, chat_id: int, at: int | None = None, words: str = "") -> None:
+        """Switch to a chat, at one of its messages if given; an answer in progress in this one goes on.
+
+        Words that were searched for are highlighted there.
+        """
+        self._words_to_show = words
         await self._leave(self.controller.open_chat(chat_id, at))
 
     async def _leave(self, switching: Awaitable[None]) -> None:
@@ -261,6 +266,8 @@ class ChatPane(Vertical):
         Text typed meanwhile, after the text of the previous chat, is meant for this one.
         """
         self._take_away_notice(self.session.chat.info.id)
+        self.transcript.highlight(self._words_to_show)
+        self._words_to_show = ""
         self.composer.set_queue(self.session.queue)
         self.composer.set_answering(self.answering)
         self.status.forget()

@@ -321,7 +321,7 @@ class ChatScreen(Screen[int]):
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
-        await self.pane.status.attempt(self.pane.open_chat(event.chat_id, event.message_id))
+        await self.pane.status.attempt(self.pane.open_chat(event.chat_id, event.message_id, event.words))
 
     @on(ChangeAsked)
     async def _change_chat(self, event: ChangeAsked) -> None:
@@ -497,6 +497,7 @@ class ChatScreen(Screen[int]):
                 self.say("loading was stopped; the models before stay")
         else:
             self.clear_selection()
+            self.pane.transcript.highlight("")
             self.pane.composer.focus()
 
     def action_interrupt(self) -> None:

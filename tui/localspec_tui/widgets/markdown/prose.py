@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -24,6 +25,7 @@ from textual.visual import RenderOptions
 from textual.widget import Widget
 
 from localspec.chat.markdown import code_blocks
+from localspec.chat.store.search import found_in
 from localspec_tui.widgets.markdown.blocks import Block, CopiedLine, TextPlace
 from localspec_tui.widgets.markdown.parse import GrowingMarkdown, build
 
@@ -73,6 +75,12 @@ class BlockLayout:
         return self.rows[-1]
 
 
+class WordsFound(Widget):
+    """A widget whose texts show the words that were searched for."""
+
+    words_found: Sequence[re.Pattern[str]] = ()
+
+
 class Prose(Widget):
     """Blocks of text that can be selected with the mouse."""
 
@@ -80,6 +88,7 @@ class Prose(Widget):
         "prose--code",
         "prose--fence",
         "prose--fence-head",
+        "prose--found",
         "prose--heading",
         "prose--link",
         "prose--mark",
@@ -174,7 +183,11 @@ class Prose(Widget):
         laid, block = self._laid, self._laid.blocks[index]
         style = self.get_visual_style(block.style) if block.style else self.visual_style
         line = laid.lines[index] + block.gap
-        strips = laid.contents[index].render_strips(laid.text_width(block), None, style, self._options(line))
+        content = laid.contents[index]
+        for start, end in found_in(content.plain, self._words_found()):
+            found = Style.from_styles(self.get_component_styles("prose--found"))
+            content = content.stylize(found, start, end)
+        strips = content.render_strips(laid.text_width(block), None, style, self._options(line))
         rich_style, mark = style.rich_style, (style + self._resolve(".prose--mark")).rich_style
         blank = self.visual_style.rich_style
         gap = range(laid.lines[index], line)
@@ -192,6 +205,11 @@ class Prose(Widget):
         # The text and its height are computed in two ways; were they ever to differ, nothing may be missing.
         rows += [Strip.blank(laid.width, rich_style)] * (laid.rows[index + 1] - laid.rows[index] - len(rows))
         return rows
+
+    def _words_found(self) -> Sequence[re.Pattern[str]]:
+        """Return patterns of words to be highlighted."""
+        above = (each.words_found for each in self.ancestors if isinstance(each, WordsFound))
+        return next(above, ())
 
     def _options(self, first: int) -> RenderOptions:
         """Return the strips of the lines from `first` on, with their selection."""

@@ -20,8 +20,10 @@ from textual.widgets import Static
 
 from localspec.chat.calls.pieces import Piece
 from localspec.chat.messages import BranchMessage, Span
+from localspec.chat.store.search import parse
 from localspec.types.events import TextPiece
 from localspec.types.request import ToolCall
+from localspec_tui.widgets.markdown.prose import Prose, WordsFound
 from localspec_tui.widgets.origins import OriginLegend
 from localspec_tui.widgets.transcript.message import DisplayOptions, MessageView, SummaryToggled, prepare
 
@@ -101,7 +103,7 @@ class MoreHint(Static):
     ALLOW_SELECT = False
 
 
-class Transcript(VerticalScroll, can_focus=False):
+class Transcript(VerticalScroll, WordsFound, can_focus=False):
     """The messages of a chat, the last of which may still be growing.
 
     Widgets are created and removed as the reader moves. The end is followed until the reader scrolls away
@@ -242,6 +244,14 @@ class Transcript(VerticalScroll, can_focus=False):
         self._items[-1] = replace(item, message=replace(item.message, calls=tuple(calls)))
         if view := self._views.get(item.message.id):
             view.show_calls(calls)
+
+    def highlight(self, words: str) -> None:
+        """Show words that were searched for wherever they are in the messages; none end that."""
+        if patterns := tuple(parse(words)[1]) if words.strip() else self.words_found:
+            self.words_found = patterns if words.strip() else ()
+            for prose in self.query(Prose):
+                prose.notify_style_update()
+                prose.refresh()
 
     def follow(self) -> None:
         """Go to the end, and stay there while text comes."""
