@@ -106,6 +106,7 @@ class LocalOpener:
     def __init__(self, request: PairRequest, *, uses_rpc: bool = True) -> None:
         self._request, self._uses_rpc = request, uses_rpc
         self._usual: Path | None = None  # the target that opens without a choice
+        self._opened: dict[Path, None] = {}  # files, perhaps outside of the folders that are searched
 
     def open(self, choice: ModelChoice | None, watch: OpeningWatch) -> OpenedPair[OpenModels]:
         """Open the models in a child process."""
@@ -126,13 +127,14 @@ class LocalOpener:
             watch.report(note)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
         models.keep_conversations(saved_bytes())
+        self._opened |= {model.path: None for model in (models.target, models.draft) if model is not None}
         return OpenedPair(models, planned.tuned_for, request)
 
     def choices(self, open_now: Sequence[ModelInfo]) -> Iterable[LocalTarget | RankedPair]:
-        """Yield the models on disk and those of the catalogue."""
+        """Yield the models on disk, those that were open before included, and those of the catalogue."""
         from localspec.app.recommendation import choices
 
-        return choices(open_now)
+        return choices(open_now, tuple(self._opened))
 
     def check_tuning(self) -> None:
         """Do nothing: models opened here can be tuned here."""

@@ -334,11 +334,11 @@ class LocalTarget:
         return self.model.name.rpartition("/")[2] + included
 
 
-def choices(open_now: Sequence[ModelInfo]) -> Iterator[LocalTarget | RankedPair]:
+def choices(open_now: Sequence[ModelInfo], opened: Sequence[Path] = ()) -> Iterator[LocalTarget | RankedPair]:
     """Yield what could be opened here, in place of what is open now: large models on disk first, then pairs
-    to be downloaded, the best first. Raises UserError.
+    to be downloaded, the best first. Files that were `opened` before are on disk, too. Raises UserError.
     """
-    machine, local, known = surroundings(open_now)
+    machine, local, known = surroundings(open_now, opened)
     drafts = (bundled_pair()[1], smollm2.draft())
     models = (each for each in local if each.kind == "model" and not each.name.endswith(UNFINISHED))
     targets = (each for each in models if each.path not in drafts)
@@ -359,14 +359,17 @@ def choice_named(text: str, open_now: Sequence[ModelInfo]) -> ModelChoice:
     )
 
 
-def surroundings(open_now: Sequence[ModelInfo] = ()) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
+def surroundings(
+    open_now: Sequence[ModelInfo] = (), opened: Sequence[Path] = ()
+) -> tuple[Machine, tuple[LocalModel, ...], Catalogue]:
     """Return this machine without the models that are open now, those on its disks, and the catalogue.
 
-    Open models are among those on the disks, wherever their files are.
+    Open models, and files that were `opened` before, are among those on the disks, wherever they are.
     """
     from localspec.hardware.machine import known_machine
 
-    local = on_this_computer([model.path for model in open_now if model.path.is_file()])
+    files = dict.fromkeys([*(model.path for model in open_now), *opened])
+    local = on_this_computer([path for path in files if path.is_file()])
     if any(model.servers for model in open_now):  # as it was seen before these were opened
         return known_machine(may_measure=False, again=False), local, shipped()
     return without(known_machine(may_measure=False), open_now), local, shipped()

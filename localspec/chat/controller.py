@@ -8,12 +8,12 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Literal, Protocol
+from typing import Protocol
 
 from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.answering import AnswerEvent, AnswerSaved, LiveUpdate, Started
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import AnswerRecord, Attachment, DeletedMessages, StoredMessage
+from localspec.chat.messages import AnswerRecord, Attachment, DeletedMessages, Outcome, StoredMessage
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import own_rate
 from localspec.chat.prompting import ContextBudget, check_alone, context_budget, never_fits
@@ -31,8 +31,6 @@ ANSWERING = "an answer is being written"
 CHECK_S = 2.0  # for the length of a question: the models may work for another chat and not respond
 PUT_OFF = 4  # messages by which a chat grows until a summary is proposed again
 MOST = 8  # chats that are answered at once
-
-Outcome = Literal["answered", "failed"]
 
 
 class ChatView(Protocol):
@@ -95,7 +93,9 @@ class ChatController:
         self._start = start
         self._answers: dict[int, RunningAnswer] = {}  # by chat
         self._turns = AnswerTurns()
-        self.unread: dict[int, Outcome] = {}  # of answers that ended in chats that were not open
+        self.unread = session.store.unread()  # of answers that ended in chats that were not open
+        if self.unread.pop(session.chat.info.id, None) is not None:
+            session.store.set_unread(session.chat.info.id, None)
         self._put_off: dict[int, int] = {}  # by chat, the messages before which nothing is summarised unasked
         self._changing = asyncio.Lock()  # while an answer begins, is shown or ends, or a chat opens
 
@@ -264,7 +264,10 @@ class ChatController:
                 await asyncio.to_thread(answer.chat.reload_info)  # it may have been given another title
         except UserError:
             return  # another program has deleted it
-        self.unread[answer.chat.info.id] = outcome
+        number = answer.chat.info.id
+        self.unread[number] = outcome
+        with suppress(StoreError):
+            await asyncio.to_thread(self.session.store.set_unread, number, outcome)
         self._view.ended_elsewhere(answer, outcome)
 
     # --- questions and answers ---
@@ -277,6 +280,8 @@ class ChatController:
         meant, asked_s = self.session.chat, None if self.loader.ready is None else monotonic()
         async with self._changing:
             chat = self._as_it_is(meant)
+            if not chat.path:
+                chat = await asyncio.to_thread(self.session.unshared, chat)
             text, files = await read()
             with suppress(TimeoutError):  # the answer will tell the same
                 await asyncio.wait_for(asyncio.to_thread(self._check_fits, chat, text, files), CHECK_S)
@@ -538,8 +543,10 @@ class ChatController:
             await self._show_opened(at)
 
     async def _show_opened(self, at: int | None = None) -> None:
-        self.unread.pop(self.session.chat.info.id, None)
-        answer = self._answer
+        number, answer = self.session.chat.info.id, self._answer
+        if self.unread.pop(number, None) is not None:
+            with suppress(StoreError):
+                await asyncio.to_thread(self.session.store.set_unread, number, None)
         await self._view.show_opened(at, None if answer is None else answer.live.drain_all())
 
     async def delete(self, chat_id: int) -> None:

@@ -197,6 +197,10 @@ WholeChat = tuple[ChatInfo, tuple[StoredMessage, ...], dict[int, AnswerRecord]]
 """A chat with the messages of all branches, parents before their children, and how its answers came about."""
 
 
+Outcome = Literal["answered", "failed"]
+"""How an answer ended in a chat that was not open."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeletedMessages:
     """Messages of a chat that were deleted together, at a `time`; `first` is the one above the others."""

@@ -187,6 +187,21 @@ class ChatSession:
         unsent = () if self._is_aside else self.store.unsent()
         self.chat = self._opened(unsent[0].id) if unsent else self._fresh()
 
+    def unshared(self, chat: OpenChat) -> OpenChat:
+        """Return a chat without messages, or one like it if another window has used or dropped it.
+
+        Unsent chats may be open in several windows.
+        """
+        with suppress(UserError):
+            if not self.store.chat(chat.info.id).messages:
+                return chat
+        info = self.store.new_chat(profile=chat.info.profile, system=chat.info.system)
+        self.store.set_settings(info.id, chat.info.settings)
+        other = self._opened(info.id)
+        if self.chat is chat:
+            self.chat = other
+        return other
+
     def open(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a chat, on the branch that a message is in if one is given."""
         chat = self._opened(chat_id)

@@ -11,9 +11,9 @@ import pytest
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import LiveUpdate
-from localspec.chat.controller import ChatController, Outcome
+from localspec.chat.controller import ChatController
 from localspec.chat.loading import ModelLoader
-from localspec.chat.messages import Attachment, StoredMessage
+from localspec.chat.messages import Attachment, Outcome, StoredMessage
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store

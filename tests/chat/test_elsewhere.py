@@ -410,3 +410,31 @@ async def test_stop_of_the_only_question_stops_opening_the_models(tmp_path: Path
         assert rig.loader.state == Closed()
         opening.set()
         rig.loader.close()
+
+
+async def test_marks_of_answers_that_were_not_seen_outlast_the_program(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("fine")) as rig:
+        first = await asked(rig, "one")
+        await rig.new()
+        await until(lambda: rig.controller.unread == {first: "answered"})
+    async with controlled(tmp_path, says("fine")) as rig:
+        assert rig.controller.unread == {first: "answered"}
+        await opened(rig, first)
+        assert rig.controller.unread == {}
+    async with controlled(tmp_path, says("fine")) as rig:
+        assert rig.controller.unread == {}
+
+
+async def test_two_windows_with_one_unsent_chat_end_up_with_a_chat_each(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("to one")) as one:
+        one.store.set_draft(one.session.chat.info.id, "half a question")
+        async with controlled(tmp_path, says("to the other")) as other:
+            other.session.new()
+            other.session.update_settings(temperature=0.5)
+            assert other.session.chat.info.id == one.session.chat.info.id
+            await one.asked("first")
+            await other.asked("second")
+            assert one.texts == ["first", "to one"]
+            assert other.texts == ["second", "to the other"]
+            assert other.session.chat.info.settings.temperature == 0.5
+            assert len(one.store.chats()) == 2

@@ -126,6 +126,16 @@ async def test_what_is_open_is_listed_wherever_it_came_from(tmp_path: Path) -> N
         assert rows(screen)[0].split() == ["On", "this", "machine"]
 
 
+@pytest.mark.usefixtures("other")
+async def test_files_that_were_open_before_stay_in_the_list(tmp_path: Path) -> None:
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    mine, gone = tiny.llama(folder / "mine.gguf"), folder / "gone.gguf"
+    listed = [row.model.name for row in choices((), (mine, gone)) if isinstance(row, LocalTarget)]
+    assert "mine" in listed
+    assert "gone" not in listed
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("other")
 async def test_a_name_typed_in_a_burst_opens_another_model_and_the_chat_stays(tmp_path: Path) -> None:

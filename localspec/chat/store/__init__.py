@@ -24,6 +24,7 @@ from localspec.chat.messages import (
     ChatInfo,
     ChatSettings,
     DeletedMessages,
+    Outcome,
     Role,
     SearchHit,
     State,
@@ -179,6 +180,16 @@ class Store:
     def set_draft(self, chat_id: int, text: str) -> None:
         """Save the unsent text of a chat."""
         self._change(chat_id, "draft = ?", text)
+
+    def set_unread(self, chat_id: int, outcome: Outcome | None) -> None:
+        """Note how an answer ended that was not yet seen, or that it has been seen."""
+        self._change(chat_id, "unread = ?", outcome or "")
+
+    def unread(self) -> dict[int, Outcome]:
+        """Return the outcomes of answers that were not yet seen, by chat."""
+        with self._database.reading() as connection:
+            found = connection.execute("SELECT id, unread FROM chats WHERE unread <> '' AND deleted IS NULL")
+            return {chat: "failed" if outcome == "failed" else "answered" for chat, outcome in found}
 
     def set_leaf(self, chat_id: int, leaf: int | None) -> None:
         """Show the branch that ends with this message."""

@@ -26,7 +26,7 @@ from localspec.chat.commands.messages import COMPARED
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, parse
 from localspec.chat.commands.registry import SCREEN_NAMES
-from localspec.chat.controller import ChatController, Outcome
+from localspec.chat.controller import ChatController
 from localspec.chat.figures import mode_name
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import (
@@ -34,6 +34,7 @@ from localspec.chat.messages import (
     Attachment,
     BranchMessage,
     DeletedMessages,
+    Outcome,
     Span,
     StoredMessage,
 )
