@@ -97,6 +97,13 @@ async def fetched(screen: Desktop) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("hub")
+async def test_both_buttons_of_the_offer_are_seen_on_a_narrow_screen(tmp_path: Path) -> None:
+    async with desktop(tmp_path, says("Hello."), looks_for_better=True, size=(44, 36)) as screen:
+        await screen.shows("Download them  F9", "Keep these for now")
+
+
+@pytest.mark.slow
 async def test_the_best_pair_is_named_and_nothing_is_downloaded_unasked(hub: Hub, tmp_path: Path) -> None:
     async with opening(tmp_path) as screen:
         for size in ((80, 24), (110, 30)):

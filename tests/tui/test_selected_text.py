@@ -8,8 +8,11 @@ from textual.pilot import Pilot
 from textual.selection import Selection
 
 from localspec.chat.messages import Role
+from localspec.types.drafts import Provenance
+from localspec.types.events import TextPiece
 from localspec_tui.widgets.markdown.parse import build
 from localspec_tui.widgets.markdown.prose import BlockLayout, GrowingProse
+from localspec_tui.widgets.origins import OriginText
 from tests.tui.settled import settled
 from tests.tui.transcripts import Host, shown, until
 
@@ -122,6 +125,12 @@ def test_part_of_a_table_is_copied_without_lines_and_blanks(
     start: tuple[int, int], end: tuple[int, int] | None, wanted: str
 ) -> None:
     assert copied(TABLE, start, end) == wanted
+
+
+def test_tabs_of_an_answer_with_colours_are_copied() -> None:
+    prose = OriginText([TextPiece("all:\n\tcc", Provenance.TARGET), TextPiece("\ta", Provenance.BONUS)])
+    prose.set_laid(BlockLayout(prose._laid.blocks, 60))
+    assert prose.get_selection(Selection(None, None)) == ("all:\n\tcc\ta", "\n")
 
 
 async def drag(pilot: Pilot[None], start: tuple[int, int], end: tuple[int, int]) -> str:

@@ -14,7 +14,7 @@ from localspec.chat.messages import Span
 from localspec.types.drafts import Provenance
 from localspec.types.events import TextPiece
 from localspec_tui.widgets.explained import ExplainedWidget
-from localspec_tui.widgets.markdown.blocks import Block, clean
+from localspec_tui.widgets.markdown.blocks import Block, cleaned_source, with_tabs_spelt
 from localspec_tui.widgets.markdown.prose import Prose
 
 WORDS: Final = {
@@ -23,7 +23,7 @@ WORDS: Final = {
     Provenance.PREPARED: ("prepared draft", "bold, underlined"),
     Provenance.BONUS: ("bonus", "bold"),
 }
-_GAPS: Final = re.compile(r"(\n *|  +)")
+_GAPS: Final = re.compile(r"(\n[ \t]*|  +|\t+)")
 _BLOCK = 1_000  # characters that are wrapped together at most
 
 _COMPONENTS: Final = {f"origin--{provenance.value}" for provenance in Provenance}
@@ -41,8 +41,8 @@ class GrowingOrigins:
         """Take more pieces; return the number of the first block that changed."""
         first = self._closed
         del self.blocks[first:]
-        more = [part for piece in pieces for part in _marked(piece)]
-        lines = Content.assemble(self._open, *more).split("\n", allow_blank=True)
+        more = Content.assemble(*(part for piece in pieces for part in _marked(piece)))
+        lines = Content.assemble(self._open, with_tabs_spelt(more)).split("\n", allow_blank=True)
         *closed, self._open = [part for line in lines for part in _parts(line)]
         self.blocks += map(Block, closed)
         self._closed = len(self.blocks)
@@ -53,7 +53,7 @@ class GrowingOrigins:
 
 def _marked(piece: TextPiece) -> Iterator[str | tuple[str, str]]:
     """Yield a piece with its words marked, without a line under indentation or gaps."""
-    for number, text in enumerate(_GAPS.split(clean(piece.text))):
+    for number, text in enumerate(_GAPS.split(cleaned_source(piece.text))):
         yield text if number % 2 else (text, f".origin--{piece.provenance.value}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Button, Static
@@ -10,6 +10,7 @@ from textual.widgets import Button, Static
 from localspec.app.fetching import Offer, Stage
 from localspec.units import size
 
+ROOM_FOR_BUTTONS = 50  # columns
 TRIES = (
     ("/", "commands, completed with Tab"),
     ("@notes.txt", "attaches a file"),
@@ -63,6 +64,10 @@ class Welcome(VerticalScroll, can_focus=False):
             with Horizontal(classes="try"):
                 yield Static(keys, classes="keys", markup=False)
                 yield Static(what, markup=False)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Put the buttons of the offer below each other where they have no room in a row."""
+        self.set_class(event.size.width < ROOM_FOR_BUTTONS, "-narrow")
 
     def introduce(self, text: str) -> None:
         """Show the models' names."""
