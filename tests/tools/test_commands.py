@@ -42,7 +42,17 @@ def test_output_errors_and_exit_code_are_returned(runner: CommandRunner, tmp_pat
 
 
 def test_a_command_gets_no_input_and_no_terminal(runner: CommandRunner) -> None:
-    assert run(runner, "cat; (: < /dev/tty) 2>/dev/null || echo none").text == "none"
+    ours = os.dup(0)
+    reading, writing = os.pipe()
+    os.write(writing, b"typed by the user\n")
+    os.dup2(reading, 0)
+    try:
+        output = run(runner, "head -n 1; (: < /dev/tty) 2>/dev/null || echo none").text
+    finally:
+        os.dup2(ours, 0)
+        for each in (ours, reading, writing):
+            os.close(each)
+    assert output == "none"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,14 @@ import pytest
 from localspec.errors import UserError
 from localspec.tools import searching
 from localspec.tools.finding import anywhere
-from localspec.tools.searching import MAX_MATCHES, FileSearcher, SearchArguments, found_lines, ripgrep
+from localspec.tools.searching import (
+    MAX_FILE,
+    MAX_MATCHES,
+    FileSearcher,
+    SearchArguments,
+    found_lines,
+    ripgrep,
+)
 from localspec.tools.workspace import Workspace
 
 RIPGREP = shutil.which("rg")
@@ -81,6 +88,12 @@ def test_links_pipes_and_binary_files_are_left_out(tmp_path: Path, program: str 
 def test_names_and_lines_cannot_act_on_the_terminal(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"a\nb\x1b[31m": "x\x1b[2K\ty", os.fsdecode(b"c\xff"): b"x\xff"})
     assert search(tmp_path, program, "x") == "a b[31m:1: x[2K y\nc\\udcff:1: x�"
+
+
+@pytest.mark.slow
+def test_files_that_are_too_large_are_left_out(tmp_path: Path, program: str | None) -> None:
+    fill(tmp_path, {"large": b"x\n" + b"\n" * MAX_FILE, "small": "x"})
+    assert search(tmp_path, program, "x") == "small:1: x"
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import importlib.util
 import socket
 import sys
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -108,19 +109,23 @@ def test_other_ways_to_write_this_machine_are_refused(site: Site, host: str) -> 
     assert site.requests == []
 
 
-def test_a_changing_name_is_looked_up_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([["93.184.216.34", "127.0.0.1"], ["127.0.0.1"]])
-    looked_up = []
+@pytest.mark.parametrize("first", [["93.184.216.34", "127.0.0.1"], ["93.184.216.34"]])
+def test_a_changing_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, first: list[str]) -> None:
+    answers, reached = iter([first, ["127.0.0.1"]]), []
 
-    def look_up(host: str, port: int, **_: object) -> list[tuple[object, ...]]:
-        looked_up.append(host)
+    def look_up(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in next(answers)]
 
+    def reach(address: tuple[str, int], *_: object) -> socket.socket:
+        reached.append(address)
+        raise OSError("unreachable")
+
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    with pytest.raises(UserError, match=r"`rebind\.test` is 127\.0\.0\.1"):
-        PageFetcher().fetch(FetchArguments(f"http://rebind.test:{site.port}/"), Event())
-    assert looked_up == ["rebind.test"]
-    assert site.requests == []
+    monkeypatch.setattr(socket, "create_connection", reach)
+    with pytest.raises(UserError, match=r"`rebind\.test` is 127\.0\.0\.1|unreachable"):
+        PageFetcher().fetch(FetchArguments("http://rebind.test:8000/"), Event())
+    assert reached == ([] if "127.0.0.1" in first else [("93.184.216.34", 8000)])
+    assert len(list(answers)) == 1
 
 
 @pytest.mark.parametrize(
@@ -185,6 +190,18 @@ def test_too_much_is_not_taken_also_if_it_was_packed(site: Site) -> None:
         with pytest.raises(UserError, match=r"has more than 4\.19 MB"):
             fetch(site, path)
     assert fetch(site, "/packed") == "fine"
+
+
+def test_what_was_packed_is_unpacked_to_the_limit_alone(site: Site) -> None:
+    packed = {"Content-Type": "text/plain", "Content-Encoding": "gzip"}
+    site.answers["/bomb"] = 200, packed, gzip.compress(b"x" * 60_000_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match="has more than"):
+            fetch(site, "/bomb")
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ from threading import Event, Thread
 import pytest
 
 from localspec.errors import UserError
+from localspec.storage import regular_file
 from localspec.storage.paths import config_dir, data_dir
+from localspec.storage.regular_file import check_regular
 from localspec.tools.workspace import Location, Workspace
 
 
@@ -97,6 +99,20 @@ def test_a_link_that_comes_between_check_and_use_leads_nowhere(root: Path) -> No
     with pytest.raises(UserError, match="is a link"):
         workspace.write(place, b"new")
     assert (root.parent / "work-other" / "a.txt").read_text() == "outside"
+
+
+def test_a_file_that_becomes_a_link_after_the_check_is_not_followed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swap(status: os.stat_result, name: str) -> None:
+        check_regular(status, name)
+        if not (root / "src" / "a.txt").is_symlink():
+            (root / "src" / "a.txt").unlink()
+            (root / "src" / "a.txt").symlink_to("../../work-other/secret")
+
+    monkeypatch.setattr(regular_file, "check_regular", swap)
+    with pytest.raises(OSError, match="symbolic links"):
+        read(root, "src/a.txt")
 
 
 @pytest.mark.slow
