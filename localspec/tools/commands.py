@@ -75,15 +75,10 @@ class CommandRunner:
         assert process.stdout is not None
         reader = Thread(target=output.read, args=(process.stdout,), name="localspec-command", daemon=True)
         reader.start()
-        ends, reason = monotonic() + wanted.timeout_s, ""
-        while not reason and not _has_ended(process):
-            if stop.wait(_LOOK_S):
-                reason = "stopped by the user"
-            elif monotonic() > ends:
-                reason = f"ended after {units.duration(wanted.timeout_s)}; timeout_s sets the time"
-            elif output.size > MAX_PRINTED:
-                reason = f"ended: it printed more than {units.size(MAX_PRINTED)}"
-        left = _end_all(process, mark)
+        try:
+            reason = _wait(process, output, wanted.timeout_s, stop)
+        finally:
+            left = _end_all(process, mark)
         reader.join(_CLOSING_S)
         if not reader.is_alive():
             process.stdout.close()
@@ -164,6 +159,19 @@ def _started(command: str, folder: Path, variables: dict[str, str]) -> subproces
         )
     except OSError as error:
         raise UserError(f"the command cannot be started: {error.strerror or error}") from None
+
+
+def _wait(process: subprocess.Popen[bytes], output: _Output, seconds: int, stop: Event) -> str:
+    """Wait until a command ends; return the reason if it is to be ended before."""
+    ends = monotonic() + seconds
+    while not _has_ended(process):
+        if stop.wait(_LOOK_S):
+            return "stopped by the user"
+        if monotonic() > ends:
+            return f"ended after {units.duration(seconds)}; timeout_s sets the time"
+        if output.size > MAX_PRINTED:
+            return f"ended: it printed more than {units.size(MAX_PRINTED)}"
+    return ""
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from localspec.errors import UserError
 from localspec.storage.profiles import ToolGroup
 from localspec.tools.own import OwnTools
-from localspec.tools.tool import ToolOutput
+from localspec.tools.tool import Toolbox, ToolOutput
 from localspec.tools.workspace import Workspace
 
 GROUPS: tuple[ToolGroup, ...] = get_args(ToolGroup)
@@ -62,7 +62,9 @@ def test_the_description_for_a_model_is_short_and_complete(tools: OwnTools) -> N
     assert sum(len(tool.as_function()) for tool in tools.tools()) < 4000
 
 
-def test_a_call_is_previewed_and_run(tools: OwnTools, tmp_path: Path) -> None:
+def test_a_call_is_previewed_and_run(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("one\n")
+    tools: Toolbox = OwnTools(Workspace(tmp_path), GROUPS)
     edit = {"path": "f", "old_text": "one", "new_text": "two"}
     assert tools.preview("edit_file", edit).startswith("```diff\n")
     assert (tmp_path / "f").read_text() == "one\n"
