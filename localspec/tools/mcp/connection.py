@@ -257,7 +257,7 @@ class McpConnection:
     async def _greet(self) -> Greeting:
         """Shake hands as all servers know it, and in the newest protocol only with those that refuse this.
 
-        In the other order, which is the SDK's default, servers that expect `initialize` first would end.
+        In the other order, which is the SDK's default, a server that does not answer the first takes 10 s.
         """
         try:
             await self._session.initialize()
