@@ -67,11 +67,12 @@ def _examined(server: McpServer, now: Clock) -> ExaminedServer:
     offered = server.tools()
     prompts, resources = tuple(server.prompts()), tuple(server.resources())
     ended = now()
-    fit = tool_names(server_names([server.name])[server.name], [tool.name for tool in offered])
+    source = server_names([server.name])[server.name]
+    fit = tool_names(source, [tool.name for tool in offered])
     tools = []
     for tool in offered:
         effect = server.entry.effect_of(tool.name)
-        shown = Tool(fit[tool.name], tool.description, tool.parameters, effect, server.name)
+        shown = Tool(fit[tool.name], tool.description, tool.parameters, effect, source)
         size = len(shown.as_function())
         tools.append(ExaminedTool(shown.name, tool.name, effect, tool.hints, size))
     return ExaminedServer(

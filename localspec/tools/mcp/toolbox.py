@@ -51,7 +51,7 @@ class McpTools:
         targets: dict[str, _Target] = {}
         for server, own in offered:
             names = tool_names(self._names[server.name], [tool.name for tool in own])
-            tools += [_tool(server, names[tool.name], tool) for tool in own]
+            tools += [self._tool(server, names[tool.name], tool) for tool in own]
             targets |= {names[tool.name]: _Target(server, tool.name) for tool in own}
         with self._lock:
             self._targets = targets
@@ -91,6 +91,11 @@ class McpTools:
         """End all servers; a second call does nothing."""
         self._end()
 
+    def _tool(self, server: McpServer, name: str, offered: OfferedTool) -> Tool:
+        """Return a tool whose source is the fit name of its server, with which its own name begins."""
+        effect = server.entry.effect_of(offered.name)
+        return Tool(name, offered.description, offered.parameters, effect, self._names[server.name])
+
     def _target(self, name: str) -> _Target:
         with self._lock:
             is_listed = bool(self._targets)
@@ -120,11 +125,6 @@ class McpTools:
         servers = list(self._servers.values())
         _at_once([partial(answer, server) for server in servers])
         return [(server, answers.get(server.name, ())) for server in servers]
-
-
-def _tool(server: McpServer, name: str, offered: OfferedTool) -> Tool:
-    effect = server.entry.effect_of(offered.name)
-    return Tool(name, offered.description, offered.parameters, effect, server.name)
 
 
 def _close(servers: Iterable[McpServer]) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -284,6 +285,11 @@ def test_a_server_without_the_old_handshake_is_spoken_to_in_the_newest_protocol(
 def test_a_server_that_asks_back_is_one_line() -> None:
     with toolbox(made("asks back")) as tools:
         assert complaint(tools) == "the MCP server `made` asks for input that LocalSpec cannot give"
+
+
+def test_the_source_of_a_tool_is_the_beginning_of_its_name() -> None:
+    with closing(McpTools({"my.files": made()}, Path())) as tools:
+        assert [(tool.source, tool.name) for tool in tools.tools()] == [("my_files", "my_files__echo")]
 
 
 def test_pages_are_followed_to_their_end() -> None:
