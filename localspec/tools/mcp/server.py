@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _RETRY_S = 60.0  # after a start that failed, unless a tool is called
 _POLL_S = 0.05
 _MOST_LISTED = 500  # prompts and resources
+_TOO_OLD = ("1.", "2.0.", "2.1.", "2.2.")  # these cannot limit the size of an event
 _PACKAGES = ("mcp", "mcp_types", "anyio", "httpx2", "pydantic")
 
 
@@ -208,7 +209,10 @@ class McpServer:
 
 
 def import_package() -> None:
-    """Import the package `mcp`; raises UserError if it is not installed."""
+    """Import the package `mcp`; raises UserError if it is not installed, or too old."""
+    from importlib.metadata import version  # 20 ms
+
+    install = "run `pip install 'localspec[mcp]'`"
     try:
         import mcp
         import mcp_types  # which mcp 1 has not
@@ -217,7 +221,10 @@ def import_package() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
-        raise UserError("MCP servers need the package `mcp`", "run `pip install 'localspec[mcp]'`") from None
+        raise UserError("MCP servers need the package `mcp`", install) from None
+    found = version("mcp")
+    if found.startswith(_TOO_OLD):
+        raise UserError(f"MCP servers need the package `mcp` 2.3 or newer, and {found} is installed", install)
 
 
 def _with_text(listed: Sequence[object], key: str) -> list[dict[str, Any]]:

@@ -47,3 +47,11 @@ def test_its_absence_names_the_command_that_installs_it(monkeypatch: pytest.Monk
         with pytest.raises(UserError, match="no MCP server has a tool"):
             call(tools)
     assert list(McpTools({}, Path()).tools()) == []
+
+
+def test_an_old_version_of_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "2.1.1")
+    with toolbox(made()) as tools:
+        assert list(tools.tools()) == []
+        assert tools.problems()[0].startswith("MCP servers need the package `mcp` 2.3 or newer, and 2.1.1 is")
