@@ -89,6 +89,8 @@ async def _started(entry: ServerEntry) -> asyncio.subprocess.Process:
         if error.filename == entry.cwd:
             raise UserError(f"cannot start in the folder `{entry.cwd}`: it does not exist") from None
         hint = "install it, or write its whole path into mcp.json"
+        if " " in entry.command:
+            hint = "write the program into `command`, and what follows it into `args`"
         raise UserError(f"cannot start: there is no program `{entry.command}`", hint) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

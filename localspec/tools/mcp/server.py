@@ -61,7 +61,7 @@ class McpServer:
     def __init__(self, name: str, entry: ServerEntry, folder: Path) -> None:
         """Remember it; nothing is started yet."""
         self.name, self.entry, self._folder = name, entry, folder
-        self.problems: tuple[str, ...] = ()  # of the last start and list of tools
+        self.problems: tuple[str, ...] = ()  # of the list of tools
         self._connection: McpConnection | None = None
         self._tools: tuple[OfferedTool, ...] | None = None
         self._changed = threading.Event()  # the list of tools, since it was asked for

@@ -40,6 +40,7 @@ class McpTools:
         entries = {name: entry for name, entry in entries.items() if not entry.disabled}
         self._servers = {name: McpServer(name, entry, folder) for name, entry in entries.items()}
         self._names = server_names(self._servers)
+        self._failures: dict[str, str] = {}
         self._targets: dict[str, _Target] = {}
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _close, tuple(self._servers.values()))
@@ -84,8 +85,9 @@ class McpTools:
         return self._server(server).resource(uri, stop)
 
     def problems(self) -> Sequence[str]:
-        """Return a line for each server that did not start, and for each tool that cannot be called."""
-        return [problem for server in self._servers.values() for problem in server.problems]
+        """Return a line for each server that failed when last asked, and for each tool that is left out."""
+        left_out = [problem for server in self._servers.values() for problem in server.problems]
+        return [*self._failures.values(), *left_out]
 
     def close(self) -> None:
         """End all servers; a second call does nothing."""
@@ -113,14 +115,15 @@ class McpTools:
         return self._servers[name]
 
     def _of_each(self, ask: Callable[[McpServer], Sequence[T]]) -> list[tuple[McpServer, Sequence[T]]]:
-        """Ask all servers at once; one that fails has nothing, and says why in its `problems`."""
+        """Ask all servers at once; one that fails has nothing, and `problems` says why."""
         answers: dict[str, Sequence[T]] = {}
 
         def answer(server: McpServer) -> None:
             try:
                 answers[server.name] = ask(server)
+                self._failures.pop(server.name, None)
             except UserError as error:
-                server.problems = (str(error),)
+                self._failures[server.name] = str(error)
 
         servers = list(self._servers.values())
         _at_once([partial(answer, server) for server in servers])

@@ -18,6 +18,7 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.tools.mcp import guard
+from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.toolbox import McpTools
 from tests.tools.mcp.serving import SCRIPT, call, made, toolbox
 from tests.waiting import until
@@ -113,12 +114,20 @@ def test_a_start_that_failed_is_not_tried_at_every_list(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "problem"),
-    [("no-such-program", "there is no program `no-such-program`; install it"), ("/", "cannot start `/`")],
+    ("entry", "problem"),
+    [
+        (ServerEntry("no-such-program"), "there is no program `no-such-program`; install it"),
+        (
+            ServerEntry("npx -y server"),
+            "there is no program `npx -y server`; write the program into `command`",
+        ),
+        (ServerEntry("/"), "cannot start `/`: "),
+        (made(cwd="/no/such"), "cannot start in the folder `/no/such`: it does not exist"),
+        (made(env={"A": "\0"}), "cannot start `"),
+    ],
 )
-def test_a_program_that_is_missing_is_named(command: str, problem: str) -> None:
-    entry = made()
-    with toolbox(type(entry)(command=command)) as tools:
+def test_what_cannot_be_started_is_named(entry: ServerEntry, problem: str) -> None:
+    with toolbox(entry) as tools:
         assert list(tools.tools()) == []
         assert problem in tools.problems()[0]
 
