@@ -28,8 +28,8 @@ def memory(count: float, gib_from: float = 1.0) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes, in the units of disks and of the Hub's pages."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+    """Return a number of bytes, in the units of memory: a model's file and what is free can be compared."""
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= scale * 0.9995:
             return f"{count / scale:.3g} {unit}" if count < scale * 999.5 else f"{count / scale:.0f} {unit}"
     return f"{count:.0f} byte{'' if count == 1 else 's'}"

@@ -117,11 +117,11 @@ def test_text_of_strangers_holds_no_control_sequences(tmp_path: Path) -> None:
 
 def test_a_text_that_is_too_long_says_which_pages_fit(tmp_path: Path) -> None:
     error = refused(text_pdf(*["word " * 60] * 9), tmp_path, limit=1000)
-    assert error.message == "`a.pdf` has 9 pages, of which 1 to 3 fill the 1 kB that can be attached"
+    assert error.message == "`a.pdf` has 9 pages, of which 1 to 3 fill the 1000 bytes that can be attached"
     assert error.hint.startswith("attach some, as @a.pdf:1-3")
     assert attach("@a.pdf:1-3", tmp_path, 1000).files
     error = refused(text_pdf("word " * 600), tmp_path, limit=1000)
-    assert error.message == "`a.pdf` has more text on page 1 than the 1 kB that can be attached"
+    assert error.message == "`a.pdf` has more text on page 1 than the 1000 bytes that can be attached"
 
 
 def test_a_page_that_is_missing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
+from localspec import units
 from localspec.errors import Cancelled, EngineError, ModelFileError, OutOfMemoryError, UserError
 from localspec.gguf import TOKENS, Header, check_model_file
 from localspec.llama import backends, library, tile_code
@@ -340,17 +341,17 @@ def _check_room(options: ModelOptions, header: Header, cards: Sequence[BackendDe
     here = sum(tensor.bytes for tensor in header.tensors if device_of(tensor.name, moved) == CPU)
     if here > free:
         raise UserError(
-            f"the weights of {options.path} in RAM need {here / 1e9:.1f} GB; {free / 1e9:.1f} GB are free",
+            f"the weights of {options.path} in RAM need {units.memory(here)}; {units.memory(free)} are free",
             "put more on the GPU, choose a smaller model or quantization, or close other programs",
         )
     on_cards = sum(card.memory_free for card in cards)
     needed = header.weight_bytes
     if needed > free + on_cards:
-        there = f"{free / 1e9:.1f} GB of memory"
+        there = f"{units.memory(free)} of memory"
         if on_cards:
-            there += f" and {on_cards / 1e9:.1f} GB on the GPUs"
+            there += f" and {units.memory(on_cards)} on the GPUs"
         raise UserError(
-            f"{options.path} needs {needed / 1e9:.1f} GB; {there} are free",
+            f"{options.path} needs {units.memory(needed)}; {there} are free",
             "choose a smaller model or a smaller quantization, or close other programs",
         )
 

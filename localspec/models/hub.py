@@ -503,7 +503,7 @@ def check_space(what: str, folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise UserError(
-            f"{what} needs {-(-needed // 10**6):,} MB more, but only {free // 10**6:,} MB are free"
+            f"{what} needs {units.size(needed)} more, but only {units.size(free)} are free"
             f" in {folder.parent}",
             "free some space, choose a smaller quant, or set HF_HUB_CACHE to a folder on another disk",
         )

@@ -118,7 +118,7 @@ def test_what_a_pattern_leaves_out_is_said(folder: Path) -> None:
     found = attach("@src/*", folder, 1000)
     assert [file.name for file in found.files] == ["src/a.py", "src/b.py"]
     assert found.notes == (
-        "src/*: 2 of 7 files attached; not key (a link), empty.py (empty), large.csv (2 kB) and 2 others",
+        "src/*: 2 of 7 files attached; not key (a link), empty.py (empty), large.csv (1.95 KiB) and 2 others",
     )
 
 
@@ -168,6 +168,6 @@ def test_a_backslash_keeps_folders_and_patterns_as_text(prompt: str, folder: Pat
 
 def test_many_files_are_described_as_one_sum() -> None:
     files = [Attachment(f"{number}.py", "x" * 100) for number in range(12)]
-    assert describe_all(files, [30] * 12, read=11) == ("12 files, 1.2 kB, 360 tokens",)
-    assert describe_all(files, [30] * 12, read=12) == ("12 files, 1.2 kB, 360 tokens, read",)
+    assert describe_all(files, [30] * 12, read=11) == ("12 files, 1.17 KiB, 360 tokens",)
+    assert describe_all(files, [30] * 12, read=12) == ("12 files, 1.17 KiB, 360 tokens, read",)
     assert describe_all(files[:2], [1, None], read=1) == ("0.py, 100 bytes, 1 token, read", "1.py, 100 bytes")

@@ -112,7 +112,7 @@ def test_what_can_only_be_a_file_has_to_exist(text: str, words: str, folder: Pat
 
 def test_a_file_that_is_too_large(folder: Path) -> None:
     (folder / "big.txt").write_text("x" * 3000, encoding="utf-8")
-    assert "`big.txt` has 3 kB, more than the 1 kB" in complaint("big.txt", folder)
+    assert "`big.txt` has 2.93 KiB, more than the 1000 bytes" in complaint("big.txt", folder)
     assert read_attachment("big.txt", folder, 3000).text == "x" * 3000
 
 
@@ -174,7 +174,7 @@ def test_a_link_to_nothing_is_reported_whatever_its_name(folder: Path) -> None:
 
 @pytest.mark.skipif(not Path("/proc/kallsyms").is_file(), reason="needs files without a size")
 def test_a_file_that_tells_no_size_is_not_cut(folder: Path) -> None:
-    with pytest.raises(UserError, match="more than the 1 kB"):
+    with pytest.raises(UserError, match="more than the 1000 bytes"):
         attach("@/proc/kallsyms", folder, 1000)
 
 
@@ -198,7 +198,7 @@ def test_a_slip_outside_of_a_prompt_is_reported_without_the_at(folder: Path) -> 
 
 
 def test_an_attachment_in_words() -> None:
-    assert describe(Attachment("a.txt", "é" * 6000), 3104) == "a.txt, 12 kB, 3,104 tokens"
+    assert describe(Attachment("a.txt", "é" * 6000), 3104) == "a.txt, 11.7 KiB, 3,104 tokens"
     assert describe(Attachment("a.txt", "x"), 1) == "a.txt, 1 byte, 1 token"
-    assert describe(Attachment("a.txt", "x" * 1536)) == "a.txt, 1.54 kB"
-    assert describe(Attachment("a.txt", "x" * 3 * 2**20)) == "a.txt, 3.15 MB"
+    assert describe(Attachment("a.txt", "x" * 1536)) == "a.txt, 1.5 KiB"
+    assert describe(Attachment("a.txt", "x" * 3 * 2**20)) == "a.txt, 3 MiB"

@@ -48,7 +48,7 @@ def test_pairs_show_the_same_vocabulary(invoke: Invoke) -> None:
 def test_what_cannot_be_used_is_listed_with_the_reason(invoke: Invoke, cache: Path) -> None:
     put(cache, "tiny-Q8_0.gguf", DRAFT[:1000])
     last = invoke("models").out.splitlines()[-1]
-    assert last.startswith(f"{REPOSITORY}:Q8_0 (1 kB) cannot be used: ends inside its header")
+    assert last.startswith(f"{REPOSITORY}:Q8_0 (1000 bytes) cannot be used: ends inside its header")
 
 
 def test_other_names_of_a_file_are_reported(invoke: Invoke, cache: Path) -> None:
@@ -144,8 +144,8 @@ def test_m_takes_a_name_of_the_list(invoke: Invoke, cache: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1000, "1 kB"), (98_362_432, "98.4 MB"), (999_999_999, "1 GB"),
-     (4_920_000_000, "4.92 GB"), (1.5e12, "1.5 TB")],
+    [(0, "0 bytes"), (999, "999 bytes"), (1024, "1 KiB"), (98_362_432, "93.8 MiB"), (2**30 - 1, "1 GiB"),
+     (4_920_000_000, "4.58 GiB"), (1023 * 2**20, "1023 MiB"), (1.5 * 2**40, "1.5 TiB")],
 )  # fmt: skip
 def test_sizes(count: float, text: str) -> None:
     assert units.size(count) == text

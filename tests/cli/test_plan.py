@@ -113,7 +113,7 @@ def test_an_output_layer_that_stays_here_reaches_llama_cpp_as_planned() -> None:
         assert pair.target.output_at_home == at_home
         told = "\n".join(lines(found, explain=True))
         assert (
-            "The output layer stays here: 20.5 kB a token over the network instead of 512 kB." in told
+            "The output layer stays here: 20 KiB a token over the network instead of 500 KiB." in told
         ) == at_home
         assert "target on RPC0 (64 layers) and the CPU (the output layer)" in told or at_home
 

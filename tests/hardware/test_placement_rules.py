@@ -293,7 +293,7 @@ def test_after_a_slow_line_the_output_layer_stays_here(draft: ModelShape | None)
     assert not fast.target.output_at_home
     assert slow.target.threads == 8  # which multiply by its matrix
     (told,) = (reason for reason in slow.reasons if "output" in reason)
-    assert told == "the output layer stays here: 16.4 kB a token over the network instead of 608 kB"
+    assert told == "the output layer stays here: 16 KiB a token over the network instead of 594 KiB"
     there = next(each for each in slow.rejected if f"{each.description}, ".startswith("target on RPC0, "))
     assert (there.tokens_per_s or 0) < (slow.tokens_per_s or 0)
     assert any("the CPU (the output layer)" in other.description for other in fast.rejected)

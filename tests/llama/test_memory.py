@@ -42,5 +42,5 @@ def test_weights_that_do_not_fit_the_container_are_rejected(
 ) -> None:
     in_a_container(tmp_path, 512 * MIB, 512 * MIB - 1000)
     monkeypatch.setattr(model, "free_memory", lambda: memory.free_memory(tmp_path))
-    with pytest.raises(UserError, match=r"0\.0 GB of memory are free"):
+    with pytest.raises(UserError, match=r"0 MiB of memory are free"):
         Model.open(ModelOptions(path=tiny_llama, devices=()))

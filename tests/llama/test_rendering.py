@@ -88,7 +88,7 @@ def test_a_template_that_takes_too_much_memory_is_ended(renderer: Renderer, temp
 def test_a_template_that_writes_too_much_is_not_even_read(renderer: Renderer) -> None:
     before = psutil.Process().memory_info().rss
     said = complaint(renderer, "{% for a in range(64) %}{{ 'x' * 1000000 }}{% endfor %}")
-    assert "writes 64 MB for a conversation far shorter" in said
+    assert "writes 61 MiB for a conversation far shorter" in said
     assert psutil.Process().memory_info().rss < before + 32 * 2**20
 
 

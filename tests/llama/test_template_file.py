@@ -25,7 +25,7 @@ BROKEN = {
     "UTF-16 without a mark": ("{{ x }}".encode("utf-16-le"), "is binary: a zero byte at offset 1"),
     "Latin-1": ("{{ 'é' }}".encode("latin-1"), "is not UTF-8 text: byte 0xe9 at offset 4"),
     "a model": (b"GGUF\3\0\0\0", "is binary"),
-    "huge": (b"x" * (LARGEST + 1), "is larger than 1.05 MB"),
+    "huge": (b"x" * (LARGEST + 1), "is larger than 1 MiB"),
     "brace": (b"{% for m in messages %}{{ m.content }", "has a mistake: unexpected '}'"),
     "no end": (b"{% for m in messages %}{{ m.content }}", "has a mistake: Unexpected end of template"),
     "stray end": (OWN.encode() + b"{% endif %}", "has a mistake: Encountered unknown tag 'endif'"),

@@ -17,6 +17,7 @@ from localspec.errors import UserError
 from localspec.models import hub as hub_module
 from localspec.models.hub import pull, remote_shape
 from localspec.models.names import parse
+from localspec.units import size
 from tests.models.hub_server import COMMIT, Hub, Repository
 
 NAME = "someone/tiny-GGUF"
@@ -171,7 +172,7 @@ def test_offline_asks_nobody(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_space_is_noticed_before_the_first_byte(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=len(DATA) - 1))
     message, hint = refusal()
-    assert "needs 1 MB more, but only 0 MB are free in " in message
+    assert f"needs {size(len(DATA))} more, but only {size(len(DATA) - 1)} are free in " in message
     assert "HF_HUB_CACHE" in hint
     assert hub.downloads == []
 

@@ -156,7 +156,7 @@ def test_a_profile_of_ones_own_may_be_named(path: Path) -> None:
         (lambda path: path.symlink_to("/dev/zero"), "it is not a file but a folder, a pipe or a device"),
         (Path.mkdir, "a directory|it is no file but a folder"),
         (_bind, "No such device or address|it is no file"),
-        (lambda path: path.write_bytes(b"#" * 2**19), "it is larger than 262 kB"),
+        (lambda path: path.write_bytes(b"#" * 2**19), "it is larger than 256 KiB"),
     ],
     ids=["pipe", "device", "folder", "socket", "huge"],
 )

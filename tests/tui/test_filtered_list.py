@@ -17,7 +17,7 @@ ROWS = (
     ListRow("qwen", "Qwen2.5 1.5B", "Qwen2.5 1.5B instruct coder"),
     ListRow("smol", "SmolLM2 135M", "SmolLM2 135M"),
     ListRow("", "To fetch"),
-    ListRow("large", "Qwen3 8B", "Qwen3 8B 4.7 GB"),
+    ListRow("large", "Qwen3 8B", "Qwen3 8B 4.7 GiB"),
 )
 
 
