@@ -26,6 +26,7 @@ from localspec_tui.app import LocalSpecApp
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.composer.composer import Composer
 from localspec_tui.widgets.log_panel import LogPanel
+from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import StatusLine
 from localspec_tui.widgets.transcript.transcript import Transcript
 from tests.scripted import Script, ScriptedModels
@@ -80,7 +81,8 @@ class Desktop:
         return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
 
     def status(self) -> str:
-        return self.chat.query_one(StatusLine).render().plain
+        """Return what is said, and the figures."""
+        return f"{self.chat.query_one(Notice).said}\n{self.chat.query_one(StatusLine).render().plain}"
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)

@@ -148,4 +148,4 @@ async def test_question_and_answers_are_shown_as_they_are() -> None:
     async with app.run_test() as pilot:
         await pilot.pause()
         assert str(app.screen.query_one("#question", Static).content) == "Delete [all] of it?"
-        assert [str(button.label) for button in app.screen.query(Button)] == ["Delete (y)", "Keep (n)"]
+        assert [str(button.label) for button in app.screen.query(Button)] == ["Delete  y", "Keep  n"]

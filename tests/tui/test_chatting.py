@@ -158,7 +158,9 @@ async def test_queued_prompts_are_not_sent_after_a_stop(tmp_path: Path) -> None:
         await desk.shows("1. second", "2. third")
         await desk.press("escape")
         await desk.until(lambda: not desk.chat.pane.working)
-        await desk.shows("1. second", "stopped; Enter in an empty prompt sends", "Enter sends what waits")
+        await desk.shows(
+            "1. second", "stopped; Enter in an empty prompt sends", "Enter sends the queued prompt"
+        )
         await settled(desk.pilot)
         assert desk.texts[1:] == ["one "]
         await desk.press("enter")

@@ -135,7 +135,7 @@ async def test_says_which_mode_runs_while_it_writes() -> None:
     app = Host("off", "sd", held=("sd",))
     async with app.run_test(size=(160, 30)) as pilot:
         await until(pilot, lambda: app.text("sd") == "The answer")
-        assert app.said("#compare-progress").startswith("Answering in Speculative: 2 of 2")
+        assert app.said("#compare-progress").startswith("Answering in mode speculative, 2 of 2")
         assert "× plain" not in app.said(".answer-column--figures", "sd")
         app.released.set()
         await until(pilot, app.done)

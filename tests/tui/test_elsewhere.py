@@ -181,7 +181,7 @@ async def test_chat_being_answered_is_deleted_with_a_word_about_that_and_comes_b
         await left(desk)
         desk.chat.post_message(ChangeAsked("delete", desk.store.chat(boats)))
         await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-        await desk.shows("The answer being written", "its text so far goes with it")
+        await desk.shows("Its answer stops", "the text so far goes into the bin")
         await desk.press("y")
         await desk.until(lambda: not busy(desk) and desk.store.deleted())
         await settled(desk.pilot)
@@ -293,7 +293,7 @@ async def test_other_models_are_opened_only_when_one_agrees(tmp_path: Path) -> N
         for key, is_opened in (("n", False), ("y", True)):
             await desk.chat._open_models(choice)
             await desk.until(lambda: isinstance(desk.app.screen, AskScreen))
-            await desk.shows("Other models end the answers being written now", "“about boats”")
+            await desk.shows("Opening other models stops the answers in", "“about boats”")
             await desk.press(key)
             await desk.until(lambda: desk.app.screen is desk.chat)
             await desk.until(lambda: bool(chosen) is is_opened)  # noqa: B023

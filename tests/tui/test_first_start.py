@@ -16,7 +16,7 @@ from localspec import smollm2
 from localspec.demo import bundled_pair
 from localspec.errors import UserError
 from localspec.models.pair_request import ModelChoice
-from localspec.storage.config import read_config
+from localspec.storage.config import Config, read_config
 from localspec.storage.paths import config_dir
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.status import TitleBar
@@ -49,27 +49,43 @@ async def test_welcome_says_whom_one_talks_to(tmp_path: Path, seeming_smollm2: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("names", "seen"), [("large + small", "large + small"), ("x" * 90, "x…")])
-async def test_title_gives_way_to_profile_mode_and_models(tmp_path: Path, names: str, seen: str) -> None:
-    async with desktop(tmp_path, size=(80, 24)) as desk:
+@pytest.mark.parametrize(("name", "seen"), [("large", "large"), ("x" * 90, "x…")])
+async def test_title_gives_way_to_profile_mode_and_model(tmp_path: Path, name: str, seen: str) -> None:
+    async with desktop(tmp_path, size=(80, 24), config=Config(sidebar=False, profile="coding")) as desk:
+        await desk.enter("/mode off")
         await desk.answered("a question that is longer than the whole screen is wide, and then some")
-        desk.chat.query_one(TitleBar).models = names
+        desk.chat.query_one(TitleBar).target = name
         await desk.pilot.pause()
         bar = desk.screen_text().split("\n")[0]
-        assert "profile Auto · mode auto · " in bar
+        assert "Coding · plain · " in bar
         assert bar.endswith(seen)
         assert bar.startswith(" a question")
         assert "…" in bar
 
 
 @pytest.mark.slow
+async def test_title_bar_has_the_short_name_of_the_model_and_both_under_the_pointer(tmp_path: Path) -> None:
+    async with desktop(tmp_path, size=(80, 24)) as desk:
+        bar = desk.chat.query_one(TitleBar)
+        bar.target, bar.draft = "Qwen3-14B-Instruct-Q4_K_M", "Qwen3-0.6B-Q8_0"
+        await desk.pilot.pause()
+        row = desk.screen_text().split("\n")[0]
+        assert row.split() == ["New", "chat", "Qwen3-14B"]  # all else is chosen by itself
+        await desk.pilot.hover(offset=(row.index("14B"), 0))
+        assert str(bar.tooltip).splitlines()[:2] == [
+            "Target model: Qwen3-14B-Instruct-Q4_K_M",
+            "Draft model: Qwen3-0.6B-Q8_0",
+        ]
+
+
+@pytest.mark.slow
 async def test_what_a_key_does_stays_in_its_column_where_it_is_wrapped(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(50, 30)) as desk:
-        await desk.shows("F2, F3 ", "both models at work")
+        await desk.shows("F2, F3 ", "models at work")
         rows = desk.screen_text().splitlines()
-        column = next(row.index("which tokens") for row in rows if "which tokens" in row)
-        assert any(row.startswith(" " * column + "wrote; both") for row in rows)
-        assert all(row[:column].isspace() for row in rows if "both models" in row)
+        column = next(row.index("see which") for row in rows if "see which" in row)
+        assert any("models at work" in row and row.startswith(" " * column) for row in rows)
+        assert all(row[:column].isspace() for row in rows if "models at work" in row)
 
 
 @pytest.mark.slow
@@ -108,7 +124,7 @@ async def test_the_best_pair_is_named_and_nothing_is_downloaded_unasked(hub: Hub
     async with opening(tmp_path) as screen:
         for size in ((80, 24), (110, 30)):
             await screen.pilot.resize_terminal(*size)
-            await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "60 kB to download", "tokens/s here")
+            await screen.shows(OFFER, "Big Q4_K_M + Small Q4_K_M", "58.6 KiB to download", "tokens/s here")
             await screen.shows("licence MIT", "Download them  F9", "Ask anything")
             assert screen.chat.pane.welcome.max_scroll_y == 0
         await screen.pilot.resize_terminal(66, 40)  # less than the longest line
@@ -139,7 +155,8 @@ async def test_downloaded_while_one_chats_paused_gone_on_with_and_opened(hub: Hu
         await screen.shows("better models are downloaded: F9 opens them")
         assert len(screen.opened) == 1
         await screen.press("f9")
-        await screen.shows("big-Q4_K_M + small", "these models now open at every start")
+        await screen.shows("these models now open at every start")
+        await screen.until(lambda: screen.chat.query_one(TitleBar).target == "big-Q4_K_M")
         assert screen.texts == ["Hi", "Hello."]
         assert screen.opened[0].closed
         await screen.answered("And now?")
@@ -163,7 +180,7 @@ async def test_what_is_on_this_computer_already_is_opened_at_once(hub: Hub, tmp_
     async with opening(tmp_path) as screen:
         await screen.shows(OFFER, "They are downloaded")
         await screen.pilot.click("#fetch")
-        await screen.shows("big-Q4_K_M + small")
+        await screen.until(lambda: screen.chat.pane.title_bar.target == "big-Q4_K_M")
         await screen.until(lambda: OFFER not in screen.screen_text())
     assert hub.asked == []
 
@@ -242,12 +259,14 @@ async def test_models_that_do_not_open_leave_the_old_ones_in_place(
     async with opening(tmp_path, fails) as screen:
         await fetched(screen)
         await screen.press("f9")
-        await screen.shows("the others did not open: not enough memory for them", "Open them  F9")
+        await screen.shows(
+            "the other models could not be opened: not enough memory for them", "Open them  F9"
+        )
         await screen.until(lambda: screen.loader.ready is not None)
         assert (config_dir() / "config.toml").read_text(encoding="utf-8") == 'theme = "nord"\n'
         await screen.answered("Hi")
         await screen.press("f9")
-        await screen.shows("the others did not open: not enough memory for them")
+        await screen.shows("the other models could not be opened: not enough memory for them")
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ async def test_the_first_word_stops_an_answer_by_a_click(tmp_path: Path) -> None
 @pytest.mark.slow
 async def test_words_are_underlined_under_the_mouse_alone(tmp_path: Path) -> None:
     async with desktop(tmp_path, size=(80, 24)) as desk:
-        for y, word in ((0, "mode auto"), (23, "Enter")):
+        for y, word in ((0, "large"), (23, "Enter")):
 
             def underlined(y: int = y) -> list[str]:
                 strip = desk.app.screen._compositor.render_strips()[y]

@@ -35,7 +35,9 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
         desk.composer.text = "and th"
         await desk.press("ctrl+n")
         await desk.until(lambda: desk.texts == [])
-        await desk.shows("the answer in “a long story, please” goes on; what waited is unsent text there")
+        await desk.shows(
+            "the answer in “a long story, please” goes on; its queued prompts are kept there as unsent text"
+        )
         assert desk.composer.text == ""
         await desk.enter("something else")
         await desk.until(lambda: desk.texts == ["something else", "fine"])

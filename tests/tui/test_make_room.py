@@ -43,7 +43,7 @@ async def test_enter_leaves_the_proposal_out() -> None:
     app = Host()
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert app.sum == "Frees 3,000 tokens: 4,500 of 8,000 stay, 3,500 are free."
+        assert app.sum == "Frees 3,000 tokens: 4,500 of 8,000 used, 3,500 free."
         await pilot.press("enter")
         assert app.results == [(1, 2, 3, 4)]
 
@@ -96,9 +96,9 @@ async def test_boxes_can_be_changed_and_the_sum_follows() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("space", "down", "down", "space")
         await pilot.pause()
-        assert app.sum == "Frees 4,000 tokens: 3,500 of 8,000 stay, 4,500 are free."
+        assert app.sum == "Frees 4,000 tokens: 3,500 of 8,000 used, 4,500 free."
         words = [prompt.split("  ")[0].strip() for prompt in app.prompts()]
-        assert words == ["comes back", "leave out", "leave out", "stays"]
+        assert words == ["include", "leave out", "leave out", "keep"]
         await pilot.press("enter")
         assert app.results == [(3, 4, 5, 6)]
 
@@ -109,7 +109,7 @@ async def test_taking_back_more_than_leaving_out_is_reported() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("space", "down", "space")
         await pilot.pause()
-        assert app.sum == "Takes back 1,000 tokens: still too long by 501."
+        assert app.sum == "Includes 1,000 tokens: still too long by 501."
 
 
 @pytest.mark.asyncio
@@ -120,7 +120,7 @@ async def test_queued_prompts_are_answered_only_if_they_fit() -> None:
         assert "Too long by 1,001 tokens: it takes 9,000 of 8,000." in str(
             app.screen.query(Static)[0].render()
         )
-        assert app.sum == "Frees 5,000 tokens: 4,000 of 8,000 stay, 4,000 are free."
+        assert app.sum == "Frees 5,000 tokens: 4,000 of 8,000 used, 4,000 free."
         await pilot.press("down", "space", "down", "space", "enter")
         assert app.sum == "Frees 0 tokens: still too long by 1,001."
         assert app.results == []

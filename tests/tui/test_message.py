@@ -153,7 +153,7 @@ async def test_attachments_branches_figures_and_dropping_are_shown() -> None:
     answer = replace(shown(2, "done"), branch=2, branches=3, label="SSD  58.3 tokens/s (x1.9)")
     async with host.run_test(size=(100, 30)) as pilot:
         await host.transcript.show([question, answer])
-        await until(pilot, ["read [this]", "notes.txt 1.23 kB", "‹ 2/3 ›", "SSD  58.3 tokens/s (x1.9)"])
+        await until(pilot, ["read [this]", "notes.txt 1.21 KiB", "‹ 2/3 ›", "SSD  58.3 tokens/s (x1.9)"])
         await pilot.click(offset=host.place("‹"))
         await pilot.click(offset=host.place("›"))
         assert [asked.action for asked in host.asked] == ["previous", "next"]
@@ -226,7 +226,7 @@ async def test_thinking_is_counted_while_it_comes() -> None:
         await host.transcript.show([said(item, "", "writing")])
         for character in text[:19]:
             host.transcript.stream(character, [])
-        await until(pilot, "Thinking ..., 3 words")
+        await until(pilot, "Thinking…, 3 words")
         for character in text[19:]:
             host.transcript.stream(character, [])
         await until(pilot, ["Thinking, 3 words", "The answer."])
@@ -244,7 +244,7 @@ async def test_thinking_without_an_end_stays_thinking() -> None:
         await host.transcript.show([item])
         for text in ("<think>\n", "one\n\n", "```\ntwo\n```\n", "three"):
             host.transcript.stream(text, [])
-        await until(pilot, "Thinking ..., 5 words")
+        await until(pilot, "Thinking…, 5 words")
         await host.transcript.replace(said(item, "<think>\none\n\n```\ntwo\n```\nthree", "stopped"))
         await until(pilot, ["Thinking, 5 words", "stopped"])
         assert "three" not in host.text()

@@ -76,7 +76,7 @@ async def test_models_of_a_server_that_is_lost_open_here_or_there_as_one_likes(
     async with desktop(tmp_path, says("so far ", ServerLost("tower:50052 has not answered for 2 s"))) as desk:
         desk.chat.pane.use_local_models = lambda: went.append(True)
         await desk.enter("go")
-        await desk.shows("tower:50052 has not answered for 2 s", "Open here", "Open there again", "so far")
+        await desk.shows("tower:50052 has not answered for 2 s", "Open here", "Reconnect", "so far")
         assert len(desk.opened) == 1
         await (desk.pilot.click(answer) if answer.startswith("#") else desk.press(answer))
         await desk.until(lambda: len(desk.opened) == 2 and desk.loader.ready is not None)

@@ -10,7 +10,7 @@ import pytest
 from localspec.chat.answer_settings import TunedChoice
 from localspec.storage.config import Config
 from localspec.types.request import EngineSettings, TaskType
-from localspec_tui.widgets import status
+from localspec_tui.widgets import notice
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import says
 from tests.tui.desktop import desktop
@@ -34,7 +34,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
     async with desktop(tmp_path, says("word " * 30), size=size, config=config) as screen:
         await screen.answered(CODE)
         assert "profile auto: coding" in screen.status()
-        assert screen.chat.query_one(TitleBar).profile == "profile Auto"
+        assert screen.chat.query_one(TitleBar).profile == ""
         await screen.answered(TALK)
         assert "profile auto: general" in screen.status()
         await screen.enter("/profile coding")
@@ -44,7 +44,7 @@ async def test_auto_shows_whom_it_follows_until_a_profile_is_pinned(
         await screen.enter("/profile auto")
         await screen.shows("profile Auto: Coding for questions about programs")
         await screen.answered(CODE)
-        assert screen.chat.query_one(TitleBar).profile == "profile Auto"
+        assert screen.chat.query_one(TitleBar).profile == ""
         assert screen.models.requests[-1].sampling.temperature == 0.2
 
 
@@ -58,7 +58,7 @@ async def test_reason_of_tuned_settings_is_seen_and_stale_ones_are_reported(
         assert ["from other files" in note.message for note in screen.app._notifications] == [True]
         await screen.enter("/profile coding")
         await screen.shows("profile Coding")
-        monkeypatch.setattr(status, "monotonic", lambda: monotonic() + 60)  # that was read
+        monkeypatch.setattr(notice, "monotonic", lambda: monotonic() + 60)  # that was read
         await screen.answered(CODE)
         assert "tuned today: 1.8x plain" in screen.status()
         assert screen.models.requests[-1].settings.draft_length == 5

@@ -1,4 +1,4 @@
-"""What the status line says stays until it can be read, also while an answer is written."""
+"""A notice stays until it can be read, also while an answer is written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localspec.chat.loading import Failed
 from localspec.errors import UserError
 from localspec.types.events import PromptProgress
 from localspec_tui.screens.chat import screen
-from localspec_tui.widgets import status
+from localspec_tui.widgets import notice
 from tests.scripted import Gate, says
 from tests.tui.desktop import Desktop, burst, desktop
 
@@ -30,7 +30,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(status, "monotonic", clock)
+    monkeypatch.setattr(notice, "monotonic", clock)
     return clock
 
 
@@ -49,7 +49,7 @@ async def midway(desk: Desktop, gate: Gate) -> None:
         (["ctrl+up", "e"], "an answer is being written; stop it first: Esc"),
         (["ctrl+up", "r"], "an answer is being written; stop it first: Esc"),
         (["f5"], "profile "),
-        (["f6"], "mode plain, saved with this chat, from the next answer on"),
+        (["f6"], "mode plain from the next answer on, saved with this chat"),
     ],
 )
 async def test_what_is_reported_during_an_answer_can_be_read(
@@ -134,7 +134,7 @@ async def test_models_that_did_not_open_are_no_news_once_some_are_open(tmp_path:
 
 async def test_a_long_sentence_stays_longer(tmp_path: Path, clock: Clock) -> None:
     async with desktop(tmp_path) as desk:
-        line = desk.chat.pane.status
+        line = desk.chat.pane.notice
         line.say("word " * 50)
         clock.now += 10
         line.show_transient("")
@@ -158,4 +158,4 @@ async def test_an_error_goes_when_something_succeeds_and_what_was_chosen_stays(t
         assert "there is no command" not in desk.status()
         await desk.press("f6")
         await desk.answered("question")
-        assert "mode plain, saved with this chat, from the next answer on" in desk.status()
+        assert "mode plain from the next answer on, saved with this chat" in desk.status()

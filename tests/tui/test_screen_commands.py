@@ -99,11 +99,11 @@ def names_in(folder: Path) -> list[str]:
 
 
 SAID = {
-    "/tag work": "#work; the same again ",
-    "/tag #home": "added #home; the same again removes it",
+    "/tag work": "#work; /tag with it again ",
+    "/tag #home": "added #home; /tag with it again removes it",
     "/tag home new": "added #home and #new",
     "/tag new home #x": "added #new and #home and #x",
-    "/tag x new new": "removed #x and #new; the same again adds it",
+    "/tag x new new": "removed #x and #new; /tag with it again adds it",
     "/tag #": "`#` names no tag; /tag work adds #work to the title",
 }
 
@@ -114,9 +114,9 @@ async def test_commands_without_an_effect_in_sight_say_what_they_did(tmp_path: P
     async with desktop(tmp_path, says("one"), says(""), script) as desk:
         await desk.answered("question")
         await desk.enter("/thinking")
-        await desk.shows("no answer here has any thinking; it would be shown")
+        await desk.shows("no answer in this chat has thinking; it would be shown")
         await desk.press("ctrl+t")
-        await desk.shows("no answer here has any thinking; it would be folded")
+        await desk.shows("no answer in this chat has thinking; it would be folded")
         await desk.enter("/continue")
         await desk.shows("the model added nothing: this answer is complete")
         await desk.until(lambda: not desk.chat.pane.working)
@@ -208,7 +208,7 @@ async def test_chat_is_exported_and_imported(tmp_path: Path) -> None:
         assert "Sorting a list" in (tmp_path / "sort.md").read_text(encoding="utf-8")
         assert json.loads((tmp_path / "sort.json").read_text(encoding="utf-8"))
         await desk.enter("/export md sort.md")
-        await desk.shows("is there already")
+        await desk.shows("exists already")
         await desk.enter("/new")
         await desk.until(lambda: not desk.path)
         await desk.enter("/import sort.json")

@@ -102,7 +102,7 @@ async def test_wrong_value_is_reported_in_its_row_and_nothing_is_lost(tmp_path: 
         await burst(desk, ["up", "ctrl+s"])
         await desk.until(lambda: screen.focused is row(screen, "top_k").field)
         await desk.press("escape")
-        await desk.shows("Esc again drops the changes")
+        await desk.shows("Esc again discards the changes")
         await burst(desk, [*["backspace"] * 4, *"5", "ctrl+s"])
         await desk.shows("saved: Temperature, Top-k with this chat")
         assert desk.chat.session.sampling(None).top_k == 5
@@ -171,7 +171,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
         screen = await opened(desk)
         await desk.press("down", *["backspace"] * 3, *"0.2")
         await desk.until(lambda: row(screen, "temperature").wanted == 0.2)
-        await desk.pilot.click(next(b for b in screen.query(Button) if "In profile General" in str(b.label)))
+        await desk.pilot.click(next(b for b in screen.query(Button) if "in profile General" in str(b.label)))
         await desk.shows("saved: Temperature in profile General")
         assert desk.chat.session.sampling(None).temperature == 0.2
         assert desk.chat.session.chat.info.settings == ChatSettings()  # what this chat said is gone
@@ -187,7 +187,7 @@ async def test_values_go_into_the_file_of_the_profile_which_keeps_its_comments(t
 async def test_a_click_resets_and_choices_are_chosen_with_the_mouse(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
         await desk.enter("/mode sd")
-        await desk.shows("mode speculative, saved with this chat")
+        await desk.shows("mode speculative from the next answer on, saved with this chat")
         screen = await opened(desk)
         await desk.pilot.click(row(screen, "mode").query_one(".reset"))
         await desk.pilot.click(row(screen, "thinking").field)

@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 from textual.app import App, ComposeResult
 from textual.content import Content
-from textual.geometry import Size
 
 from localspec.chat.figures import Figures
 from localspec.types.models import DeviceMemory
@@ -16,6 +15,7 @@ from localspec_tui.widgets.status import (
     StatusPart,
     context_part,
     lay_out,
+    short_name,
     shortened,
     thousands,
 )
@@ -27,7 +27,6 @@ SSD = Figures("SSD", 58.3, 1.9, 0.71, 3.4, 0.82)
 FIGURES = "SSD  71% accepted  58 tokens/s  1.9× plain"
 ALL = f"{FIGURES}  3.4 tokens/round  82% prepared"
 CPU = DeviceMemory("CPU", int(1.2 * 2**30), 24 * 2**30)
-ERROR = "The engine stopped: out of memory. It is started again; the text so far is kept, nothing is lost."
 
 
 class Host(App[None]):
@@ -45,24 +44,15 @@ class Host(App[None]):
         return self.line.render().plain
 
 
-async def shown(
-    width: int, figures: Figures, used: int = 5234, said: str = "", choice: tuple[str, str] = ("", "")
-) -> str:
+async def shown(width: int, figures: Figures, used: int = 5234, choice: tuple[str, str] = ("", "")) -> str:
     app = Host()
     async with app.run_test(size=(width, 5)) as pilot:
         app.line.figures, app.line.memory = figures, (CPU,)
         app.line.route, app.line.reason = choice
         app.line.meter = (context_part(used, 32768, estimated=False),)
-        app.line.say(said)
         await pilot.pause()
         assert all(Content(row).cell_length <= width - 2 for row in app.text.split("\n"))
         return app.text
-
-
-def test_a_sentence_may_come_before_the_line_has_a_width() -> None:
-    line = StatusLine()
-    line.say(ERROR)
-    assert line.get_content_height(Size(0, 0), Size(0, 0), 0) == 1
 
 
 @pytest.mark.asyncio
@@ -151,27 +141,6 @@ async def test_a_reason_is_seen_next_to_the_figures(width: int) -> None:
 
 
 @pytest.mark.asyncio
-async def test_what_is_reported_comes_first_and_in_full_and_leaves_the_context() -> None:
-    text = await shown(90, SSD, said=ERROR)
-    *said, figures = text.split("\n")
-    assert " ".join(row.strip() for row in said) == ERROR
-    assert figures.split() == f"{FIGURES} 82% prepared {METER}".split()
-    assert ERROR in await shown(200, SSD, said=ERROR)
-
-
-@pytest.mark.asyncio
-async def test_what_is_reported_stays_until_it_is_cleared() -> None:
-    app = Host()
-    async with app.run_test(size=(80, 5)) as pilot:
-        app.line.say("disk\nfull")
-        app.line.figures = SSD
-        await pilot.pause()
-        assert app.text.startswith("disk full")
-        app.line.say("")
-        assert app.text.startswith("SSD")
-
-
-@pytest.mark.asyncio
 async def test_loading_shows_how_far_and_how_to_cancel() -> None:
     app = Host()
     async with app.run_test(size=(80, 5)) as pilot:
@@ -180,6 +149,23 @@ async def test_loading_shows_how_far_and_how_to_cancel() -> None:
         assert "Loading the models ██████░░░░░░  50%  Esc cancels" in app.text
         app.line.loaded = None
         assert app.text == ""
+
+
+@pytest.mark.parametrize(
+    ("model", "short"),
+    [
+        ("SmolLM2 135M Instruct", "SmolLM2 135M"),
+        ("Qwen3-14B-Q4_K_M", "Qwen3-14B"),
+        ("Qwen2.5-Coder-1.5B-Instruct-GGUF", "Qwen2.5-Coder-1.5B"),
+        ("gemma-3-4b-it-IQ3_XS", "gemma-3-4b"),
+        ("gpt-oss 20B MXFP4", "gpt-oss 20B"),
+        ("demo target", "demo target"),
+        ("chatty", "chatty"),
+        ("it", "it"),
+    ],
+)
+def test_a_model_is_called_without_its_variant(model: str, short: str) -> None:
+    assert short_name(model) == short
 
 
 @pytest.mark.asyncio
@@ -245,11 +231,6 @@ def test_parts_never_overlap(width: int) -> None:
 def test_wide_characters_are_shortened_by_columns() -> None:
     assert shortened("日本語の文", 6) == "日本…"
     assert shortened("short", 5) == "short"
-
-
-@pytest.mark.asyncio
-async def test_what_is_reported_holds_no_control_characters() -> None:
-    assert "a red word" in await shown(80, SSD, said="a \x1b[31mred\x1b[0m\x07 word")
 
 
 @pytest.mark.asyncio

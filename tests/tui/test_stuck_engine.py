@@ -89,7 +89,7 @@ def test_leaving_the_chat_waits_for_nothing_and_another_says_that_it_waits(
     found.terminal.send("And another.")
     found.terminal.shows("another.")
     found.terminal.send("\r")
-    found.terminal.shows("waits for its turn")
+    found.terminal.shows("waiting: other chats")
     found.terminal.send("\x1b")
     found.terminal.shows("stopped")
     found.terminal.send("/reload")

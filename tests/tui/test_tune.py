@@ -123,7 +123,13 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_continues(
         await desk.shows("find the fastest settings", "Begin  Enter")
         assert keys(desk) == ["Enter Begin", "q Quick", "Esc Leave"]
         await desk.press("enter")
-        await desk.shows("Tuned;", "85.2", "SSD is 1.4 times as fast", "Enter closes", "1 failed (out of")
+        await desk.shows(
+            "Done. The settings are saved",
+            "85.2",
+            "SSD is 1.4 times as fast",
+            "Enter closes",
+            "1 failed (out of",
+        )
         await desk.shows("speculation stays off: the best of 150 settings")
         await desk.until(lambda: keys(desk) == ["Enter Close", "Esc Close"])
         assert script.choices == [TuneChoice(("coding", "writing"))]
@@ -143,7 +149,7 @@ async def test_a_run_is_stopped_by_a_key_and_closed_by_a_second(tmp_path: Path, 
         await desk.shows(" s left", "4 of 10", "Esc stops", "tuned in")
         assert keys(desk) == ["Esc Stop"]
         await desk.press(key)
-        await desk.shows("Stopped; results so far are saved. /tune coding writing")
+        await desk.shows("Stopped. Results so far are saved; /tune coding writing")
         assert script.ended.is_set()
         await desk.shows("SSD is 1.4 times as fast")  # of the task that was done
         await desk.press(key)
@@ -161,7 +167,7 @@ async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> 
     async with tuning(tmp_path, script, command="/tune coding", was_stopped=True) as desk:
         await desk.shows("Resume  r")
         await desk.press(key)
-        await desk.shows("Tuned;")
+        await desk.shows("Done. The settings are saved")
         assert script.choices == [choice]
 
 
@@ -170,7 +176,7 @@ async def test_keys_choose_how(tmp_path: Path, key: str, choice: TuneChoice) -> 
 async def test_without_a_stopped_run_there_is_nothing_to_continue_with(tmp_path: Path) -> None:
     script = Script()
     async with tuning(tmp_path, script) as desk:
-        await desk.shows("Quick  q", "Leave  Esc")
+        await desk.shows("Quick  q", "Close  Esc")
         assert "Go on" not in desk.screen_text()
         await desk.press("r")
         assert script.choices == []
@@ -189,7 +195,7 @@ async def test_tasks_are_chosen_with_the_space_key_and_said_in_words(tmp_path: P
         await desk.press("up", "up", "space")
         assert "tune coding" not in desk.screen_text()
         await desk.press("enter")
-        await desk.shows("Tuned;")
+        await desk.shows("Done. The settings are saved")
         assert script.choices == [TuneChoice(("writing", "math", "dialogue"))]
 
 
@@ -224,7 +230,7 @@ async def test_buttons_work_by_mouse_and_by_key(tmp_path: Path) -> None:
     script = Script()
     async with tuning(tmp_path, script) as desk:
         await desk.press("tab", "tab", "enter")
-        await desk.shows("Tuned;")
+        await desk.shows("Done. The settings are saved")
         assert script.choices[0].quick
 
 
@@ -285,7 +291,7 @@ def test_the_board_fits_its_width(width: int) -> None:
     assert max(line.cell_length for line in lines) <= width
     text = drawn(progress, width).plain
     assert "4 of 10" in text
-    assert "· waits" in text
+    assert "· waiting" in text
 
 
 def test_the_board_says_what_a_cache_moves_and_what_neighbours_share() -> None:
@@ -351,10 +357,10 @@ async def test_what_was_found_before_is_shown_first_and_can_be_found_again(tmp_p
         script.desk = desk
         desk.chat.tuner = script
         await desk.press("f7")
-        await desk.shows("Found so far", "SSD is 1.4 times as fast as plain", "2 days ago", "60.0 tokens/s")
+        await desk.shows("Found earlier", "SSD is 1.4 times as fast as plain", "2 days ago", "60.0 tokens/s")
         await desk.press("enter")
-        await desk.shows("Tuned;")
-        assert "Found so far" not in desk.screen_text()
+        await desk.shows("Done. The settings are saved")
+        assert "Found earlier" not in desk.screen_text()
 
 
 def test_a_gain_that_is_not_reliable_is_not_called_slower() -> None:

@@ -24,7 +24,7 @@ from tests.cli.tuning_script import result, whole
 from tests.scripted import says
 from tests.tui.desktop import Desktop, desktop
 
-SHORT = re.compile(r"(?<![\w.×])(?:[A-Za-z](?:[A-Za-z-]{0,3}))(?![\w'])")
+SHORT = re.compile(r"(?<![\w.×])(?:tokens/s|[A-Za-z](?:[A-Za-z-]{0,3}))(?![\w'])")
 ORDINARY = frozenset(
     """a about an and as at auto best both by call card crash each far fast for from full had here how in is
     it its just less list mean mode more ms no not now of off on once one only open or out own pays per rate

@@ -44,6 +44,7 @@ from localspec.storage.config import READING_WIDTH, Config, keep
 from localspec_tui.browser import open_in_window
 from localspec_tui.cell_widths import MarksMeasured, count_spacing_marks
 from localspec_tui.clipboard import CopyAsked, put
+from localspec_tui.contrast import readable_on
 from localspec_tui.screens.chat.pane import AnswerReady, Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
@@ -113,6 +114,14 @@ class LocalSpecApp(App[int]):
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Return the filters of every row on its way to the terminal."""
         return [*super().get_line_filters(), _NOTHING_OBEYED]
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the colours of the theme, with a text of selected rows that can be read in all of them."""
+        colours = super().get_css_variables()
+        if self.current_theme.ansi:  # whose colours are the terminal's
+            return colours
+        text = readable_on(Color.parse(colours["block-cursor-background"]))
+        return {**colours, "block-cursor-foreground": text.hex}
 
     def get_driver_class(self) -> type[Driver]:
         """Return the driver that reads the terminal and draws on it."""

@@ -21,6 +21,7 @@ from localspec.chat.figures import mode_name
 from localspec.chat.messages import BranchMessage
 from localspec.chat.running_answer import STUCK_S
 from localspec.types.request import Mode
+from localspec.units import MODE_NAMES
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.chat.status import STUCK
 from localspec_tui.screens.dialog import Dialog
@@ -55,17 +56,13 @@ class AnswerColumn(Vertical, can_focus=True):
         self._body: MessageBody | None = None  # once the answer has begun
         self._complete = False
         self._has_ended = False
-        self.border_title = Content(f"{mode_name(mode)}  waits")
+        self.border_title = Content(f"{mode_name(mode)}  waiting")
 
     def compose(self) -> ComposeResult:
         """Yield the text, the figures and the way to keep them."""
         yield VerticalScroll(can_focus=False)
         yield ExplainedText(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
-
-    def on_mount(self) -> None:
-        """Follow the text unless the reader scrolls back."""
-        self.query_one(VerticalScroll).anchor()
 
     def look(self) -> bool:
         """Show new text; return whether the answer has finished."""
@@ -75,10 +72,11 @@ class AnswerColumn(Vertical, can_focus=True):
             self._message_id, item = message.id, BranchMessage(message)
             self._body = MessageBody(item, prepare(item), DisplayOptions())
             self.query_one(VerticalScroll).mount(self._body)
-            self._entitle("reads the question")
+            self._entitle("reading the question")
         if update.text and self._body is not None:
             self._body.append(update.text, update.pieces)
-            self._entitle("writes")
+            self._entitle("writing")
+            self.call_after_refresh(self._follow)
         if update.finished is not None:
             self._complete = update.finished.reason != "cancelled"
         if update.error is not None:
@@ -118,6 +116,12 @@ class AnswerColumn(Vertical, can_focus=True):
         """Keep the answer when the line is clicked."""
         if event.widget is not None and event.widget.has_class("answer-column--keep") and self._has_ended:
             self.action_keep()
+
+    def _follow(self) -> None:
+        """Follow the text once it is longer than the column, which fills from the top."""
+        view = self.query_one(VerticalScroll)
+        if view.max_scroll_y > 0 and not view.is_anchored:
+            view.anchor()
 
     def _entitle(self, state: str) -> None:
         self.border_title = Content(f"{mode_name(self.mode)}  {state}".rstrip())
@@ -220,12 +224,12 @@ class CompareScreen(Dialog[int | None]):
 
     def _tell(self) -> None:
         if not self._busy:
-            text = "One run of each mode, one after the other.  Enter keeps the chosen answer, Esc closes"
+            text = "Every mode has answered once.  Enter keeps the chosen answer, Esc closes"
         elif self._stopped_s is not None:
-            text = STUCK if self._is_stuck else "Stopping... The text so far is saved"
+            text = STUCK if self._is_stuck else "Stopping… The text so far is saved"
         else:
-            name, which = mode_name(self._columns[self._at].mode), f"{self._at + 1} of {len(self._columns)}"
-            text = f"Answering in {name}: {which}, one after the other.  Esc stops"
+            name, which = MODE_NAMES[self._columns[self._at].mode], f"{self._at + 1} of {len(self._columns)}"
+            text = f"Answering in mode {name}, {which}.  Esc stops"
         self.query_one("#compare-progress", Static).update(Content(text))
 
     def _go_to(self, column: AnswerColumn) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from textual import events, on
 from textual.await_complete import AwaitComplete
 from textual.screen import ModalScreen
 
@@ -11,7 +12,15 @@ Result = TypeVar("Result")
 
 
 class Dialog(ModalScreen[Result]):
-    """A screen over the chat, which closes once, and nothing else with it."""
+    """A screen over the chat, which closes once, and nothing else with it.
+
+    What it shows is in one box of the class `frame`: all dialogs have the same place, width and style.
+    """
+
+    @on(events.Mount)
+    def _say_how_to_close(self) -> None:
+        for frame in self.query(".frame"):
+            frame.border_subtitle = "Esc closes"
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
         """Close with a result, unless this is closed already.

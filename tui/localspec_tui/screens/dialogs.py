@@ -38,8 +38,8 @@ class AskScreen(Dialog[bool]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "agree", "Yes", id="ask.yes"),
         Binding("n,escape", "dismiss(False)", "No", id="ask.no"),
-        Binding("left,up", "app.focus_previous", "The answer before", id="ask.previous"),
-        Binding("right,down", "app.focus_next", "The answer after", id="ask.next"),
+        Binding("left,up", "app.focus_previous", "Button before", id="ask.previous", show=False),
+        Binding("right,down", "app.focus_next", "Button after", id="ask.next", show=False),
     ]
 
     def __init__(self, question: str, yes: str = "Yes", no: str = "No", *, is_careful: bool = False) -> None:
@@ -54,11 +54,13 @@ class AskScreen(Dialog[bool]):
 
     def compose(self) -> ComposeResult:
         """Show the question over its answers."""
-        with Vertical():
+        with Vertical(classes="frame"):
             yield Static(self._question, id="question", markup=False)
-            with Horizontal():
-                yield Button(f"{self._yes} (y)", variant="primary", id="yes", action="screen.press_yes")
-                yield Button(f"{self._no} (n)", id="no", action="screen.dismiss(False)")
+            with Horizontal(classes="buttons"):
+                yield Button(
+                    f"{self._yes}  y", variant="primary", id="yes", compact=True, action="screen.press_yes"
+                )
+                yield Button(f"{self._no}  n", id="no", compact=True, action="screen.dismiss(False)")
         yield KeyFooter()
 
     def on_mount(self) -> None:
@@ -106,7 +108,7 @@ class NoteScreen(Dialog[None]):
     """Show a title and some lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,enter,q", "dismiss(None)", "Put the note away", id="note.close"),
+        Binding("escape,enter,q", "dismiss(None)", "Close", id="note.close"),
     ]
 
     def __init__(self, title: str, text: str) -> None:
@@ -116,9 +118,8 @@ class NoteScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         """Frame the text."""
-        with VerticalScroll() as frame:
+        with VerticalScroll(classes="frame") as frame:
             frame.border_title = self._heading
-            frame.border_subtitle = "Esc closes"
             yield ExplainedText(clean(self._text), markup=False)
         yield KeyFooter()
 
@@ -147,10 +148,10 @@ class LineScreen(Dialog[str | None]):
 
     def compose(self) -> ComposeResult:
         """Frame the line."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = Content(self._title)
             yield LineInput(self._text, compact=True, select_on_focus=False)
-            yield Static(self._problem, id="hint", markup=False)
+            yield Static(self._problem, id="hint", classes="note -warning", markup=False)
         yield KeyFooter()
 
     @on(Input.Submitted)
@@ -175,7 +176,7 @@ class EditScreen(Dialog[str | None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s,ctrl+enter", "save", "Save", id="edit.save"),
-        Binding("escape", "leave", "Leave as it was", id="edit.leave"),
+        Binding("escape", "leave", "Discard the changes", id="edit.leave"),
     ]
 
     def __init__(self, title: str, text: str) -> None:
@@ -184,12 +185,12 @@ class EditScreen(Dialog[str | None]):
         self._text = text
         self._area = EditArea(text, id="text", highlight_cursor_line=False)
         self._area.match_cursor_bracket = False
-        self._hint = Static(id="hint", markup=False)
+        self._hint = Static(id="hint", classes="note", markup=False)
         self._warned = False
 
     def compose(self) -> ComposeResult:
         """Frame the text, with the keys below it."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = self._title.replace("[", "\\[")
             yield self._area
             yield self._hint
@@ -205,9 +206,9 @@ class EditScreen(Dialog[str | None]):
         save, leave = key_of(self, "edit.save"), key_of(self, "edit.leave")
         self._hint.set_class(self._warned, "-warning")
         if self._warned:
-            self._hint.update(f"The text has changed. {save} saves it, {leave} again gives the change up.")
+            self._hint.update(f"The text has changed. {save} saves it, {leave} again discards the changes.")
         else:
-            self._hint.update(f"{save} saves   {leave} leaves it as it was")
+            self._hint.update(f"{save} saves   {leave} discards the changes")
 
     @on(TextArea.Changed)
     def _text_changed(self) -> None:
@@ -266,7 +267,7 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", "Apply", priority=True, id="make-room.apply"),
         Binding("s", "summarise", "Summarise instead", id="make-room.summarise"),
-        Binding("escape", "dismiss(None)", "Leave as it is", id="make-room.leave"),
+        Binding("escape", "dismiss(None)", "Change nothing", id="make-room.leave"),
     ]
 
     def __init__(self, room: ContextBudget, summary: str = "") -> None:
@@ -280,16 +281,16 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
         room = self._room
         taken, excess = room.taken(room.dropped), room.excess(room.dropped)
         now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
-        with Vertical(id="make-room") as box:
+        with Vertical(classes="frame") as box:
             box.border_title = "Free up context"
-            yield Static(f"{now}Ticked exchanges are not sent to the model any more.")
+            yield Static(f"{now}Ticked exchanges are no longer sent to the model.")
             yield TickList[int](self._described, range(len(room.exchanges)), room.proposed())
             yield Static(id="make-room-sum")
             yield Static(
-                "Exchanges that are left out stay visible, and can be included again at any time.",
-                classes="make-room--note",
+                "They stay visible, and you can include them again at any time.",
+                classes="note",
             )
-            with Horizontal():
+            with Horizontal(classes="buttons"):
                 yield Button(
                     "Leave out and answer  Enter" if room.waits else "Apply  Enter",
                     id="make-room-apply",
@@ -305,7 +306,7 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
                         action="screen.summarise",
                     )
                 yield Button(
-                    "Leave as it is  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
+                    "Change nothing  Esc", id="make-room-leave", compact=True, action="screen.dismiss(None)"
                 )
         yield KeyFooter()
 
@@ -323,8 +324,8 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
     def _add_up(self) -> None:
         room, stay = self._room, self._room.taken(self._out)
         freed = room.taken(room.dropped) - stay
-        verb = "Frees" if freed >= 0 else "Takes back"
-        text = f"{verb} {abs(freed):,} tokens: {stay:,} of {room.size:,} stay, {room.size - stay:,} are free."
+        verb = "Frees" if freed >= 0 else "Includes"
+        text = f"{verb} {abs(freed):,} tokens: {stay:,} of {room.size:,} used, {room.size - stay:,} free."
         if excess := room.excess(self._out):
             text = f"{verb} {abs(freed):,} tokens: still too long by {excess:,}."
         self.query_one("#make-room-sum", Static).update(text)
@@ -368,9 +369,9 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
     def _described(self, index: int, out: bool) -> Content:
         exchange = self._room.exchanges[index]
         question = " ".join(clean(exchange.question).strip().partition("\n")[0].split()) or "(no text)"
-        word = "stays out" if out and exchange.dropped else "leave out" if out else "stays"
+        word = "left out" if out and exchange.dropped else "leave out" if out else "keep"
         return Content.assemble(
-            (f"{'comes back' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),
+            (f"{'include' if exchange.dropped and not out else word:<10} ", "bold" if out else ""),
             f"{exchange.tokens:>7,} tokens  ",
             Content(question).truncate(60, ellipsis=True),
         )

@@ -49,9 +49,8 @@ class HelpScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         """Stack the groups."""
-        with VerticalScroll(id="help") as frame:
+        with VerticalScroll(id="help", classes="frame") as frame:
             frame.border_title = "Help"
-            frame.border_subtitle = "Esc closes"
             yield self._line
             for title, lines in self._groups():
                 yield _Group(title, lines)

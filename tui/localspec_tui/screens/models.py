@@ -25,12 +25,13 @@ from localspec.models.pair_request import ModelChoice
 from localspec.types.models import ModelInfo
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialog import Dialog
-from localspec_tui.widgets.filtered_list import FilteredList, ListRow
+from localspec_tui.widgets.filtered_list import FilteredList, ListRow, marked
 from localspec_tui.widgets.status import error_line
 
 FindModels = Callable[[Sequence[ModelInfo]], Iterable[LocalTarget | RankedPair]]
 _LOOKS_S = 0.3  # at downloads
-_SIZE, _STATE = 9, 14  # columns
+_SIZE, _STATE = 10, 16  # columns
+_PROGRESS = {"fetching": "Downloading", "paused": "Paused"}
 _DOES = {"offered": "downloads", "fetching": "pauses", "paused": "resumes", "here": "opens"}
 
 
@@ -61,7 +62,7 @@ class ModelsScreen(Dialog[ModelChoice | None]):
 
     def compose(self) -> ComposeResult:
         """Yield the list, the details of one model, and its actions."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = "Models"
             yield self._list
             yield Static(id="models-detail", markup=False)
@@ -104,7 +105,7 @@ class ModelsScreen(Dialog[ModelChoice | None]):
             if isinstance(row, RankedPair):
                 pairs.append(_pair_row(self._fetches.consider(row), width))
             else:
-                here.append(_target_row(row, self._draft(row), "●" if key in open_now else " ", width))
+                here.append(_target_row(row, self._draft(row), width, is_open=key in open_now))
         if [*here, *pairs] != self._rows:
             first = pairs[1].key if self._to_fetch and pairs[1:] else None
             self._to_fetch = self._to_fetch and first is None
@@ -154,14 +155,16 @@ class ModelsScreen(Dialog[ModelChoice | None]):
         row = self._found.get(self._list.highlighted or "")
         try:
             if keeps and self._host:
-                raise UserError(f"these are on {self._host}", "`localspec setup --host` chooses there")
+                raise UserError(
+                    f"these models are on {self._host}", "`localspec setup --host` chooses models there"
+                )
             if isinstance(row, RankedPair) and self._fetches.consider(row).stage != "here" and not keeps:
                 self._fetches.turn(row.pair.name)
             elif row is not None:
                 choice = await asyncio.to_thread(self._choice, row)
                 if keeps:
                     await asyncio.to_thread(make_default, choice)
-                    self._said = "these open at every start from now on"
+                    self._said = "these models now open at every start"
                 else:
                     self.dismiss(choice)
                     return
@@ -180,6 +183,11 @@ class ModelsScreen(Dialog[ModelChoice | None]):
         return choice_of(offer.pair)
 
 
+def sentence(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]
+
+
 def _look(name: str, size: str, state: str, width: int) -> Content:
     text = Content(name).truncate(max(8, width - _SIZE - _STATE), ellipsis=True, pad=True)
     return text.append(Content.styled(f"{size:>{_SIZE}}{state:>{_STATE}}", "dim"))
@@ -192,16 +200,16 @@ def _speed(placement: Placement | None) -> str:
     return "speed unknown" if speed is None else f"~{units.rate(speed)} tokens/s"
 
 
-def _target_row(found: LocalTarget, draft: DraftMatch | None, mark: str, width: int) -> ListRow:
+def _target_row(found: LocalTarget, draft: DraftMatch | None, width: int, *, is_open: bool) -> ListRow:
     state, size = _speed(draft.placement) if draft else "cannot open", units.size(found.model.bytes)
     words = f"{found.title} {found.model.name} {found.licence}"
-    return ListRow(found.key, _look(f"{mark} {found.title}", size, state, width), words)
+    return ListRow(found.key, _look(marked(found.title, is_open), size, state, width), words)
 
 
 def _pair_row(offer: Offer, width: int) -> ListRow:
     pair, size = offer.pair, units.size(offer.pair.download_bytes)
     state = _speed(pair.placement) if offer.stage == "offered" else offer.stage_shown
-    name = f"  {pair.pair.target.title} {pair.pair.target.quant}"
+    name = marked(f"{pair.pair.target.title} {pair.pair.target.quant}", False)
     return ListRow(pair.pair.name, _look(name, size, state, width), f"{pair.names} {pair.licences} {state}")
 
 
@@ -213,17 +221,18 @@ def _about_target(found: LocalTarget, draft: DraftMatch | None) -> Iterator[str]
         yield f"Cannot be opened: {found.problem}"
     else:
         at, count = found.drafts.index(draft) + 1, len(found.drafts)
-        yield f"Draft model: {draft.name} ({at} of {count}); Enter opens them"
-        yield "; ".join(draft.placement.reasons[:2])
-    yield f"from {found.model.path.parent}"
+        yield f"Draft model: {draft.name} ({at} of {count}). Enter opens them."
+        yield sentence("; ".join(draft.placement.reasons[:2]))
+    yield f"Folder: {found.model.path.parent}"
 
 
 def _about_pair(offer: Offer) -> Iterator[str]:
     pair = offer.pair
     yield pair.names
     yield f"{units.size(pair.download_bytes)} to download; {pair.speed} here; licence {pair.licences}"
-    yield f"Cannot be opened here: {pair.problem}" if pair.problem else "; ".join(pair.reasons)
-    yield f"from {', '.join(model.source for model in pair.missing)}; Enter {_DOES[offer.stage]} them"
+    yield f"Cannot be opened here: {pair.problem}" if pair.problem else sentence("; ".join(pair.reasons))
+    source = ", ".join(model.source for model in pair.missing)
+    yield f"{f'Source: {source}. ' * bool(source)}Enter {_DOES[offer.stage]} them."
     yield offer.problem
     if offer.stage in ("fetching", "paused"):
-        yield f"{offer.stage}: {str(offer.progress).strip()}"
+        yield f"{_PROGRESS[offer.stage]}: {str(offer.progress).strip()}"

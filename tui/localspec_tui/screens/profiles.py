@@ -23,7 +23,7 @@ from localspec.storage.profiles import DEFAULT_PROFILE, Profile, copy_profile, p
 from localspec_tui.keys import KeyFooter
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.screens.dialogs import AskScreen, LineScreen
-from localspec_tui.widgets.filtered_list import FilteredList, ListRow
+from localspec_tui.widgets.filtered_list import FilteredList, ListRow, marked
 from localspec_tui.widgets.status import error_line
 
 
@@ -32,9 +32,9 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+n", "do('copy')", "Copy under a new name", id="profiles.copy"),
-        Binding("ctrl+o", "choose(True)", "Use, and open the settings", id="profiles.settings"),
+        Binding("ctrl+o", "choose(True)", "Use it and open the settings", id="profiles.settings"),
         Binding("ctrl+g", "do('edit')", "Edit its file", id="profiles.edit"),
-        Binding("delete", "do('delete')", "Delete your own", id="profiles.delete"),
+        Binding("delete", "do('delete')", "Delete it", id="profiles.delete"),
         Binding("ctrl+d", "do('keep')", "Use for new chats", id="profiles.keep"),
         Binding("escape", "dismiss(None)", "Close", id="profiles.leave"),
     ]
@@ -44,11 +44,11 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
         self._session = session
         self._folder = config_dir() / "profiles"
         self._list = FilteredList("Type to filter")
-        self._note = Static(id="profiles-note", markup=False)
+        self._note = Static(classes="note", markup=False)
 
     def compose(self) -> ComposeResult:
         """Stack the profiles over what is said of them."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = "Profiles"
             yield self._list
             yield self._note
@@ -67,7 +67,8 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
     def _row(self, profile: Profile) -> ListRow:
         whose = "own" if self._is_own(profile) else "included"
         words = f"{profile.name} {profile.title} {profile.task} {whose} {profile.description}"
-        head = f"{profile.title:<16} {'' if is_auto(profile) else profile.task:<10} {whose:<9}"
+        head = f"{marked(profile.title, profile == self._session.profile):<18} "
+        head += f"{'' if is_auto(profile) else profile.task:<10} {whose:<9}"
         return ListRow(profile.name, Content.assemble((head, "bold"), " ", profile.description), words)
 
     def _is_own(self, profile: Profile) -> bool:
@@ -91,7 +92,7 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
             self._note.update(error_line(error))
 
     async def _copy(self, like: Profile) -> None:
-        heading, title, problem = f"Title of the new profile like {like.title}", "", ""
+        heading, title, problem = f"Title of the copy of {like.title}", "", ""
         while True:
             line = await self.app.push_screen_wait(LineScreen(heading, title, problem))
             if line is None:
@@ -104,7 +105,7 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
             except UserError as error:
                 problem = error_line(error)
             else:
-                await self._show(name, f"{title} is yours to change")
+                await self._show(name, f"{title} is a copy that you can edit")
                 return
 
     async def _edit(self, profile: Profile) -> None:
@@ -112,7 +113,7 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
             with self.app.suspend():
                 code, is_changed = edit_profile(profile.name, self._folder)
         except SuspendNotSupported:
-            raise UserError("this terminal cannot be lent to an editor") from None
+            raise UserError("an editor cannot be opened in this terminal") from None
         except UserError as error:
             await self._show(profile.name, error_line(error))  # the file may be another all the same
             return
@@ -121,10 +122,10 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
 
     async def _delete(self, profile: Profile) -> None:
         if not self._is_own(profile):
-            raise UserError(f"{profile.title} comes with LocalSpec and stays")
-        question = f"Delete your profile {profile.title}, the file {profile.path.name}?"
+            raise UserError(f"{profile.title} comes with LocalSpec and cannot be deleted")
+        question = f"Delete the profile {profile.title} (file {profile.path.name})?"
         if profile.name in shipped_files():
-            question += " The built-in one of its name takes its place."
+            question += " The included profile of that name is used again."
         if await self.app.push_screen_wait(AskScreen(question, yes="Delete", no="Keep", is_careful=True)):
             await asyncio.to_thread(_remove, profile)
             await self._show(profile.name, f"{profile.title} is deleted")

@@ -18,6 +18,7 @@ from localspec.chat.messages import SearchHit
 from localspec_tui.keys import KeyFooter, take_key
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.lookup import Lookup
+from localspec_tui.widgets.option_rows import OptionRows
 from localspec_tui.widgets.sidebar import ChatPicked, written_day
 
 Search = Callable[[str], tuple[SearchHit, ...]]
@@ -53,16 +54,16 @@ class SearchScreen(Dialog[ChatPicked | None]):
         self._lookup = Lookup(self, search, self._show, self._show_failure, PAUSE_S)
         self._today = today
         self._words = SearchInput(words, placeholder="Search all chats", id="words", compact=True)
-        self._list = OptionList(id="hits", markup=False)
+        self._list = OptionRows(id="hits", markup=False)
         self._list.can_focus = False  # the input keeps the focus
-        self._note = Static(id="note", markup=False)
+        self._note = Static(id="note", classes="note", markup=False)
         self._found: tuple[SearchHit, ...] = ()
         self._found_for: str | None = None
         self._open_for: str | None = None  # the words after which Enter was pressed
 
     def compose(self) -> ComposeResult:
         """Stack the words and the hits."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = "Search"
             yield self._words
             yield self._list

@@ -44,7 +44,7 @@ class SettingRow(Horizontal):
         yield Static(self.setting.title, classes="title", markup=False)
         yield self.field
         yield self._origin
-        reset = Button("×", classes="reset", compact=True, tooltip="reset to the default")
+        reset = Button("×", classes="reset", compact=True, tooltip="Remove this value")
         reset.can_focus = False
         yield reset
 
@@ -70,6 +70,7 @@ class SettingRow(Horizontal):
         source = self._place if self.wanted == self._own else "changed"
         self._origin.update(self.problem or (self._source if self.wanted is None else source))
         self._origin.set_class(bool(self.problem), "-wrong")
+        self.set_class(self.wanted is not None or bool(self.problem), "-set")
 
     @on(Button.Pressed)
     def _press(self, event: Button.Pressed) -> None:
@@ -122,13 +123,17 @@ class SettingsScreen(Dialog[tuple[str, bool]]):
     def compose(self) -> ComposeResult:
         """Yield the rows above their explanation and the ways to save."""
         profile = self._session.followed.title
-        ways = {"chat": "Save with this chat", "profile": f"In profile {profile}", "config": "In config.toml"}
-        with Vertical(id="settings") as box:
+        ways = {
+            "chat": "Save with this chat",
+            "profile": f"Save in profile {profile}",
+            "config": "Save in config.toml",
+        }
+        with Vertical(classes="frame") as box:
             box.border_title = "Settings"
             with VerticalScroll(can_focus=False):
                 yield from self._rows
             yield self._hint
-            with Horizontal():
+            with Horizontal(classes="buttons"):
                 for place, words in ways.items():
                     yield Button(words, compact=True, action=f"screen.keep({place!r})")
         yield KeyFooter()
@@ -171,4 +176,4 @@ class SettingsScreen(Dialog[tuple[str, bool]]):
             self.dismiss(None)
         self._warned_of = changed
         leave, save = (key_of(self, f"settings.{name}") for name in ("leave", "chat"))
-        self._hint.update(f"{leave} again drops the changes; {save} saves them with this chat.")
+        self._hint.update(f"{leave} again discards the changes; {save} saves them with this chat.")

@@ -73,7 +73,7 @@ _INDENT = " " * (_NAMES + 3)
 _MODE = 18  # columns of the longest name of a mode
 _BAR = 30
 _FEWEST = 8
-_WORDY = 100  # columns from which a stage is described
+_WORDY = 90  # columns from which a stage is described
 _CURVE = 60
 
 
@@ -128,7 +128,7 @@ def _task(task: TaskStatus, stages: list[StageStatus], width: int) -> Iterator[C
     elif stages:
         yield _stage(task.task, stages[-1], width)
     else:
-        yield Content.assemble((f"{task.task:<{_NAMES}} ", "bold"), ("· waits", "dim"))
+        yield Content.assemble((f"{task.task:<{_NAMES}} ", "bold"), ("· waiting", "dim"))
     if task.best is None or task.result is not None:
         return
     yield from _detail(settings_words(task.best.settings), width)
@@ -209,20 +209,20 @@ class TuneScreen(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         """Return the choice, and what takes its place."""
-        with Vertical(id="tune") as box:
+        with Vertical(id="tune", classes="frame") as box:
             box.border_title = f"Tune {self._models}".rstrip().replace("[", "\\[")
             with VerticalScroll(id="tune-choice"):
                 yield ExplainedText(id="tune-last")
                 yield Static("Measure this machine and find the fastest settings for:")
                 yield TickList[TaskType](_line, TASKS, self._tasks)
-                yield Static(id="tune-note")
-                with Horizontal():
+                yield Static(id="tune-note", classes="note")
+                with Horizontal(classes="buttons"):
                     yield Button("Begin  Enter", variant="primary", compact=True, action="screen.begin")
                     yield Button("Quick  q", compact=True, action="screen.begin(True)")
                     go_on = Button("Resume  r", compact=True, action="screen.begin(False, True)", id="go-on")
                     go_on.display = False
                     yield go_on
-                    yield Button("Leave  Esc", id="tune-leave", compact=True, action="screen.leave")
+                    yield Button("Close  Esc", id="tune-leave", compact=True, action="screen.leave")
             with Vertical(id="tune-run"):
                 yield Static(id="tune-head", markup=False)
                 with VerticalScroll(id="tune-scroll"):
@@ -330,10 +330,10 @@ class TuneScreen(Dialog[None]):
     async def _run(self, choice: TuneChoice) -> None:
         try:
             await asyncio.to_thread(self._tune, choice)
-            outcome = Content("Tuned; the settings are saved, and mode auto uses them")
+            outcome = Content("Done. The settings are saved, and mode auto uses them.")
         except Cancelled:
             tasks = " ".join(choice.tasks)
-            outcome = Content(f"Stopped; results so far are saved. /tune {tasks}, then r, resumes")
+            outcome = Content(f"Stopped. Results so far are saved; /tune {tasks}, then r, resumes.")
         except Exception as error:  # noqa: BLE001 - the view reports it
             outcome = Content.styled(f"Tuning ended: {error_line(error)}", "$text-error")
         self._look()
@@ -372,7 +372,7 @@ class TuneScreen(Dialog[None]):
 
     def _head(self, progress: TuneProgress) -> str:
         if self._stop.wanted:
-            return "Stopping... Results so far are saved"
+            return "Stopping… Results so far are saved"
         now_s = time.monotonic()
         left_s = progress.left_s(now_s)
         left = "" if left_s is None else f", about {duration(left_s)} left"
@@ -387,7 +387,7 @@ def _minutes(seconds: float) -> str:
 
 def _recalled(last: Sequence[TunedTask], width: int) -> Content:
     """Return earlier results that are still valid."""
-    lines = [Content("Found so far, and used where the mode is auto:")]
+    lines = [Content("Found earlier, and used in mode auto:")]
     for kept in last:
         words = verdict_words(kept.settings, Interval(kept.gain, kept.gain_low, kept.gain_high), kept.reason)
         when = ago(kept.measured_at, datetime.now(UTC))

@@ -12,10 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
-from textual.widgets import Input, OptionList
+from textual.widgets import Input
 from textual.widgets.option_list import Option
 
 from localspec_tui.keys import bindings_of, take_key
+from localspec_tui.widgets.option_rows import OptionRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,11 @@ class ListRow:
     key: str
     look: Content | str
     words: str = ""
+
+
+def marked(title: str, is_current: bool) -> str:
+    """Return the title of a row, after the mark of what is in use, or the space of that."""
+    return f"{'●' if is_current else ' '} {title}"
 
 
 def is_found(words: str, text: str) -> bool:
@@ -109,7 +115,7 @@ class FilteredList(Vertical):
 
     def __init__(self, placeholder: str) -> None:
         super().__init__()
-        self._list = OptionList(markup=False)
+        self._list = OptionRows(markup=False)
         self._line = FilterLine(placeholder, lambda: self.show(self._rows), self._list)
         self._list.can_focus = False  # the line keeps the focus
         self._rows: tuple[ListRow, ...] = ()

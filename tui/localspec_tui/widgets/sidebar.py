@@ -46,7 +46,7 @@ def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
 
 def _group(chat: ChatInfo, today: date) -> str:
     if chat.deleted is not None:
-        return "Bin, deleted after 30 days"
+        return "Bin (kept for 30 days)"
     if chat.pinned or not chat.messages:
         return "Pinned" if chat.messages else "Not sent yet"
     day = local_date(chat.updated)
@@ -124,7 +124,7 @@ class ChatList(ScrollView, can_focus=True):
         Binding("end,G", "go(-1)", "Last chat", id="sidebar.last"),
         Binding("enter", "act('open')", "Open the chat", id="sidebar.open"),
         Binding("r", "act('rename')", "Rename the chat", id="sidebar.rename"),
-        Binding("p", "act('pin')", "Pin the chat, or no longer", id="sidebar.pin"),
+        Binding("p", "act('pin')", "Pin or unpin the chat", id="sidebar.pin"),
         Binding("delete", "act('delete')", "Delete the chat", id="sidebar.delete"),
         Binding("slash", "find", "Find a chat by its title", id="sidebar.find"),
     ]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import ceil
-from time import monotonic
 from typing import Literal
 
 from rich.cells import cell_len
 from textual import events
 from textual.content import Content
-from textual.geometry import Size
 from textual.reactive import reactive
 from textual.style import Style
-from textual.widget import Widget
 
 from localspec.chat.figures import Figures
 from localspec.chat.figures import in_words as figure_words
@@ -34,11 +32,8 @@ LAST = 99
 _MEANING = "meaning"
 ASKED_FOR = "asked for"  # goes without saying
 SHORTEST_NOTE = 20  # columns of a reason that are worth showing
-READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
 
 Side = Literal["left", "right"]
-Topic = Literal["", "answer", "downloads", "models", "queue", "quitting"]
-"""What a message is about, as long as it may be over before the message is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ def speed_parts(figures: Figures, reason: str = "") -> tuple[StatusPart, ...]:
     if is_auto and mode:
         is_fastest = mode == MODE_NAMES["off"] and reason != UNMEASURED
         mode = f"auto: {mode} is fastest here" if is_fastest else f"auto: {mode}"
-    why = f"This one: {reason}" if reason else ""
+    why = f"Reason: {reason}" if reason else ""
     parts = [StatusPart(mode, why, 0, "bold")] if mode else []
     if figures.thinking:
         parts.append(StatusPart(figures.thinking, _THINKING, 1))
@@ -115,7 +110,7 @@ def choice_parts(route: str, reason: str) -> tuple[StatusPart, ...]:
 
 
 _ROUTE = "The profile that fits your message; /profile NAME stays with one, /profile auto chooses again"
-_REASON = "Why it is decoded this way"
+_REASON = "Why this decoding mode was chosen"
 
 
 def context_part(used: int, size: int, *, estimated: bool, unread: int = 0) -> StatusPart:
@@ -152,19 +147,13 @@ def memory_parts(memory: Sequence[DeviceMemory]) -> tuple[StatusPart, ...]:
     )
 
 
-def said_part(text: str) -> StatusPart:
-    """Return a sentence that comes before all figures but the context meter."""
-    text = one_line(text)
-    return StatusPart(text, text, -1, "bold", least=1)
-
-
 def loading_part(fraction: float) -> StatusPart:
     """Return the progress of loading the models."""
     fraction = max(0.0, min(1.0, fraction))
     filled = int(LOADING_BAR * fraction)
     bar = "█" * filled + "░" * (LOADING_BAR - filled)
     text = f"Loading the models {bar} {fraction:4.0%}  Esc cancels"
-    return StatusPart(text, "You can write meanwhile", -1, "bold", least=SHORTEST_NOTE)
+    return StatusPart(text, "You can already write", -1, "bold", least=SHORTEST_NOTE)
 
 
 def one_line(text: str) -> str:
@@ -222,14 +211,8 @@ def shortened(text: str, columns: int) -> str:
     return f"{text.rstrip()}…" if columns > 0 else ""
 
 
-MAX_ROWS = 3  # of what is said
-
-
 class StatusLine(ExplainedWidget):
-    """One row of figures with tooltips.
-
-    A message replaces them; one that is longer than the row is shown in rows above them.
-    """
+    """One row of figures with tooltips; while the models are loading, how far that is."""
 
     figures = reactive(Figures(""))  # of an answer
     route = reactive("")  # by which `auto` came to its profile, if it did
@@ -237,75 +220,19 @@ class StatusLine(ExplainedWidget):
     meter: reactive[tuple[StatusPart, ...]] = reactive(())  # how full the context is, once that is known
     memory: reactive[tuple[DeviceMemory, ...]] = reactive(())
     loaded: reactive[float | None] = reactive(None)  # share of the models; None when they are or will not be
-    said = reactive("")  # at present
-    _read_at = 0.0  # when the user will have read it
-    _is_error = False
-    _about: Topic = ""
-
-    def say(self, text: str, *, is_error: bool = False, about: Topic = "") -> None:
-        """Say something in place of the figures until it is replaced or over; an empty text clears it."""
-        self.said, self._is_error, self._about = text, is_error, about
-        self._read_at = monotonic() + (READING_S + len(text) / CHARACTERS_PER_S if text else 0)
-
-    @property
-    def is_read(self) -> bool:
-        """Return whether the message has been shown for long enough."""
-        return monotonic() >= self._read_at
-
-    def show_transient(self, text: str, *, about: Topic = "") -> None:
-        """Show a short-lived message, or clear it, unless another message is still being read."""
-        if self.is_read:
-            self.said, self._is_error, self._about = text, False, about
-
-    def over(self, about: Topic) -> None:
-        """Clear what is said about something that is over, read or not."""
-        if self._about == about:
-            self.say("")
-
-    def clear_error(self) -> None:
-        """Clear an error: something has succeeded."""
-        if self._is_error:
-            self.say("")
-
-    def _fit(self) -> None:
-        rows = len(self._sentence(self.content_size.width)) + 1
-        self.refresh(layout=rows != self.content_size.height)
-
-    _watch_said = _watch_meter = _watch_loaded = _fit
-
-    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """Return the rows of figures and of what is said above them."""
-        return len(self._sentence(width)) + 1
 
     def render(self) -> Content:
         """Return the parts that fit, each in its style."""
-        sentence = [line.stylize("bold") for line in self._sentence(self.content_size.width)]
-        return Content("\n").join([*sentence, lay_out(self.content_size.width, self._parts())])
+        return lay_out(self.content_size.width, self._parts())
 
     def meaning_at(self, event: events.MouseMove) -> str:
         """Return the tooltip of the figure under the pointer."""
         return str(event.style.meta.get(_MEANING, ""))
 
-    def _sentence(self, width: int) -> Sequence[Content]:
-        """Return the lines of a message that is too long to be next to the meter."""
-        said = said_part(self.said)
-        room = width - sum(meter.width + GAP for meter in self.meter)
-        is_shown = width > 0  # a line that is not laid out has nowhere to wrap
-        if self.loaded is not None or said.width <= room or not is_shown:
-            return ()
-        lines = Content(said.text).wrap(width)
-        if len(lines) <= MAX_ROWS:
-            return lines
-        return (*lines[: MAX_ROWS - 1], Content("…") + lines[-1][1:])  # the end says what can be done
-
     def _parts(self) -> list[StatusPart]:
-        said = [] if self.loaded is None else [loading_part(self.loaded)]
-        if not said and self.said.strip() and not self._sentence(self.content_size.width):
-            said = [said_part(self.said)]
-        # the meter stays next to the message, however long that is
-        meter = [replace(meter, rank=-2) if said else meter for meter in self.meter]
+        loading = [] if self.loaded is None else [loading_part(self.loaded)]
         answer = (*speed_parts(self.figures, self.reason), *choice_parts(self.route, self.reason))
-        return [*said, *answer, *meter, *memory_parts(self.memory)]
+        return [*loading, *answer, *self.meter, *memory_parts(self.memory)]
 
 
 class FigureRow(ExplainedWidget):
@@ -321,31 +248,53 @@ class FigureRow(ExplainedWidget):
         return lay_out(self.content_size.width, parts)
 
 
-MIN_TITLE = 12  # columns of a title next to long model names
+MIN_TITLE = 12  # columns of a title next to a long model name
+_VARIANT = re.compile(r"[-_ .](?:instruct|chat|it|gguf|i?q\d|bf16|f16|f32|mxfp4)(?![a-z]).*", re.IGNORECASE)
 
 
-class TitleBar(Widget):
-    """One row: the chat's title on the left, profile, mode and models on the right."""
+def short_name(model: str) -> str:
+    """Return the name of a model without its variant: Qwen3 14B for Qwen3-14B-Instruct-Q4_K_M."""
+    return _VARIANT.sub("", model) or model
+
+
+class TitleBar(ExplainedWidget):
+    """One row: the chat's title on the left; on the right the model, and what is not chosen by itself."""
 
     chat_title = reactive("")
-    profile = reactive("")
-    mode = reactive("")
-    models = reactive("")
+    profile = reactive("")  # unless it is chosen by itself,
+    mode = reactive("")  # likewise
+    target = reactive("")
+    draft = reactive("")
     fetching = reactive("")
     elsewhere = reactive("")  # how many other chats are being answered, or have a new answer
 
+    @property
+    def models(self) -> str:
+        """The names of both models."""
+        return " + ".join(filter(None, (self.target, self.draft)))
+
     def render(self) -> Content:
-        """Return the parts that fit, cutting the title first, then the models; a click opens their choice."""
-        room, title = self.size.width - 2, Content(self.chat_title or "New chat").stylize("bold")
-        named = [(self.elsewhere, "toggle_sidebar"), (self.fetching, "command('model')")]
-        named += [(self.profile, "command('profile')"), (self.mode, "command('settings')")]
-        named.append((self.models, "command('model')"))
-        right = Content(" · ").join(
-            Content.styled(text, Style.from_meta({"@click": f"screen.{action}"}))
-            for text, action in named
-            if text
-        )
+        """Return the parts that fit, cutting the title first, then the model; a click opens their choice."""
+        room, title = self.content_size.width, Content(self.chat_title or "New chat").stylize("bold")
+        right = Content(" · ").join([part.stylize("$text-muted") for part in self._parts()])
         most = max(1, room - min(MIN_TITLE, title.cell_length) - 2)
-        right = right.truncate(most, ellipsis=True).stylize("dim")
+        right = right.truncate(most, ellipsis=True)
         left = title.truncate(max(1, room - right.cell_length - 2), ellipsis=True)
         return left + Content(" " * max(1, room - left.cell_length - right.cell_length)) + right
+
+    def meaning_at(self, event: events.MouseMove) -> str:
+        """Return the tooltip of the part under the pointer."""
+        return str(event.style.meta.get(_MEANING, ""))
+
+    def _parts(self) -> Iterator[Content]:
+        model = f"Target model: {self.target}\nDraft model: {self.draft or 'none'}\nF8 lists others"
+        for text, action, meaning in (
+            (self.elsewhere, "toggle_sidebar", "Answers in other chats; Ctrl+B lists the chats"),
+            (self.fetching, "command('model')", "Models being downloaded"),
+            (self.profile, "command('profile')", "Profile; F5 takes the next one"),
+            (self.mode, "command('settings')", "Decoding mode; F6 takes the next one"),
+            (short_name(self.target), "command('model')", model),
+        ):
+            if text:
+                style = Style.from_meta({"@click": f"screen.{action}", _MEANING: meaning})
+                yield Content.styled(text, style)

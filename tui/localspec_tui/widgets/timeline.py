@@ -141,7 +141,7 @@ def position_rows(history: History, width: int, *, each: bool) -> list[Content]:
     """Return acceptance by position: a row for each, or as many as fit in one."""
     positions = history.by_position()
     if not positions:
-        return [label("accepted") + Content("no drafts to judge").stylize("$foreground-muted")]
+        return [label("accepted") + Content("no drafts verified yet").stylize("$foreground-muted")]
     if each:
         wide = max(1, min(40, width - LABELS - VALUES))
         return [
@@ -198,8 +198,8 @@ class Timeline(ExplainedWidget, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "walk(-1)", "Earlier round", id="timeline.earlier"),
         Binding("right", "walk(1)", "Later round", id="timeline.later"),
-        Binding("pageup", "page(-1)", "Back in time", show=False, id="timeline.page-back"),
-        Binding("pagedown", "page(1)", "On in time", show=False, id="timeline.page-on"),
+        Binding("pageup", "page(-1)", "Scroll back", show=False, id="timeline.page-back"),
+        Binding("pagedown", "page(1)", "Scroll on", show=False, id="timeline.page-on"),
         Binding("home", "pick(0)", "First round", show=False, id="timeline.first"),
         Binding("end", "last", "Follow", id="timeline.follow"),
         Binding("plus,equals_sign", "zoom(-1)", "Closer", key_display="+", id="timeline.closer"),
@@ -366,7 +366,7 @@ class Timeline(ExplainedWidget, can_focus=True):
     def _rows(self, width: int, height: int) -> list[tuple[str, Content]]:
         history, start_s, scale_s = self._history, self._left() * self._scale_s, self._scale_s
         if not len(history):
-            text = "No rounds yet: this fills as an answer is written" if history.prompt is None else ""
+            text = "No rounds yet: they appear while an answer is written" if history.prompt is None else ""
             return [("", Content(text or "The prompt is read").stylize("dim"))]
         tall = 2 if height >= 11 else 1
         lanes = history.lanes(start_s, scale_s, self._width)

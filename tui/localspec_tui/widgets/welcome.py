@@ -11,13 +11,16 @@ from localspec.app.fetching import Offer, Stage
 from localspec.units import size
 
 ROOM_FOR_BUTTONS = 50  # columns
+PURPOSE = (
+    "A small model guesses, the large one checks: the same answers, often faster. F1 explains every word."
+)
 TRIES = (
-    ("/", "commands, completed with Tab"),
-    ("@notes.txt", "attaches a file"),
-    ("Ctrl+K", "searches all chats"),
-    ("F2, F3", "which tokens the draft model wrote; both models at work"),
-    ("F4", "answers again: plain, speculative and SSD, side by side"),
-    ("F1", "all keys and commands; F8 chooses other models"),
+    ("/", "list commands; Tab completes them"),
+    ("@notes.txt", "attach a file"),
+    ("Ctrl+K", "search all chats"),
+    ("F2, F3", "see which tokens were drafted, and both models at work"),
+    ("F4", "answer in plain, speculative and SSD mode, side by side"),
+    ("F8", "choose other models"),
 )
 
 _WORDS: dict[Stage, tuple[str, str]] = {  # on the button, and above it
@@ -59,7 +62,8 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("LocalSpec", classes="title", markup=False)
         yield Static("", classes="models", markup=False)
         yield PairOffer(classes="hidden")
-        yield Static("Type below and press Enter.", markup=False)
+        yield Static(PURPOSE, classes="purpose", markup=False)
+        yield Static("Type below and press Enter. You can also try:", markup=False)
         for keys, what in TRIES:
             with Horizontal(classes="try"):
                 yield Static(keys, classes="keys", markup=False)

@@ -54,9 +54,9 @@ async def _settings(pane: ChatPane, _argument: str) -> None:
             return
         words, needs_reopening = kept
         pane.show_figures()
-        pane.status.say(words)
+        pane.notice.say(words)
         if needs_reopening:
-            pane.ask(AskScreen("Reload the models now, with the new context?", no="Later"), reopen)
+            pane.ask(AskScreen("Reload the models now to use the new context?", no="Later"), reopen)
 
     found = await asyncio.to_thread(sources, pane.session, pane.loader.ready)
     pane.ask(SettingsScreen(pane.session, found), take)
@@ -91,10 +91,10 @@ def _thinking(pane: ChatPane, _argument: str) -> None:
     answers = (message.content for message in pane.session.chat.path if message.role == "assistant")
     has_some = any(part.kind == "thinking" for answer in answers for part in split(answer))
     if has_some:
-        pane.status.say("thinking is shown" if transcript.thinking else "thinking is folded")
+        pane.notice.say("thinking is shown" if transcript.thinking else "thinking is folded")
     else:
         later = "shown" if transcript.thinking else "folded"
-        pane.status.say(f"no answer here has any thinking; it would be {later}")
+        pane.notice.say(f"no answer in this chat has thinking; it would be {later}")
 
 
 def _theme(pane: ChatPane, name: str) -> None:
@@ -111,7 +111,7 @@ async def _vim(pane: ChatPane, _argument: str) -> None:
     is_on = not prompt.vim_mode
     prompt.vim_mode = "INSERT" if is_on else ""
     await asyncio.to_thread(keep, {"chat.vim": is_on})
-    pane.status.say(f"vim keys are {'on' if is_on else 'off'}, saved in config.toml")
+    pane.notice.say(f"vim keys are {'on' if is_on else 'off'}, saved in config.toml")
 
 
 def _tools(pane: ChatPane, _argument: str) -> None:

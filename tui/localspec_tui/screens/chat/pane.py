@@ -19,6 +19,7 @@ from textual.message import Message as ScreenMessage
 from textual.notifications import Notification, Notify
 from textual.screen import Screen
 
+from localspec.chat.answer_settings import is_auto
 from localspec.chat.answering import LiveUpdate
 from localspec.chat.commands.command import CommandCall
 from localspec.chat.commands.effects import ActOnMessage
@@ -65,6 +66,7 @@ from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
+from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import TitleBar, error_line, shortened
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import Action, ActionAsked
@@ -75,7 +77,7 @@ _NEARLY_FULL = (
     "The context is nearly full. A summary can stand for what came first: all messages stay in the chat, and "
     "the model reads the summary in their place."
 )
-WAITS = "waits for its turn: other chats are being answered"
+WAITS = "waiting: other chats are being answered"
 TITLE_COLUMNS = 22  # in a notice, which then takes one line in half of 80 columns
 READING_S = 0.25  # between two looks at what is read ahead
 WAITING_S = 10.0  # after which the user may be looking elsewhere
@@ -128,7 +130,8 @@ class ChatPane(Vertical):
             session, loader, self, lambda work: self.run_worker(work, group="answer")
         )
         self.title_bar = TitleBar()  # which the screen shows above everything,
-        self.status = ChatStatus(session, loader)  # and this below
+        self.notice = Notice()
+        self.status = ChatStatus(session, loader, self.notice)  # and this below
         self.welcome = Welcome()
         self.transcript = Transcript(classes="hidden")
         self.consent = ConsentBar()
@@ -148,10 +151,12 @@ class ChatPane(Vertical):
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
-        yield self.welcome
-        yield self.transcript
-        yield self.timeline
-        yield self.log_panel
+        with Vertical(id="view"):
+            yield self.welcome
+            yield self.transcript
+            yield self.timeline
+            yield self.log_panel
+            yield self.notice
         yield self.consent
         yield self.composer
 
@@ -210,8 +215,9 @@ class ChatPane(Vertical):
     def show_figures(self) -> None:
         """Show title, profile, mode and the figures of the last answer of the open chat."""
         self.title_bar.chat_title = self.session.chat.info.title
-        self.title_bar.profile = f"profile {self.session.profile.title}"
-        self.title_bar.mode = f"mode {MODE_NAMES.get(self.session.mode or '', 'auto')}"
+        profile = self.session.profile
+        self.title_bar.profile = "" if is_auto(profile) else profile.title
+        self.title_bar.mode = MODE_NAMES.get(self.session.mode or "", "")
         self.status.show_chat(answering=self.answering)
         if not self.working:
             self.run_worker(self._find_timeline(), group="timeline", exclusive=True)
@@ -252,9 +258,9 @@ class ChatPane(Vertical):
         left, has_waiting = self.session.chat, bool(self.session.queue)
         await switching
         if left.info.id in self.controller.being_answered() and left is not self.session.chat:
-            waiting = "; what waited is unsent text there" * has_waiting
+            waiting = "; its queued prompts are kept there as unsent text" * has_waiting
             self._goes_on = (left.info.id, f"the answer in “{_short(left.info.title)}” goes on{waiting}")
-            self.status.say(self._goes_on[1])
+            self.notice.say(self._goes_on[1])
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
@@ -272,7 +278,7 @@ class ChatPane(Vertical):
         self.composer.set_queue(self.session.queue)
         self.composer.set_answering(self.answering)
         self.status.forget()
-        self.status.say("")
+        self.notice.say("")
         await self.show_messages(at, news=news)
         self.show_figures()
         self.post_message(ChatsChanged())
@@ -282,7 +288,7 @@ class ChatPane(Vertical):
             self.timeline.clear("no answer yet")
             self._show_progress(news)
             if news.changes:  # of the mode, which was said then
-                self.status.say("")
+                self.notice.say("")
         before, typed = self._left_text, self.composer.text
         self._left_text = ""
         typed = typed.removeprefix(before) if typed.startswith(before) else ""
@@ -296,15 +302,15 @@ class ChatPane(Vertical):
         self.reading.stop()
         self.post_message(ChatsChanged())
         if is_shown:
-            self.status.clear_error()
-            self.status.show_transient("")
+            self.notice.clear_error()
+            self.notice.show_transient("")
             self.composer.set_answering(True)
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
         self.run_worker(self.consent.show(None), group="consent")
         self.composer.set_answering(False)
-        self.status.over("answer")
+        self.notice.over("answer")
 
     async def show_news(self, answer: RunningAnswer, news: LiveUpdate) -> None:
         """Show what came of an answer since the last time."""
@@ -323,13 +329,13 @@ class ChatPane(Vertical):
         await self._show_consent(answer.turn.desk.asked)
         self._show_progress(news)
         if news.running:
-            self.status.show_transient(f"{news.running[-1].tool.name} is running", about="answer")
-        if answer.is_stuck and self.status.said != STUCK:
-            self.status.say(STUCK, about="answer")
+            self.notice.show_transient(f"{news.running[-1].tool.name} is running", about="answer")
+        if answer.is_stuck and self.notice.said != STUCK:
+            self.notice.say(STUCK, about="answer")
         elif answer.models is not None and not answer.is_stuck:
             self.status.tell_first_call(answer.models.first_call_s())
         if answer.turn.is_waiting and not answer.turn.tokens:
-            self.status.show_transient(WAITS, about="answer")
+            self.notice.show_transient(WAITS, about="answer")
 
     async def _show_consent(self, asked: CallAsked | None) -> None:
         """Ask about a call that waits; an empty prompt lends its focus to the question."""
@@ -364,8 +370,8 @@ class ChatPane(Vertical):
     async def _show_started(self, message: StoredMessage) -> None:
         """Show where the answer is going to be written; one that failed at once is gone already."""
         self.title_bar.chat_title = self.session.chat.info.title
-        if self.status.said == WAITS:
-            self.status.show_transient("")
+        if self.notice.said == WAITS:
+            self.notice.show_transient("")
         try:
             # the text so far is drained: the chat may already have some of the next
             item = replace(self.session.chat.shown_one(message.id), message=message)
@@ -385,8 +391,8 @@ class ChatPane(Vertical):
         self.post_message(ChatsChanged())
         self._tell_time(answer)
         number, title = answer.chat.info.id, _short(answer.chat.info.title)
-        if self._goes_on == (number, self.status.said):
-            self.status.say("")
+        if self._goes_on == (number, self.notice.said):
+            self.notice.say("")
         if outcome == "answered":
             self._give_notice(number, Notification(f"“{title}” is answered", timeout=NOTICE_S))
             return
@@ -405,7 +411,7 @@ class ChatPane(Vertical):
         """Have models opened again whose process has ended, or ask where."""
         if self._is_to_ask(error, answer):
             await asyncio.to_thread(self.loader.release)
-            self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Open there again")
+            self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Reconnect")
         elif isinstance(error, EngineDied):
             self.loader.reopen(answer.models)
 
@@ -442,7 +448,7 @@ class ChatPane(Vertical):
             await self._make_room_in_time()
             await self._ask_waiting()
         elif answer.is_stopped and self.session.queue:
-            self.status.say(
+            self.notice.say(
                 "stopped; Enter in an empty prompt sends the next queued prompt", is_error=True, about="queue"
             )
 
@@ -466,17 +472,17 @@ class ChatPane(Vertical):
         """Report the error of an answer, and offer a way out."""
         match error:
             case Cancelled():
-                self.status.say("stopped", is_error=True)
+                self.notice.say("stopped", is_error=True)
             case ContextFullError():
                 is_to_shorten = self.session.compaction_mode == "auto" and not answer.is_shortened
                 way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
                 await self.status.attempt(way_out)
             case EngineDied():
                 if not self._is_to_ask(error, answer):
-                    self.status.say(f"{error}; the text so far is saved", is_error=True)
+                    self.notice.say(f"{error}; the text so far is saved", is_error=True)
                 await self._reopen_after(error, answer)
             case _:
-                self.status.say(error_line(error), is_error=True)
+                self.notice.say(error_line(error), is_error=True)
 
     def offer_local_models(self, problem: str, otherwise: str = "") -> None:
         """Ask whether to open the models on this machine instead, or do `otherwise`, if anything, at once."""
@@ -621,7 +627,7 @@ class ChatPane(Vertical):
                 await self._compare(message, asked.modes or COMPARED)
             case "take back":
                 await self.controller.set_summary(message.id, "")
-                self.status.say("the summary is taken back: the model reads all messages again")
+                self.notice.say("the summary is taken back: the model reads all messages again")
             case _:
                 assert_never(asked.action)
 
@@ -644,7 +650,7 @@ class ChatPane(Vertical):
     async def fork(self, message: StoredMessage) -> None:
         """Go on in a new chat that has a message and all above it."""
         await self._leave(self.controller.fork(message))
-        self.status.say("a new chat with the messages so far; the other one stays as it is")
+        self.notice.say("a new chat with the messages so far; the other one stays as it is")
 
     def copy(self, text: str, what: str) -> None:
         """Copy a text and report that under a name."""
@@ -687,7 +693,7 @@ class ChatPane(Vertical):
                 return
             if dropped is None:
                 excess = room.waits and room.excess(room.dropped)
-                self.status.say(
+                self.notice.say(
                     f"still too long by {excess:,} tokens; use /room to leave out exchanges" if excess else ""
                 )
                 return

@@ -84,17 +84,19 @@ class ChatScreen(Screen[int]):
     """The main screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", "Stop, or back to the prompt", id="chat.stop"),
-        Binding("ctrl+c", "interrupt", "Copy, stop; twice quits", id="chat.interrupt", priority=True),
+        Binding("escape", "stop", "Stop, or go back to the prompt", id="chat.stop"),
+        Binding(
+            "ctrl+c", "interrupt", "Copy or stop; twice in a row quits", id="chat.interrupt", priority=True
+        ),
         Binding("ctrl+b", "toggle_sidebar", "Show or hide the chats", id="chat.sidebar", priority=True),
         *_command_bindings(),
         Binding("f5", "next_profile", "Next profile", id="chat.profile", priority=True),
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
         Binding("ctrl+z", "restore_last", "Restore the deleted chat", id="chat.restore", priority=True),
-        Binding("ctrl+up", "to_messages", "To the messages", id="chat.messages", priority=True),
+        Binding("ctrl+up", "to_messages", "Go to the messages", id="chat.messages", priority=True),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
-        Binding("end,ctrl+end", "follow", "Follow the end", id="chat.follow", priority=True),
+        Binding("end,ctrl+end", "follow", "Go to the end, and follow it", id="chat.follow", priority=True),
     ]
 
     def __init__(
@@ -155,7 +157,7 @@ class ChatScreen(Screen[int]):
 
     def say(self, text: str) -> None:
         """Say one line where the user looks."""
-        self.pane.status.say(text)
+        self.pane.notice.say(text)
 
     def _loading_changed(self, _state: LoadState) -> None:
         self.call_later(self._show_loading)  # in whichever thread it changed
@@ -164,11 +166,10 @@ class ChatScreen(Screen[int]):
         state = self._loader.state
         if isinstance(state, Ready):
             target, draft = state.models.target, state.models.draft
-            names = name_of(target) + (f" + {name_of(draft)}" if draft is not None else "")
-            more = introduction(target)
-            self.pane.title_bar.models = names
-            self.pane.welcome.introduce(f"{names}: {more}" if more else names)
-            self.pane.status.over("downloads")
+            bar, more = self.pane.title_bar, introduction(target)
+            bar.target, bar.draft = name_of(target), "" if draft is None else name_of(draft)
+            self.pane.welcome.introduce(f"{bar.models}: {more}" if more else bar.models)
+            self.pane.notice.over("downloads")
             if self.looks_for_better:
                 self.fetches.look()
             self._show_fetches()
@@ -192,7 +193,7 @@ class ChatScreen(Screen[int]):
         best, before = self._best, self._offers
         self._offers = dict(self.fetches.offers)
         if self._offers.get(self._reported) is not before.get(self._reported):
-            self.pane.status.over("downloads")
+            self.pane.notice.over("downloads")
         on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
         on_the_way += [best] if best is not None and best.stage == "paused" else []
         self.pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
@@ -211,7 +212,7 @@ class ChatScreen(Screen[int]):
             elif offer.stage == "paused" and is_best and is_new:
                 line = f"better models are partly downloaded: {key} resumes"
             if line:
-                self.pane.status.say(line, is_error=bool(offer.problem), about="downloads")
+                self.pane.notice.say(line, is_error=bool(offer.problem), about="downloads")
                 self._reported = name
 
     async def fetch_best(self) -> None:
@@ -249,8 +250,8 @@ class ChatScreen(Screen[int]):
             await decide(True)
             return
         names = ", ".join(f"“{title}”" for title in answered)
-        question = f"Other models end the answers being written now, in {names}. Their text so far is saved."
-        self.pane.ask(AskScreen(question, yes="Open others", no="Go on writing", is_careful=True), decide)
+        question = f"Opening other models stops the answers in {names}. Their text so far is saved."
+        self.pane.ask(AskScreen(question, yes="Open", no="Keep writing", is_careful=True), decide)
 
     async def _switch_models(self, choice: ModelChoice, *, keeps: bool) -> None:
         assert self.opener is not None
@@ -279,7 +280,7 @@ class ChatScreen(Screen[int]):
         from localspec_tui.screens.models import ModelsScreen
 
         if self.choices is None:
-            raise UserError("these models are on a server", "start without --attach for others")
+            raise UserError("these models are on a server", "start without --attach to choose others")
         host = self.host if self.pane.use_local_models else ""
         if name and not host:
             choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
@@ -357,10 +358,10 @@ class ChatScreen(Screen[int]):
             self._deleted.append((chat, was_open))
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
 
-        holds = f" with {counted(chat.messages, 'message')}" if chat.messages else ", which was not sent,"
+        holds = f" ({counted(chat.messages, 'message')})" if chat.messages else " (not sent)"
         is_answered = chat.id in self.pane.controller.being_answered()
-        answer = " The answer being written stops, and its text so far goes with it." * is_answered
-        question = f"Put {name}{holds} into the bin? It can be restored for 30 days.{answer}"
+        answer = " Its answer stops, and the text so far goes into the bin with it." * is_answered
+        question = f"Move {name}{holds} to the bin? You can restore it for 30 days.{answer}"
         self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
 
     async def _restore(self, chat: ChatInfo, opens: bool = True) -> None:
@@ -369,7 +370,7 @@ class ChatScreen(Screen[int]):
             each for each in self._deleted if isinstance(each, DeletedMessages) or each[0].id != chat.id
         ]
         await (self.pane.open_chat(chat.id) if opens else self._list_chats())
-        self.say(f"“{title_shown(chat)}” is back")
+        self.say(f"“{title_shown(chat)}” is restored")
 
     @on(MessagesDeleted)
     def _note_deleted(self, event: MessagesDeleted) -> None:
@@ -441,7 +442,7 @@ class ChatScreen(Screen[int]):
         match setting:
             case "mode":
                 mode = MODE_NAMES.get(session.mode or "", "auto")
-                self.say(f"mode {mode}{kept}, from the next answer on")
+                self.say(f"mode {mode} from the next answer on{kept}")
             case "profile":
                 self.say(f"profile {session.profile.title}: {session.profile.description}")
             case "temperature":
@@ -494,10 +495,11 @@ class ChatScreen(Screen[int]):
             self.pane.composer.stop_reading()
         elif isinstance(self._loader.state, Loading):
             if self._loader.cancel():
-                self.say("loading was stopped; the models before stay")
+                self.say("loading stopped; the previous models stay open")
         else:
             self.clear_selection()
             self.pane.transcript.highlight("")
+            self.pane.notice.end()
             self.pane.composer.focus()
 
     def action_interrupt(self) -> None:
@@ -513,13 +515,13 @@ class ChatScreen(Screen[int]):
         else:
             self._interrupted = time.monotonic()
             ends = "; answers being written end, and their text is saved" * self.pane.controller.is_busy
-            self.pane.status.say(f"Ctrl+C again quits{ends}", about="quitting")
+            self.pane.notice.say(f"Ctrl+C again quits{ends}", about="quitting")
             self.set_timer(QUIT_WITHIN_S, self._stay)
 
     def _stay(self) -> None:
         """Take back that Ctrl+C quits, unless it was pressed again."""
         if time.monotonic() - self._interrupted >= QUIT_WITHIN_S:
-            self.pane.status.over("quitting")
+            self.pane.notice.over("quitting")
 
     def action_toggle_sidebar(self) -> None:
         """Show or hide the chats."""

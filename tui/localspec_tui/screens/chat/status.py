@@ -22,6 +22,7 @@ from localspec.errors import EngineError, LocalSpecError, UserError
 from localspec.inference.interface import QuickChooser
 from localspec.types.events import ModeChanged, ReadAhead
 from localspec.types.request import Message
+from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import StatusLine, context_part, error_line
 
 UNOPENED = "no models are open; the next prompt opens them"
@@ -33,10 +34,11 @@ MEASURING_S = 0.25  # between two looks whether costs are being measured
 class ChatStatus(StatusLine):
     """Shows the figures of the answer in progress, or of the last one of the open chat."""
 
-    def __init__(self, session: ChatSession, loader: ModelLoader) -> None:
+    def __init__(self, session: ChatSession, loader: ModelLoader, notice: Notice) -> None:
         super().__init__()
         self._session = session
         self._loader = loader
+        self.notice = notice
         self._live_stats = LiveStats(session.rates)
         self._typed = 0  # tokens of the prompt below
         self._warned: str | None = None
@@ -61,9 +63,9 @@ class ChatStatus(StatusLine):
             await action
         except LocalSpecError as error:
             is_busy = isinstance(error, UserError) and error.message == ANSWERING
-            self.say(error_line(error), is_error=True, about="answer" if is_busy else "")
+            self.notice.say(error_line(error), is_error=True, about="answer" if is_busy else "")
         else:
-            self.clear_error()
+            self.notice.clear_error()
 
     # --- an answer in progress ---
 
@@ -72,12 +74,12 @@ class ChatStatus(StatusLine):
         if update.started is not None:
             self._take_up(update.started)
         if update.summarised is not None:
-            self.say(update.summarised.words)
+            self.notice.say(update.summarised.words)
         elif update.summarising is not None:
             so_far = f": {update.summarising.tokens:,} tokens so far" * bool(update.summarising.tokens)
-            self.say(f"summarising {update.summarising.what}{so_far}; Esc stops it", about="answer")
+            self.notice.say(f"summarising {update.summarising.what}{so_far}; Esc stops it", about="answer")
         elif update.progress is not None and update.progress.total:
-            self.show_transient(
+            self.notice.show_transient(
                 f"reading the prompt: {update.progress.done:,} of {update.progress.total:,} tokens",
                 about="answer",
             )
@@ -87,7 +89,7 @@ class ChatStatus(StatusLine):
         self._live_stats.read(update.text)
         if update.rounds:
             if update.progress is None:
-                self.show_transient("")
+                self.notice.show_transient("")
             self._live_stats.add(update.rounds)
             self._written += sum(mark.tokens for mark in update.rounds)
             self._held = max(self._held, self._prompt_tokens + self._written)
@@ -100,16 +102,16 @@ class ChatStatus(StatusLine):
     def _tell_change(self, change: ModeChanged) -> None:
         """Say the first change of mode of an answer; later answers repeat it, and figures show the others."""
         is_news = change.draft_failed or not (self._has_told_change or change == self._told_change)
-        if is_news and self.is_read:
-            self.say(change.reason)
+        if is_news and self.notice.is_read:
+            self.notice.say(change.reason)
             self._told_change = change
         self._has_told_change = True
 
     def _take_in(self, saved: AnswerSaved) -> None:
         """Show the figures of an answer that was saved, and say if nothing was added to an earlier text."""
-        self.over("answer")
+        self.notice.over("answer")
         if self._continued and (saved.message.content, saved.message.state) == (self._continued, "complete"):
-            self.say("the model added nothing: this answer is complete")
+            self.notice.say("the model added nothing: this answer is complete")
         self._continued = ""
         if saved.record is not None:
             self._show_record(saved.record)
@@ -117,7 +119,7 @@ class ChatStatus(StatusLine):
     def tell_first_call(self, seconds: float | None) -> None:
         """Say for how long a GPU has been making programs, if it is."""
         if seconds is not None or self._makes_programs:
-            self.show_transient("" if seconds is None else units.first_call(seconds), about="answer")
+            self.notice.show_transient("" if seconds is None else units.first_call(seconds), about="answer")
         self._makes_programs = seconds is not None
 
     def _tell_measuring(self) -> None:
@@ -125,9 +127,9 @@ class ChatStatus(StatusLine):
         models = self._loader.ready
         is_measuring = isinstance(models, QuickChooser) and models.is_measuring()
         if is_measuring and not self._is_measuring:
-            self.show_transient(units.MEASURING)
-        elif self._is_measuring and not is_measuring and self.said == units.MEASURING:
-            self.show_transient("")
+            self.notice.show_transient(units.MEASURING)
+        elif self._is_measuring and not is_measuring and self.notice.said == units.MEASURING:
+            self.notice.show_transient("")
         self._is_measuring = is_measuring
 
     def show_read(self, so_far: ReadAhead | None) -> None:
@@ -215,10 +217,10 @@ class ChatStatus(StatusLine):
 
     def _show_context(self) -> None:
         line = self._show_use()
-        if self._warned and self.said == self._warned:
-            self.say("")
+        if self._warned and self.notice.said == self._warned:
+            self.notice.say("")
         if line is not None:
-            self.show_transient(line)
+            self.notice.show_transient(line)
         self._warned = line
 
     def _show_use(self) -> str | None:
@@ -236,19 +238,19 @@ class ChatStatus(StatusLine):
     async def show_state(self, state: LoadState) -> None:
         """Show how the models are coming along."""
         self.loaded = state.fraction if isinstance(state, Loading) else None
-        self.over("models")
+        self.notice.over("models")
         match state:
             case Closed():
-                self.say(UNOPENED, about="models")
+                self.notice.say(UNOPENED, about="models")
             case Ready(models, problem):
                 for note in models.notes:
-                    self.say(note)
+                    self.notice.say(note)
                 if problem:
-                    self.say(f"the others did not open: {problem}", is_error=True)
+                    self.notice.say(f"the other models could not be opened: {problem}", is_error=True)
                 self._show_context()
                 await self.update_memory()
             case Failed(error, hint):
-                self.say(f"{error}; {hint}" if hint else str(error), about="models")
+                self.notice.say(f"{error}; {hint}" if hint else str(error), is_error=True, about="models")
 
     async def update_memory(self) -> None:
         """Show how full the devices are."""

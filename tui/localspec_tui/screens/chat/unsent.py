@@ -73,6 +73,7 @@ class ChatComposer(Composer):
         self._folder = folder
         self._attachment_bytes = attachment_bytes
         self._status = status
+        self._notice = status.notice
         self._reading = reading
         self._is_kept = True  # what was written and not yet sent
         self._said = ""  # of a prompt
@@ -101,7 +102,7 @@ class ChatComposer(Composer):
         if isinstance(error, Cancelled):
             self._stopped = text
         self._weighed = _Weighed(None)  # or its files would be reported instead
-        self._status.say(self._said, is_error=True)
+        self._notice.say(self._said, is_error=True)
 
     def begin_command(self, name: str) -> None:
         """Put a command before what is being written."""
@@ -113,9 +114,9 @@ class ChatComposer(Composer):
         command = editor_command("localspec")
         try:
             with self.app.suspend():  # nothing is drawn; an answer is written on in its thread
-                text = edit_text(command, self.text, self._status.say)
+                text = edit_text(command, self.text, self._notice.say)
         except SuspendNotSupported:
-            raise UserError("this terminal cannot be lent to an editor", "write below") from None
+            raise UserError("an editor cannot be opened in this terminal", "write the prompt below") from None
         if text != self.text:
             self.put(text)
         self.focus()
@@ -159,9 +160,9 @@ class ChatComposer(Composer):
     def show_read(self) -> None:
         """Say next to the attached files that they are read."""
         line = self._line()
-        if self._weighed.files and self._status.said == self._said != line:
+        if self._weighed.files and self._notice.said == self._said != line:
             self._said = line
-            self._status.say(line)
+            self._notice.say(line, about="prompt")
 
     def _line(self) -> str:
         """Return the line about the prompt."""
@@ -188,9 +189,9 @@ class ChatComposer(Composer):
                 self._reading.ask, weighed.question, [file for file, _ in weighed.files], weighed.tokens or 0
             )
         line, is_new, self._looked_at = self._line(), text != self._looked_at, text
-        if (line and is_new) or (self._status.said == self._said and text != self._refused):
+        if (line and is_new) or (self._notice.said == self._said and text != self._refused):
             self._said = line
-            self._status.say(line)
+            self._notice.say(line, about="prompt")
 
     def _keep_and_weigh(self, text: str, chat_id: int, unsent: str) -> _Weighed:
         """Save the unsent text and weigh the prompt; open models again that have died."""
@@ -219,7 +220,7 @@ class ChatComposer(Composer):
     @contextmanager
     def _reading_told(self) -> Iterator[None]:
         """Say that files are read if that takes long, as some PDF files do."""
-        before = self._status.said
+        before = self._notice.said
         timer = self.set_timer(SLOW_S, self._tell_reading)
         self._readings += 1
         try:
@@ -229,12 +230,12 @@ class ChatComposer(Composer):
             self._readings -= 1
             if not self._readings:
                 self.is_reading = False
-                if self._status.said == READING:
-                    self._status.say("" if before == READING else before)
+                if self._notice.said == READING:
+                    self._notice.say("" if before == READING else before)
 
     def _tell_reading(self) -> None:
         self.is_reading = True
-        self._status.say(READING)
+        self._notice.say(READING, about="prompt")
         self.screen.refresh_bindings()
 
     def stop_reading(self) -> None:
@@ -275,7 +276,7 @@ class ChatComposer(Composer):
     def _queue_changed(self) -> None:
         self.set_queue(self._session.queue)
         if not self._session.queue:
-            self._status.over("queue")
+            self._notice.over("queue")
         self._keep_soon()
 
     @on(QueuedPromptAsked)

@@ -20,6 +20,7 @@ from localspec.chat.attachments import Completion
 from localspec_tui.widgets.composer.prompt_area import PromptArea
 from localspec_tui.widgets.lookup import Lookup
 from localspec_tui.widgets.markdown.blocks import clean
+from localspec_tui.widgets.option_rows import OptionRows
 
 REMOVE = " × "
 MAX_ROWS = 8  # of completions
@@ -75,7 +76,7 @@ class PromptHistory:
         return self._draft
 
 
-class QueueStrip(OptionList):
+class QueueStrip(OptionRows):
     """The queue above the prompt; hidden while it is empty."""
 
     FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
@@ -117,7 +118,7 @@ class QueueStrip(OptionList):
             self.post_message(QueuedPromptAsked(self.highlighted, "remove"))
 
 
-class Completions(OptionList, can_focus=False):
+class Completions(OptionRows, can_focus=False):
     """A short list to choose from while typing; hidden while it is empty."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's own name
@@ -170,10 +171,10 @@ class Composer(Widget):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "send", "Send", id="composer.send"),
-        Binding("ctrl+j,alt+enter,shift+enter", "newline", "Break the line", id="composer.newline"),
+        Binding("ctrl+j,alt+enter,shift+enter", "newline", "New line", id="composer.newline"),
         Binding("tab", "complete", "Complete a command or file", id="composer.complete"),
-        Binding("up", "walk(-1)", "Earlier prompt (from the first line)", id="composer.older"),
-        Binding("down", "walk(1)", "Later prompt (from the last line)", id="composer.newer"),
+        Binding("up", "walk(-1)", "Earlier prompt (in the first line)", id="composer.older"),
+        Binding("down", "walk(1)", "Later prompt (in the last line)", id="composer.newer"),
         Binding("escape", "close", "Close the completions", id="composer.close"),
         Binding("ctrl+u", "clear", "Clear the prompt; Ctrl+Z brings it back", id="composer.clear"),
         Binding("alt+up", "edit_queued", "Edit the last queued prompt", id="composer.edit_queued"),
@@ -242,7 +243,7 @@ class Composer(Widget):
         if self._is_answering:
             words = "Esc stops; Enter queues"
         elif self._queue.option_count:
-            words = "Enter sends what waits, Alt+Up edits it; or ask something else"
+            words = "Enter sends the queued prompt, Alt+Up edits it"
         self.prompt.placeholder = words
 
     def focus(self, scroll_visible: bool = True) -> Self:

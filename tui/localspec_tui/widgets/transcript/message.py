@@ -158,7 +158,7 @@ class ThinkingView(Folded):
     def _refresh(self) -> None:
         if self.unfolded and self._prose.text != self.text:
             self._prose.append(self.text[len(self._prose.text) :])
-        self._tell("Thinking" if self._complete else "Thinking ...", self.text)
+        self._tell("Thinking" if self._complete else "Thinking…", self.text)
 
 
 _MARKS = frozenset(tags.opening[0] for tags in THINKING_TAGS)
