@@ -51,8 +51,8 @@ def verdict(answers: Sequence[ComparedAnswer]) -> str:
     temperature = answers[0].record.sampling.temperature
     if temperature > 0:
         return (
-            f"Drawn at temperature {temperature:g} from the same distribution: "
-            "the modes may write different words, and neither is the truer answer."
+            f"At temperature {temperature:g}, each mode draws from the same distribution: "
+            "the words may differ, but no answer is better than another."
         )
     reference = next((answer for answer in answers if answer.record.mode == "off"), answers[0])
     return " ".join(_against(answer, reference) for answer in answers if answer is not reference)
@@ -64,9 +64,9 @@ def _against(answer: ComparedAnswer, reference: ComparedAnswer) -> str:
     if at is None:
         return f"{name} wrote the same text as {other}."
     if at == min(len(answer.text), len(reference.text)) and not (answer.complete and reference.complete):
-        return f"{name} and {other} agree up to the end of the shorter one."
+        return f"{name} and {other} are the same up to the end of the shorter one."
     before = ("…" if at > CONTEXT else "") + " ".join(reference.text[max(0, at - CONTEXT) : at].split())
     return (
         f"{name} differs from {other} from character {at + 1:,}, after “{before}”: "
-        "where two tokens are as good as tied, checking several at once can round the other way."
+        "two tokens were almost equally likely there, and verifying several at once can round differently."
     )

@@ -131,7 +131,7 @@ def table(settings: EngineSettings, reason: str, s: Summary) -> list[str]:
         ("first token", f"{s.first_token_s:.3f} s"),
         (
             "prompt",
-            f"{s.prompt_tokens} tokens, {s.cached_tokens} of them known, {_rate(s.prompt_tokens_per_s)}",
+            f"{s.prompt_tokens} tokens, {s.cached_tokens} of them cached, {_rate(s.prompt_tokens_per_s)}",
         ),
     ]
     if s.acceptance is not None:

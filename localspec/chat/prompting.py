@@ -250,7 +250,7 @@ def warning(used: int, size: int, *, estimated: bool = False, is_new: bool = Fal
     if used <= WARN_ABOVE * size:
         return None
     advice = "" if is_new else "; use /room to leave out earlier exchanges"
-    return f"the context is {about}{100 * used // size} % full{advice}"
+    return f"the context is {about}{100 * used // size}% full{advice}"
 
 
 def exchanges(path: Sequence[StoredMessage], count: Count) -> tuple[Exchange, ...]:

@@ -14,14 +14,14 @@ from localspec.types.request import EngineSettings
 from localspec.units import MODE_NAMES, columns, counted
 
 STAGE_WORDS = {
-    "machine": "trying ways to open the models",
-    "costs": "measuring what calls cost",
+    "machine": "trying load options",
+    "costs": "measuring the time of calls",
     "traces": "recording answers",
     "study": "simulating settings",
     "confirm": "measuring the best and plain decoding, alternating",
 }
 UNITS = {
-    "machine": "ways",
+    "machine": "options",
     "costs": "measurements",
     "traces": "tokens",
     "study": "trials",

@@ -129,7 +129,7 @@ def test_chats_go_to_files_and_come_back(session: ChatSession, tmp_path: Path) -
     ask(session.chat, "How?", "So.")
     number = session.chat.info.id
     assert run(session, "/export json a.json", tmp_path) == [Say(f"written to {tmp_path / 'a.json'}")]
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         run(session, "/export json a.json", tmp_path)
     assert run(session, "/import a.json", tmp_path) == [
         Say("imported 0 chats; 1 already there", is_long=True),

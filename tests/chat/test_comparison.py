@@ -66,7 +66,7 @@ def test_a_text_that_was_stopped_is_held_against_what_it_has() -> None:
     stopped = answer("sd", "one two", complete=False)
     assert (
         verdict([answer("off", "one two three"), stopped])
-        == "Speculative and Plain agree up to the end of the shorter one."
+        == "Speculative and Plain are the same up to the end of the shorter one."
     )
 
 

@@ -46,9 +46,9 @@ def test_an_estimate_is_about_right() -> None:
     [
         (0, False, None),
         (800, False, None),
-        (835, False, "the context is 83 % full; use /room to leave out earlier exchanges"),
-        (835, True, "the context is about 83 % full; use /room to leave out earlier exchanges"),
-        (999, False, "the context is 99 % full; use /room to leave out earlier exchanges"),
+        (835, False, "the context is 83% full; use /room to leave out earlier exchanges"),
+        (835, True, "the context is about 83% full; use /room to leave out earlier exchanges"),
+        (999, False, "the context is 99% full; use /room to leave out earlier exchanges"),
         (1000, False, "too long by 1 tokens; use /room to leave out earlier exchanges"),
         (1200, True, "too long by about 201 tokens; use /room to leave out earlier exchanges"),
     ],

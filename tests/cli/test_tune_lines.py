@@ -186,8 +186,8 @@ class TestLines:
         self, capsys: pytest.CaptureFixture[str]
     ) -> None:
         lines = told(whole(), capsys).splitlines()
-        assert lines[0] == "machine: trying ways to open the models, up to 4 ways"
-        assert lines[1].endswith("machine: 4 of 4 ways, 0 s")
+        assert lines[0] == "machine: trying load options, up to 4 options"
+        assert lines[1].endswith("machine: 4 of 4 options, 0 s")
         assert "1 failed (out of memory)" in lines[2]
         assert "opened with 1 thread, 1 for the draft, draft flash attention on" in lines[2]
         assert "coding, traces: recording answers, up to 8 tokens" in lines
@@ -204,8 +204,8 @@ class TestLines:
         assert f"{console.ERASE_LINE}coding, study: " in text
         assert text.endswith(f"writing: plain decoding; {REASON}\n")
         lasting = [line.rpartition(console.ERASE_LINE)[2] for line in text.split("\n")]
-        assert "machine: trying ways" not in text
-        assert lasting[0].endswith("machine: 4 of 4 ways, 0 s")
+        assert "machine: trying load options" not in text
+        assert lasting[0].endswith("machine: 4 of 4 options, 0 s")
 
     def test_another_cache_is_never_silent(self, capsys: pytest.CaptureFixture[str]) -> None:
         chosen = LoadOptionsChosen(LoadOptions(target_kv_type="q8_0"), (), "an earlier run found it")

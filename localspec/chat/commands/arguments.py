@@ -132,7 +132,7 @@ def _read_export(argument: str) -> tuple[ExportFormat, str]:
             f"a chat cannot be written as {suffix}", f"/export md {argument} writes Markdown there"
         )
     if rest and not suffix and file == argument:
-        raise UserError(f"there is no format `{first}`", "formats: md, json; a name with blanks needs quotes")
+        raise UserError(f"there is no format `{first}`", "formats: md, json; a name with spaces needs quotes")
     return "json" if suffix == ".json" else "md", file
 
 

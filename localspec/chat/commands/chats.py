@@ -23,7 +23,7 @@ def export_chat(context: CommandContext, wanted: tuple[ExportFormat, str]) -> It
     (form, file), chat = wanted, context.session.chat
     target = path_named(file or f"chat-{chat.info.id}.{form}", context.folder)
     if os.path.exists(target):  # noqa: PTH110 - a name that no disk takes is refused in writing
-        raise UserError(f"{target.name} is there already", f"name another file: /export {form} FILE")
+        raise UserError(f"{target.name} exists already", f"choose another file: /export {form} FILE")
     write_atomically(target, chat_text(context.session.store, chat.info, form))
     yield Say(f"written to {target}")
 
@@ -50,7 +50,7 @@ def pin_chat(context: CommandContext, _argument: None) -> Iterator[Effect]:
     """Pin the open chat at the top of the list, or unpin it."""
     is_pinned = context.session.chat.info.pinned
     yield ChangeChat("pin")
-    yield Say("no longer pinned" if is_pinned else "pinned at the top of the chats; the same again unpins it")
+    yield Say("no longer pinned" if is_pinned else "pinned at the top of the list; /pin again unpins it")
 
 
 def rename_chat(_context: CommandContext, title: str) -> Iterator[Effect]:
@@ -67,9 +67,12 @@ def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:
         raise UserError(f"`{names}` names no tag", "/tag work adds #work to the title")
     named = " and ".join(tags)
     if set(tags) <= set(words):
-        words, said = [word for word in words if word not in tags], f"removed {named}; the same again adds it"
+        words, said = (
+            [word for word in words if word not in tags],
+            f"removed {named}; /tag with it again adds it",
+        )
     else:
         words = [*(tag for tag in reversed(tags) if tag not in words), *words]
-        said = f"added {named}; the same again removes it"
+        said = f"added {named}; /tag with it again removes it"
     yield ChangeChat("rename", " ".join(words))
     yield Say(said)

@@ -26,7 +26,7 @@ COMMANDS: tuple[Command[Any], ...] = (
         key=CommandKey("f1", "chat.help", "Help"),
     ),
     Command(
-        "new", _always(NewChat()), NOTHING, "start a new chat; an answer goes on in its own",
+        "new", _always(NewChat()), NOTHING, "start a new chat; an answer in this one continues",
         key=CommandKey("ctrl+n", "chat.new", "New chat"),
     ),
     Command(
@@ -151,7 +151,7 @@ COMMANDS: tuple[Command[Any], ...] = (
         "restart the model process, even if it hangs, and reload the models",
     ),
     Command("keys", _act("help"), NOTHING, "list the keys and how to change them"),
-    Command("exit", _act("exit"), NOTHING, "leave", "leave, as Ctrl+D does", aliases=("quit",)),
+    Command("exit", _act("exit"), NOTHING, "quit", "quit, as Ctrl+D does", aliases=("quit",)),
 )  # fmt: skip
 
 
