@@ -58,7 +58,7 @@ class Attachment:
         return self.name.endswith("/")
 
 
-Outcome = Literal["done", "failed", "refused", "stopped"]
+RunOutcome = Literal["done", "failed", "refused", "stopped"]
 """Of a call. `refused` was not run, because the user or a rule said no; `stopped` was not run to its end."""
 
 
@@ -70,7 +70,7 @@ class ToolRun:
     """
 
     call: ToolCall
-    outcome: Outcome = "done"
+    outcome: RunOutcome = "done"
     source: str = ""
     because: str = ""
     seconds: float = 0.0

@@ -19,7 +19,7 @@ async def test_thinking_is_counted_in_the_status_line(tmp_path: Path) -> None:
         await desk.shows("thinking takes at most 1,024 tokens, saved with this chat")
         await desk.enter("question")
         await desk.until(gate.reached.is_set)
-        desk.chat.pane.status.say("")
+        desk.chat.pane.notice.say("")
         await desk.shows("thinking 3 of 1,024")
         gate.open()
         await desk.until(lambda: desk.path[-1].state == "complete" and not desk.chat.pane.working)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from localspec.chat.messages import Outcome, ToolRun
+from localspec.chat.messages import RunOutcome, ToolRun
 from localspec.chat.schema_check import checked_arguments
 from localspec.chat.tool_use.consent import CallAsked, ConsentDesk, Verdict
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
@@ -187,7 +187,7 @@ class _RunningCall:
             found = ToolOutput(_flaw(self.tool, found), is_error=True)
         return self._ended("failed" if found.is_error else "done", self._present(found))
 
-    def _ended(self, outcome: Outcome, text: str) -> CallEnded:
+    def _ended(self, outcome: RunOutcome, text: str) -> CallEnded:
         seconds = self._seconds or time.monotonic() - self._began_s
         return CallEnded(ToolRun(self._call, outcome, self.tool.source, self._because, seconds), text)
 

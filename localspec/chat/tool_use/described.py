@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from localspec.chat.messages import Outcome, ToolRun
+from localspec.chat.messages import RunOutcome, ToolRun
 from localspec.safe_text import safe_line
 from localspec.tools.tool import Effect, Tool
 from localspec.units import short
 
-_OUTCOMES: dict[Outcome, str] = {
+_OUTCOMES: dict[RunOutcome, str] = {
     "done": "done",
     "failed": "failed",
     "refused": "not run",

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.pdf import stop_reading
 from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
@@ -25,6 +24,7 @@ from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
+from localspec.pdf import stop_reading
 from localspec.types.request import Message
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
