@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
 import subprocess
 import sys
@@ -140,3 +142,44 @@ def test_the_tools_load_nothing_that_is_not_called() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not {"html_to_markdown", "pypdf", "psutil", "llama_cpp", "numpy", "tomlkit", "ssl"} & set(loaded)
+
+
+@pytest.mark.slow
+def test_random_calls_do_to_files_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # which takes most of the time
+    generator, tools, expected = random.Random(11), OwnTools(Workspace(tmp_path), GROUPS), dict[str, str]()
+    names = ["a", "b.txt", "d/c", "d/e/f", "ü €"]
+    pieces = ["one\n", "two\n", "\tü\n", "x", "", "\n", "$& \\1\n"]
+    done = 0
+    for _ in range(2000):
+        name, kind = generator.choice(names), generator.random()
+        text = "".join(generator.choices(pieces, k=generator.randint(0, 6)))
+        if kind < 0.3:
+            tools.run("write_file", {"path": name, "text": text}, Event())
+            expected[name] = text
+        elif kind < 0.7:
+            old = generator.choice([text, expected.get(name, "")[generator.randint(0, 9) :][:5]])
+            call = {"path": name, "old_text": old, "new_text": text}
+            before = expected.get(name, "")
+            count = sum(before.startswith(old, at) for at in range(len(before))) if old else 0
+            if count != 1 or old == text:
+                with pytest.raises(UserError):
+                    tools.run("edit_file", call, Event())
+                continue
+            tools.run("edit_file", call, Event())
+            after = before.replace(old, text)
+            is_open = before.endswith("\n") and after and not after.endswith("\n")
+            expected[name] = after + "\n" * bool(is_open)
+        elif expected.get(name):
+            lines = expected[name].removesuffix("\n").split("\n")
+            numbered = "\n".join(f"{number}\t{line}" for number, line in enumerate(lines, 1))
+            assert tools.run("read_file", {"path": name}, Event()).text == numbered
+        done += 1
+        if name in expected:
+            assert (tmp_path / name).read_bytes().decode() == expected[name]
+    assert {
+        path.relative_to(tmp_path).as_posix(): path.read_bytes().decode()
+        for path in tmp_path.rglob("*")
+        if path.is_file()
+    } == expected
+    assert done > 1000
