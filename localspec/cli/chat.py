@@ -41,7 +41,8 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.cli.shared.question import with_dropped, with_files
-from localspec.cli.shared.tools import add_tool_flags, use_tools
+from localspec.cli.shared.tool_flags import add_tool_flags
+from localspec.cli.shared.tools import use_tools
 from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of

@@ -10,11 +10,9 @@ from dataclasses import replace
 
 from localspec import units
 from localspec.app import answer_json
-from localspec.app.opening import OpenedPair, with_config
+from localspec.app.opening import with_config
 from localspec.chat import figures
-from localspec.chat.answer_settings import AnswerOptions, SessionRequest, SettingsSelector, followed
-from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
-from localspec.chat.messages import Attachment
+from localspec.chat.answer_settings import AnswerOptions, SettingsSelector, followed
 from localspec.chat.prompting import question_of
 from localspec.chat.schema_check import CheckedSchema, checked_answer
 from localspec.cli.shared import opening
@@ -39,11 +37,9 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.cli.shared.prompt import GivenPrompt
-from localspec.cli.shared.tools import add_tool_flags, use_tools
+from localspec.cli.shared.tool_flags import add_tool_flags
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, QuickChooser
-from localspec.inference.worker.client import Worker
-from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.request import Message
 
@@ -111,7 +107,11 @@ def main(argv: Sequence[str]) -> int:
         if args.explain:
             say(asked.explained_sampling(profile, models.target.recommended))
         if args.tools is not None:
-            return _answer_with_tools(args, pair, (asked, profiles), text, attached)
+            from localspec.cli.shared.tools import answered_with_tools  # which a usual start does without
+
+            return _conclude(
+                args, models, *answered_with_tools(args, pair, (asked, profiles), text, attached)
+            )
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
         chosen: list[AnswerOptions] = []
@@ -128,37 +128,6 @@ def main(argv: Sequence[str]) -> int:
         if code == SUCCESS and options.reason == units.UNMEASURED:
             _measure(models, answer)
         return code
-
-
-def _answer_with_tools(
-    args: argparse.Namespace,
-    pair: OpenedPair[Worker],
-    settings: tuple[SessionRequest, Sequence[Profile]],
-    text: str,
-    attached: Sequence[Attachment],
-) -> int:
-    """Answer in a chat that is not saved, whose model may call tools; return the exit code."""
-    from localspec.chat.session import ChatSession
-    from localspec.chat.store import Store
-
-    asked, profiles = settings
-    turn = AnswerTurn(AnswerTurns())
-    with Store(None) as store:
-        session = ChatSession(
-            store, profiles, asked, profiles[0].name, start="aside", tuned_for=pair.tuned_for
-        )
-        use_tools(session, args)
-        session.chat.ask(text, attached)
-        try:
-            with turn.taken(pair.models):
-                events = session.answer(pair.models, turn)
-                answer = write_answer(pair.models, events, AnswerOutput.asked(args), turn=turn)
-        finally:
-            session.close()
-        for notice in session.take_notices():
-            opening.note(notice)
-        assert session.in_use is not None  # of the answer
-        return _conclude(args, pair.models, session.in_use, answer)
 
 
 def _remark(checked: CheckedSchema | None, text: str) -> None:

@@ -1,35 +1,32 @@
-"""Tools on the command line: the flags, and the question whether a call may run."""
+"""Tools on the command line: who uses them, and the question whether a call may run."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from localspec.chat.answer_turns import AnswerTurn
-from localspec.chat.messages import StoredMessage
+from localspec.app.opening import OpenedPair
+from localspec.chat.answer_settings import AnswerOptions, SessionRequest
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.messages import Attachment, StoredMessage
 from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.chat.tool_use.described import describe_arguments, describe_run, describe_wish, first_line
 from localspec.chat.tool_use.kit import ToolKit
-from localspec.cli.shared.arguments import Parser
+from localspec.cli.shared import opening
+from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
 from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.errors import UserError
+from localspec.inference.worker.client import Worker
 from localspec.safe_text import safe_line, safe_text
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
+from localspec.storage.profiles import Profile
 
 _LONGEST_PREVIEW = 60  # lines
-
-
-def add_tool_flags(parser: Parser) -> None:
-    """Add which tools the model may call, and which of its calls need no question."""
-    add = parser.add_argument_group("tools").add_argument
-    about = "let the model call tools: files, run, web, time, calculate, and MCP servers by their names"
-    add("--tools", metavar="NAMES", help=about)
-    about = "allow calls by a rule, as config.toml has them: read_file, run_command:git status*"
-    add("--yes", action="append", default=[], metavar="RULE", help=about)
 
 
 def use_tools(session: ChatSession, args: argparse.Namespace) -> None:
@@ -48,6 +45,34 @@ def use_tools(session: ChatSession, args: argparse.Namespace) -> None:
     if unknown := [name for name in names if name not in session.kit.boxes]:
         raise UserError(f"there are no tools `{unknown[0]}`", f"tools: {', '.join(session.kit.boxes)}")
     session.update_settings(tools=tuple(names))
+
+
+def answered_with_tools(
+    args: argparse.Namespace,
+    pair: OpenedPair[Worker],
+    settings: tuple[SessionRequest, Sequence[Profile]],
+    text: str,
+    attached: Sequence[Attachment],
+) -> tuple[AnswerOptions, StreamedAnswer]:
+    """Answer in a chat that is not saved, whose model may call tools."""
+    asked, profiles = settings
+    turn = AnswerTurn(AnswerTurns())
+    with Store(None) as store:
+        session = ChatSession(
+            store, profiles, asked, profiles[0].name, start="aside", tuned_for=pair.tuned_for
+        )
+        use_tools(session, args)
+        session.chat.ask(text, attached)
+        try:
+            with turn.taken(pair.models):
+                events = session.answer(pair.models, turn)
+                answer = write_answer(pair.models, events, AnswerOutput.asked(args), turn=turn)
+        finally:
+            session.close()
+        for notice in session.take_notices():
+            opening.note(notice)
+        assert session.in_use is not None  # of the answer
+        return session.in_use, answer
 
 
 class ConsoleConsent:
