@@ -195,7 +195,7 @@ def _tell_step(event: AnswerEvent, turn: AnswerTurn, writer: _Writer) -> None:
     """Print a step of an answer that calls tools, and ask about a call."""
     from localspec.chat.answering import AnswerSaved, ResultSaved
     from localspec.chat.tool_use.consent import CallAsked
-    from localspec.cli.shared.tools import ConsoleConsent, tell_calls, tell_result
+    from localspec.cli.shared.consent import ConsoleConsent, tell_calls, tell_result
 
     if isinstance(event, AnswerSaved) and event.goes_on:
         writer.begin_another()

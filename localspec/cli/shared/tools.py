@@ -1,32 +1,25 @@
-"""Tools on the command line: who uses them, and the question whether a call may run."""
+"""Chats of the command line whose model may call tools."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.app.opening import OpenedPair
 from localspec.chat.answer_settings import AnswerOptions, SessionRequest
 from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
-from localspec.chat.messages import Attachment, StoredMessage
+from localspec.chat.messages import Attachment
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
-from localspec.chat.tool_use.consent import CallAsked, Decision
-from localspec.chat.tool_use.described import describe_arguments, describe_run, describe_wish, first_line
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
-from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.errors import UserError
 from localspec.inference.worker.client import Worker
-from localspec.safe_text import safe_line, safe_text
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profile
-
-_LONGEST_PREVIEW = 60  # lines
 
 
 def use_tools(session: ChatSession, args: argparse.Namespace) -> None:
@@ -73,64 +66,3 @@ def answered_with_tools(
             opening.note(notice)
         assert session.in_use is not None  # of the answer
         return session.in_use, answer
-
-
-class ConsoleConsent:
-    """Asks in the terminal whether a call may run; where no user can answer, it may not."""
-
-    def __init__(self, turn: AnswerTurn) -> None:
-        self._turn = turn
-
-    def ask(self, asked: CallAsked) -> None:
-        """Ask about a call, and decide; Ctrl+C stops the answer instead."""
-        say(f"{describe_wish(asked.tool)}:")
-        for line in _shown(asked.preview or describe_arguments(asked.call.arguments)):
-            say(f"  {line}")
-        if not is_terminal(sys.stdin):
-            say("note: it is not run, because standard input is no terminal; --yes RULE allows such calls")
-            self._turn.desk.decide(asked.call.id, Decision(False, word="there is no user to ask"))
-            return
-        decision = self._asked(asked)
-        if decision is None:
-            self._turn.cancel()
-        else:
-            self._turn.desk.decide(asked.call.id, decision)
-
-    def _asked(self, asked: CallAsked) -> Decision | None:
-        always = ", a for always here" if asked.always else ""
-        sys.stderr.write(f"Allow it? y for yes{always}, or say what to do instead: ")
-        sys.stderr.flush()
-        with on_interrupt(_interrupt):
-            try:
-                word = input().strip()
-            except (EOFError, KeyboardInterrupt):
-                say("")
-                return None
-        if word.lower() in ("y", "yes"):
-            return Decision(True)
-        if word.lower() in ("a", "always") and asked.always:
-            return Decision(True, is_always=True)
-        return Decision(False, word="" if word.lower() in ("n", "no") else word)
-
-
-def tell_calls(answer: StoredMessage) -> None:
-    """Print the calls of an answer."""
-    for call in answer.calls:
-        say(safe_line(f"→ {call.name}  {describe_arguments(call.arguments)}"))
-
-
-def tell_result(result: StoredMessage) -> None:
-    """Print how a call was run."""
-    if result.run is not None:
-        why = f": {first_line(result.content)}" if result.run.outcome == "failed" else ""
-        say(f"← {describe_run(result.run)}{why}")
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
-
-
-def _shown(text: str) -> Iterable[str]:
-    lines = safe_text(text).splitlines()
-    more = len(lines) - _LONGEST_PREVIEW
-    return [*lines[:_LONGEST_PREVIEW], *([f"[{more:,} more lines]"] if more > 0 else [])]
