@@ -274,7 +274,7 @@ def tokens_of(messages: Sequence[Message], count: Count) -> int:
 
 def title_in(text: str, conversation: str) -> str:
     """Return the title that a model wrote, nothing where it looks wrong: too long, or of something else."""
-    title = text.strip(" \t\n*#_`.,:;'“”")
+    title = without_thinking(text).strip(" \t\n*#_`.,:;'“”")
     words, about = title.casefold().split(), conversation.casefold()
     telling = [word for word in re.findall(r"\w{3,}", title.casefold()) if word not in _EMPTY_WORDS]
     fits = 2 * sum(word[:4] in about for word in telling) >= len(telling) > 0

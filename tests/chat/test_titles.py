@@ -59,6 +59,8 @@ def test_first_answer_names_the_chat_and_the_second_does_not(at: ChatSession) ->
         (says("Cooking with cheese"), "is about something else"),
         (says("Why the sky is blue and green and wide"), "is long"),
         (says("..."), "has no letters"),
+        (says("<think>The blue sky"), "is thinking"),
+        (says("I see the sky,"), "is half a sentence"),
         (says(""), "is empty"),
         (says("The blue sky and", reason="length"), "is cut off"),
         (says("The blue", reason="cancelled"), "is cut short"),
@@ -162,6 +164,7 @@ def test_title_that_a_user_gives_meanwhile_stays(at: ChatSession) -> None:
 
 def test_markdown_and_quotes_are_taken_off() -> None:
     assert title_in(" **The blue sky.**\n", QUESTION) == "The blue sky"
+    assert title_in("<think></think>The blue sky", QUESTION) == "The blue sky"
     assert title_in("“Der blaue Himmel”", "Warum ist der Himmel blau?") == "Der blaue Himmel"
 
 
