@@ -47,11 +47,15 @@ def count_spacing_marks(counts: bool) -> bool:
 
 
 def _cell_len(text: str, unicode_version: str) -> int:
-    return _measure(_LETTER_JOINER.sub(_NO_WIDTH, text), unicode_version)
+    return _measure(_without_letter_joiners(text), unicode_version)
 
 
 def _split_graphemes(text: str, unicode_version: str = "auto") -> tuple[list[cells.CellSpan], int]:
-    return _split(_LETTER_JOINER.sub(_NO_WIDTH, text), unicode_version)
+    return _split(_without_letter_joiners(text), unicode_version)
+
+
+def _without_letter_joiners(text: str) -> str:
+    return _LETTER_JOINER.sub(_NO_WIDTH, text) if "\u200d" in text else text
 
 
 @cache
