@@ -11,14 +11,14 @@ import pickle
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
-from typing import IO, Annotated
+from typing import Annotated
 
 from localspec.child_process import Child, ChildEndedError, pickled, take_pipes
 from localspec.errors import UserError
@@ -156,15 +156,17 @@ def _by_ripgrep(
     assert process.stdout is not None
     try:
         with _ended_when(stop, process.kill):
-            yield from _whole_files(process.stdout, files, is_file=target != ".")
-        if process.wait() == 2:  # which it says of unreadable files, too
+            first = process.stdout.readline()
+            if first:
+                yield from _whole_files(chain([first], process.stdout), files, is_file=target != ".")
+        if not first and not stop.is_set():  # else there is a summary, also after a file that cannot be read
             raise _UnknownExpressionError
     finally:
         process.kill()
         process.communicate()
 
 
-def _whole_files(output: IO[bytes], files: PathPattern, *, is_file: bool) -> Iterator[FoundLine]:
+def _whole_files(output: Iterable[bytes], files: PathPattern, *, is_file: bool) -> Iterator[FoundLine]:
     """Yield the lines of each text file when ripgrep has read all of it."""
     found: list[FoundLine] = []
     for line in output:

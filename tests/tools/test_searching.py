@@ -147,6 +147,16 @@ def test_files_that_may_not_be_read_are_not_searched(tmp_path: Path, program: st
     assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()) == "no line matches"
 
 
+@pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed")
+def test_nothing_is_found_twice_where_ripgrep_could_not_read_a_file(tmp_path: Path) -> None:
+    fill(tmp_path / "work", {"f": "x"})
+    program = tmp_path / "rg"
+    program.write_text(f'#!/bin/sh\n{RIPGREP} "$@"\nexit 2\n')
+    program.chmod(0o755)
+    assert search(tmp_path / "work", str(program), "x") == "f:1: x"
+    assert search(tmp_path / "work", str(program), "y") == "no line matches"
+
+
 @pytest.mark.slow
 def test_what_only_python_knows_is_searched_by_python(tmp_path: Path, program: str | None) -> None:
     fill(tmp_path, {"f": "price: 10\ncost: 20\n"})

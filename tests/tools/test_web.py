@@ -256,8 +256,22 @@ def test_nothing_listening_is_one_line() -> None:
     ],
 )  # fmt: skip
 def test_an_address_that_is_not_of_the_web_is_refused(url: str) -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as caught:
         PageFetcher(("host",)).preview(FetchArguments(url))
+    assert str(caught.value).isprintable()
+
+
+def test_a_server_that_does_not_finish_the_handshake_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "SECONDS", 0.2)
+    before = {thread.name for thread in threading.enumerate()}
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
+        with pytest.raises(UserError, match="takes more than 0 s"):
+            PageFetcher(("127.0.0.1",)).fetch(FetchArguments(url), Event())
+        for thread in threading.enumerate():
+            if thread.name not in before:
+                thread.join(5)
+                assert not thread.is_alive()
 
 
 def test_json_is_text_and_unknown_encodings_are_read() -> None:

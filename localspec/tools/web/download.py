@@ -19,6 +19,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from localspec import units
 from localspec.errors import Cancelled, UserError
+from localspec.safe_text import safe_line
 from localspec.tools.web.addresses import connect
 from localspec.version import __version__
 
@@ -109,10 +110,13 @@ class _Download:
         line = connect(host, port, self._private_hosts)
         try:
             if parts.scheme == "https":
-                line = ssl.create_default_context().wrap_socket(line, server_hostname=host)
-            self._line = line
+                context = ssl.create_default_context()
+                line = context.wrap_socket(line, server_hostname=host, do_handshake_on_connect=False)
+            self._line = line  # before anything waits for the other side
             if self._is_ended:
                 raise OSError("ended")
+            if isinstance(line, ssl.SSLSocket):
+                line.do_handshake()
             connection = http.client.HTTPConnection(host, port)
             connection.sock = line
             yield connection
@@ -141,7 +145,7 @@ def _answer(parts: SplitResult, connection: http.client.HTTPConnection) -> http.
 def _document(parts: SplitResult, response: http.client.HTTPResponse) -> Document:
     url = parts.geturl()
     if response.status != http.client.OK:
-        raise UserError(f"`{url}` answers {response.status} {response.reason}")
+        raise UserError(f"`{url}` answers {response.status} {safe_line(response.reason)}")
     headers = response.headers
     data = _body(url, response, is_packed=headers.get("Content-Encoding", "").lower() == "gzip")
     return Document(url, headers.get_content_type(), headers.get_content_charset() or "", data)
@@ -153,11 +157,14 @@ def checked(url: str) -> SplitResult:
         parts = urlsplit(url.strip())
         _port(parts)
     except ValueError:
-        raise UserError(f"`{url}` is not an address of the web") from None
+        raise UserError(f"`{safe_line(url)}` is not an address of the web") from None
     if parts.scheme not in _PORTS or not parts.hostname:
-        raise UserError(f"`{url}` is not an address of the web", "begin it with https:// or http://")
+        raise UserError(
+            f"`{safe_line(url)}` is not an address of the web", "begin it with https:// or http://"
+        )
     if "@" in parts.netloc or "\\" in url or not url.strip().isprintable() or " " in parts.netloc:
-        raise UserError(f"`{url}` has a user name or signs that hide where it leads", "leave them out")
+        what = f"`{safe_line(url)}` has a user name or signs that hide where it leads"
+        raise UserError(what, "leave them out")
     return parts._replace(fragment="")
 
 
