@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,6 +229,19 @@ def test_older_messages_are_summarised_and_that_is_taken_back(fake: FakeRuntime,
     assert prompts(fake)[-2] == [asked, "In short.", "c", "3", "d", "4", "e"]
     assert prompts(fake)[-1] == ["a", "1", "b", "2", "c", "3", "d", "4", "e", "5", "f"]
     assert outcome.out == "1\n2\n3\n4\n5\n6\n"
+
+
+def test_a_chat_that_is_nearly_full_says_so(fake: FakeRuntime, invoke: Invoke) -> None:
+    fake.target = replace(fake.target, context=8)
+    fake.scripts = [says(word) for word in ("1", "2", "3", "4")]
+    questions = b"a\nb\nc\nd\n"
+    assert (
+        "note: the context is nearly full; /compact summarises 4 messages"
+        in invoke("chat", piped=questions).err
+    )
+    (config_dir() / "config.toml").write_text('[chat]\ncompact = "off"\n', encoding="utf-8")
+    fake.scripts = [says(word) for word in ("1", "2", "3", "4")]
+    assert "nearly full" not in invoke("chat", piped=questions).err
 
 
 def interrupted(fake: FakeRuntime) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,7 +135,10 @@ async def test_auto_summarises_by_itself_and_does_not_go_on_for_ever(tmp_path: P
         await desk.shows("4 messages summarised")
         await desk.until(lambda: not desk.chat.pane.working)
         assert len(desk.models.requests) == 5
+        desk.models.target = replace(desk.models.target, context=260)  # of which the rest takes most
+        assert desk.chat.session.is_nearly_full(desk.models)
         await desk.answered("question 4")
+        assert not await desk.chat.pane.controller.compaction_due()  # before the chat has grown
         assert len(desk.models.requests) == 6
         assert asked(models)[:3] == [desk.chat.session.chat.system, SUMMARY_ASKED, "In short."]
 
