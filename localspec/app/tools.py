@@ -34,7 +34,9 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
     Starts no server. Raises `UserError` for a mistake in mcp.json.
     """
     workspace = Workspace(folder)
-    own: dict[str, Toolbox] = {group: OwnTools(workspace, (group,), config.private_hosts) for group in WORDS}
+    own: dict[str, Toolbox] = {
+        group: OwnTools(workspace, (group,), config.private_hosts, config.tools_denied) for group in WORDS
+    }
     entries = {name: entry for name, entry in read_servers(mcp_file()).items() if not entry.disabled}
     servers = {
         f"mcp:{name}" if name in own else name: McpTools({name: entry}, workspace.root)

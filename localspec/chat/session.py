@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -46,6 +47,7 @@ from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
 from localspec.storage.profiles import Profile
+from localspec.tools.results import unmarked
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
 from localspec.types.request import NO_LIMIT, EngineSettings, Message, Mode, Request, Sampling, seed_after
@@ -61,6 +63,7 @@ Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 TITLED = frozenset({"complete", "length", "circles"})  # states of answers whose chat gets a title
 RECENT = 30  # chats that a search without words shows
+SAME_ROUNDS = 3  # of the same calls with the same results, after which an answer comes without tools
 CHARACTERS_PER_CONTEXT_TOKEN = 1  # of the results of an answer's calls: about a quarter of the context
 
 
@@ -251,8 +254,10 @@ class ChatSession:
         options = self.options(models, chat, variant)
         self._answers += 1
         tools = self._offered(chat) if turn is not None and variant.mode is None else None
+        latest = deque[object](maxlen=SAME_ROUNDS)  # calls with their results
         for rounds in count():
             may_call = tools is not None and self.kit is not None and rounds < self.kit.most_rounds
+            may_call = may_call and not (len(latest) == SAME_ROUNDS and len({*latest}) == 1)
             offer = self._offer_of(models, tools, options.request) if tools and may_call else None
             generate = models.generate if turn is None else turn.generate
             written = chat.answer(
@@ -275,6 +280,7 @@ class ChatSession:
                     yield replace(called, goes_on=False)
                     return
             continues = asked_s = None
+            latest.append(_made(chat, called.message))
 
     def _after(
         self,
@@ -518,6 +524,14 @@ class ChatSession:
         if name not in self._profiles:
             raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
         return self._profiles[name]
+
+
+def _made(chat: OpenChat, answer: StoredMessage) -> tuple[object, ...]:
+    """Return the calls of an answer and their results, without what differs each time."""
+    ids = {call.id for call in answer.calls}
+    made = (each for each in chat.path if each.run is not None and each.run.call.id in ids)
+    results = (unmarked(each.content) for each in made)
+    return (*((call.name, call.arguments) for call in answer.calls), *results)
 
 
 def _calls(saved: AnswerSaved) -> bool:

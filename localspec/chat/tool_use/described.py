@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
+from localspec.chat.markdown import fenced
 from localspec.chat.messages import RunOutcome, ToolRun
+from localspec.chat.tool_use.consent import CallAsked
 from localspec.safe_text import safe_line
 from localspec.tools.tool import Effect, Tool
 from localspec.units import short
@@ -56,6 +58,17 @@ def describe_arguments(arguments: str) -> str:
         line = ", ".join(f"{name}: {_short(each)}" for name, each in value.items()) if named else arguments
     line = " ".join(safe_line(line.replace("\n", " ")).split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def shown_call(asked: CallAsked) -> str:
+    """Return in Markdown, and in full, what a call would do."""
+    if asked.preview:
+        return asked.preview
+    try:
+        text = json.dumps(json.loads(asked.call.arguments), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        text = asked.call.arguments
+    return fenced(text, "json")
 
 
 def _short(value: object) -> str:

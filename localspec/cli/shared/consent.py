@@ -8,11 +8,17 @@ from collections.abc import Iterable
 from localspec.chat.answer_turns import AnswerTurn
 from localspec.chat.messages import StoredMessage
 from localspec.chat.tool_use.consent import CallAsked, Decision
-from localspec.chat.tool_use.described import describe_arguments, describe_run, describe_wish, first_line
+from localspec.chat.tool_use.described import (
+    describe_arguments,
+    describe_run,
+    describe_wish,
+    first_line,
+    shown_call,
+)
 from localspec.cli.shared.console import is_terminal, on_interrupt, say
 from localspec.safe_text import safe_line, safe_text
 
-_LONGEST_PREVIEW = 60  # lines
+_LONGEST_PREVIEW = 500  # lines
 
 
 class ConsoleConsent:
@@ -24,7 +30,7 @@ class ConsoleConsent:
     def ask(self, asked: CallAsked) -> None:
         """Ask about a call, and decide; Ctrl+C stops the answer instead."""
         say(f"{describe_wish(asked.tool)}:")
-        for line in _shown(asked.preview or describe_arguments(asked.call.arguments)):
+        for line in _shown(shown_call(asked)):
             say(f"  {line}")
         if not is_terminal(sys.stdin):
             say("note: it is not run, because standard input is no terminal; --yes RULE allows such calls")

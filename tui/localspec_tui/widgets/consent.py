@@ -11,13 +11,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.message import Message
+from textual.timer import Timer
 from textual.widgets import Button, Input, Static
 
 from localspec.chat.tool_use.consent import CallAsked, Decision
-from localspec.chat.tool_use.described import describe_arguments, describe_wish
+from localspec.chat.tool_use.described import describe_wish, shown_call
+from localspec.units import counted
 from localspec_tui.widgets.markdown.prose import GrowingProse
 
 READING_S = 0.5  # too short to have read what is asked: a key was meant for the prompt
+WRITING_S = 0.5  # between two letters of a user who is typing
 
 
 @dataclass
@@ -28,11 +31,19 @@ class CallDecided(Message):
     decision: Decision
 
 
+@dataclass
+class TextMeant(Message):
+    """Letters that were typed where a call is asked about, but are text."""
+
+    text: str
+
+
 class ConsentBar(Vertical, can_focus=True):
     """Shows the call that waits, and takes the answer.
 
-    Its letters count only while it has the focus, and once it could be read. It takes the focus from an
-    empty prompt alone, so it interrupts no typing.
+    Its letters count only while it has the focus, once it could be read, and where no other letter follows:
+    then they were meant as text, and go to the prompt. It takes the focus from an empty prompt alone, so it
+    interrupts no typing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -40,12 +51,18 @@ class ConsentBar(Vertical, can_focus=True):
         Binding("a", "decide('always')", "Always here", id="consent.always"),
         Binding("n", "decide('no')", "No", id="consent.no"),
         Binding("w", "decide('word')", "No, with a word", id="consent.word"),
+        Binding("up", "scroll(-1)", "Scroll up", id="consent.up", show=False),
+        Binding("down", "scroll(1)", "Scroll down", id="consent.down", show=False),
+        Binding("pageup", "scroll(-10)", "Scroll up a page", id="consent.page-up", show=False),
+        Binding("pagedown", "scroll(10)", "Scroll down a page", id="consent.page-down", show=False),
     ]
 
     def __init__(self) -> None:
         super().__init__(classes="hidden")
         self._asked: CallAsked | None = None
         self._since = monotonic()
+        self._letter = ""  # that is an answer unless another one follows
+        self._deciding: Timer | None = None
 
     def compose(self) -> ComposeResult:
         """Lay out what is asked, what it would do, and the answers."""
@@ -63,6 +80,7 @@ class ConsentBar(Vertical, can_focus=True):
         if asked is self._asked:
             return
         had_focus, self._asked = self.has_focus_within, asked
+        self._forget_letter()
         self.set_class(asked is None, "hidden")
         self.query_one(Input).add_class("hidden")
         self.query_one(Input).value = ""
@@ -74,10 +92,21 @@ class ConsentBar(Vertical, can_focus=True):
             return
         self._since = monotonic()
         self.query_one(".asked", Static).update(f"{describe_wish(asked.tool)}. Allow it?")
-        text = asked.preview or describe_arguments(asked.call.arguments)
-        await preview.mount(GrowingProse(text))
+        await preview.mount(GrowingProse(shown_call(asked)))
+        preview.scroll_home(animate=False)
+        self.call_after_refresh(self._tell_more)
         self.query_one("#consent-always").display = bool(asked.always)
         self.refresh_bindings()
+
+    def _tell_more(self) -> None:
+        """Say that not all of the call is in view."""
+        preview = self.query_one(".preview", VerticalScroll)
+        more = preview.max_scroll_y
+        self.border_subtitle = f"{counted(round(more), 'more line')}: ↑ ↓ scroll" if more else ""
+
+    def action_scroll(self, rows: int) -> None:
+        """Scroll what the call would do."""
+        self.query_one(".preview", VerticalScroll).scroll_relative(y=rows, animate=False)
 
     @property
     def waits(self) -> bool:
@@ -91,11 +120,17 @@ class ConsentBar(Vertical, can_focus=True):
         return True
 
     def on_key(self, event: events.Key) -> None:
-        """Ignore keys that come before the question can have been read."""
-        is_answer = event.is_printable or event.key == "enter"
-        if is_answer and not isinstance(self.screen.focused, Input) and self._is_new:
+        """Ignore keys that come before the question can have been read; letters in a row are text."""
+        if isinstance(self.screen.focused, Input) or not (event.is_printable or event.key == "enter"):
+            return
+        if self._is_new or (event.is_printable and self._letter):
             event.stop()
             event.prevent_default()
+        if event.is_printable and self._letter and event.character is not None:
+            self.post_message(TextMeant(self._letter + event.character))
+            self._forget_letter()
+        elif event.is_printable and not self._is_new:
+            self._letter = event.character or ""
 
     @property
     def _is_new(self) -> bool:
@@ -105,6 +140,19 @@ class ConsentBar(Vertical, can_focus=True):
         """Answer, unless the question is too new to have been read."""
         if self._asked is None or self._is_new:
             return
+        if self._letter:  # by a key
+            self._deciding = self.set_timer(WRITING_S, lambda: self._take(answer))
+        else:
+            self._take(answer)
+
+    def _forget_letter(self) -> None:
+        self._letter = ""
+        if self._deciding is not None:
+            self._deciding.stop()
+            self._deciding = None
+
+    def _take(self, answer: str) -> None:
+        self._forget_letter()
         if answer == "word":
             self.query_one(Input).remove_class("hidden")
             self.query_one(Input).focus()
@@ -114,6 +162,7 @@ class ConsentBar(Vertical, can_focus=True):
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
+        self._forget_letter()
         self.action_decide(str(event.button.id).removeprefix("consent-"))
 
     @on(Input.Submitted)

@@ -64,7 +64,7 @@ from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
-from localspec_tui.widgets.consent import CallDecided, ConsentBar
+from localspec_tui.widgets.consent import CallDecided, ConsentBar, TextMeant
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import TitleBar, error_line, shortened
@@ -353,6 +353,11 @@ class ChatPane(Vertical):
             await self._show_consent(None)
 
         await self.status.attempt(decide())
+
+    @on(TextMeant)
+    def _take_text(self, event: TextMeant) -> None:
+        self.composer.text += event.text
+        self.composer.focus()
 
     def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
         """Tell that a call waits for consent in a chat that is not open."""
