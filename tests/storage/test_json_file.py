@@ -47,7 +47,7 @@ def test_a_file_comes_back_as_it_was_written_and_is_private(tmp_path: Path) -> N
         ('{"kind": "a"}', "its schema is None, and this program knows 3"),
         ('{"schema": 3, "numbers": 1}', "the file.numbers is not a list"),
         ('{"schema": 3, "note": "bad"}', "its figures make no sense together"),
-        (" " * 2000, "it is larger than 1 KiB"),
+        (" " * 2000, "it is larger than 1000 bytes"),
         ("[]", "the file is not an object"),
     ],
 )

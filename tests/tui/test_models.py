@@ -82,8 +82,8 @@ async def test_what_is_here_and_what_could_be_downloaded_at_every_size(tmp_path:
         assert [row.split()[:2] for row in names] == [
             ["On", "this"],
             ["●", "demo-target"],
-            ["other-Q8_0", "421"],
-            ["broken", "3"],
+            ["other-Q8_0", "411"],
+            ["broken", "2.93"],
             ["To", "download"],
             ["Big", "Q4_K_M"],
             ["Giant", "Q4_K_M"],
@@ -256,7 +256,7 @@ async def test_the_mouse_shows_a_row_and_then_takes_it(other: Path, tmp_path: Pa
         await screen.shows("other-Q8_0, llama")
         assert len(screen.opened) == 1
         await screen.press("ctrl+d")
-        await screen.shows("these open at every start")
+        await screen.shows("these models now open at every start")
         assert read_config(config_dir() / "config.toml").target == other
         await screen.pilot.click(offset=(40, at))
         await screen.until(lambda: len(screen.opened) == 2)

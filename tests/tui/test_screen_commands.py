@@ -99,11 +99,11 @@ def names_in(folder: Path) -> list[str]:
 
 
 SAID = {
-    "/tag work": "#work; /tag with it again ",
-    "/tag #home": "added #home; /tag with it again removes it",
+    "/tag work": "#work; the same command again ",
+    "/tag #home": "added #home; the same command again removes it",
     "/tag home new": "added #home and #new",
     "/tag new home #x": "added #new and #home and #x",
-    "/tag x new new": "removed #x and #new; /tag with it again adds it",
+    "/tag x new new": "removed #x and #new; the same command again adds it",
     "/tag #": "`#` names no tag; /tag work adds #work to the title",
 }
 
@@ -126,7 +126,7 @@ async def test_commands_without_an_effect_in_sight_say_what_they_did(tmp_path: P
         await desk.press("ctrl+t")
         await desk.shows("thinking is folded")
         await desk.enter("/pin")
-        await desk.shows("pinned at the top of the chats")
+        await desk.shows("pinned at the top of the list")
         await desk.enter("/pin")
         await desk.shows("no longer pinned")
         for command, problem in (

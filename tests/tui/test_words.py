@@ -27,8 +27,8 @@ from tests.tui.desktop import Desktop, desktop
 SHORT = re.compile(r"(?<![\w.×])(?:tokens/s|[A-Za-z](?:[A-Za-z-]{0,3}))(?![\w'])")
 ORDINARY = frozenset(
     """a about an and as at auto best both by call card crash each far fast for from full had here how in is
-    it its just less list mean mode more ms no not now of off on once one only open or out own pays per rate
-    read run s same so task than that the them then they this time to tune turn two used wait ways was were
+    it its just less list load mean mode more ms no not now of off on once one only open or out own pays per
+    rate read run s same so task than that the them then they this time to tune turn two used wait ways was were
     what when who why with you your max""".split()
 )
 """Short words that everybody knows."""

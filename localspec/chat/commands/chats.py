@@ -69,10 +69,10 @@ def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:
     if set(tags) <= set(words):
         words, said = (
             [word for word in words if word not in tags],
-            f"removed {named}; /tag with it again adds it",
+            f"removed {named}; the same command again adds it",
         )
     else:
         words = [*(tag for tag in reversed(tags) if tag not in words), *words]
-        said = f"added {named}; /tag with it again removes it"
+        said = f"added {named}; the same command again removes it"
     yield ChangeChat("rename", " ".join(words))
     yield Say(said)

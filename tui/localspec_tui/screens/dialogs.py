@@ -287,7 +287,7 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
             yield TickList[int](self._described, range(len(room.exchanges)), room.proposed())
             yield Static(id="make-room-sum")
             yield Static(
-                "They stay visible, and you can include them again at any time.",
+                "Exchanges left out stay visible; you can include them again at any time.",
                 classes="note",
             )
             with Horizontal(classes="buttons"):
