@@ -226,7 +226,8 @@ async def test_any_pair_is_downloaded_paused_gone_on_with_opened_and_kept(hub: H
         await screen.shows("paused ", "Enter resumes")
         hub.released.set()
         await screen.press("enter")
-        await screen.shows("Big is downloaded: F8 opens them", "Enter opens them")
+        await screen.shows("Enter opens them")
+        await screen.until(lambda: "Big is downloaded: F8 opens them" in screen.status())  # below the list
         await screen.press("ctrl+d")
         await screen.shows("these models now open at every start")
         config = read_config(config_dir() / "config.toml")
