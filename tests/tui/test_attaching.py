@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual import events
 
-from localspec.chat import pdf
+from localspec import pdf
 from localspec.chat.attachments import Attached, attach
 from localspec.types.request import Message
 from localspec_tui.screens.chat import unsent
@@ -171,7 +171,7 @@ async def test_escape_stops_the_reading_of_a_slow_file_and_gives_the_prompt_back
     async with desktop(folder) as desk:
         desk.composer.text = "read @slow.pdf"
         desk.app.post_message(events.Key("enter", None))  # the pilot would wait until the file is read
-        await desk.shows(unsent.READING, "Stop")
+        await desk.while_busy(lambda: unsent.READING in desk.screen_text() and "Stop" in desk.screen_text())
         assert desk.composer.text == ""
         desk.app.post_message(events.Key("escape", None))
         await desk.shows("reading `slow.pdf` was stopped")
