@@ -38,11 +38,11 @@ class ToolsScreen(Dialog[None]):
         self._session, self._kit = session, kit
         self._known: dict[str, str] = {}  # what each box has, as far as it was asked
         self._list = FilteredList("Type to filter")
-        self._note = Static(_HINT, id="tools-note", markup=False)
+        self._note = Static(_HINT, classes="note", markup=False)
 
     def compose(self) -> ComposeResult:
         """Stack the toolboxes over what is said of them."""
-        with Vertical() as frame:
+        with Vertical(classes="frame") as frame:
             frame.border_title = "Tools of this chat"
             yield self._list
             yield self._note
