@@ -117,10 +117,10 @@ async def test_a_warning_names_keys_that_do_so_in_every_row(tmp_path: Path) -> N
     async with desktop(tmp_path) as desk:
         screen = await opened(desk)
         await desk.press("enter", "escape")  # a row of choices, where Enter takes the next one
-        await desk.shows("Esc again drops the changes; Ctrl+S saves them with this chat.")
+        await desk.shows("Esc again discards the changes; Ctrl+S saves them with this chat.")
         await desk.press("down", "escape")  # the warning had gone
         assert desk.app.screen is screen
-        await desk.shows("Esc again drops the changes; Ctrl+S saves them with this chat.")
+        await desk.shows("Esc again discards the changes; Ctrl+S saves them with this chat.")
         await desk.press("ctrl+s")
         await desk.shows("saved: Decoding with this chat")
         await opened(desk)
@@ -150,7 +150,7 @@ async def test_f3_saves_in_the_configuration_or_says_why_it_cannot(tmp_path: Pat
         assert not path.exists()
         row(screen, "temperature").field.focus()
         await burst(desk, [*["backspace"] * 3, "f3"])
-        await desk.shows("saved: Ignore circles in config.toml")
+        await desk.shows("saved: Allow repetition in config.toml")
         assert read_config(path).ignore_circles
         assert desk.chat.session.chat.info.settings == ChatSettings()
         await opened(desk)
@@ -319,7 +319,7 @@ async def test_own_profile_made_from_a_built_in_one_keeps_what_the_model_recomme
         text = own.read_text(encoding="utf-8")
         assert 'like = "writing"' in text
         assert "top_p = 0.7" in text
-        assert "temperature" not in text
+        assert "\ntemperature" not in text
         await opened(desk)
         await burst(desk, ["down", *"0.9", "f2"])  # just what the built-in one says: now it is one's own
         await desk.shows("saved: Temperature in profile Writing")
@@ -333,9 +333,9 @@ async def test_copy_of_a_profile_samples_as_its_source(tmp_path: Path) -> None:
         await desk.enter("/profile")
         await desk.shows("Profiles")
         await burst(desk, [*"stories", "ctrl+n"])
-        await desk.shows("Title of the new profile like Writing")
+        await desk.shows("Title of the copy of Writing")
         await burst(desk, [*"Poems", "enter"])
-        await desk.shows("Poems is yours to change")
+        await desk.shows("Poems is a copy that you can edit")
         await burst(desk, ["enter"])
         await desk.answered("a poem")
         sampling = desk.models.requests[-1].sampling
