@@ -13,7 +13,7 @@ from localspec.storage.config import Config
 from localspec_tui.screens.chat import pane
 from localspec_tui.widgets.composer.composer import PromptEntered
 from localspec_tui.widgets.status import TitleBar
-from tests.scripted import Script, says, talks_on
+from tests.scripted import Gate, Script, says
 from tests.tui.desktop import Desktop, desktop
 
 
@@ -26,7 +26,8 @@ pytestmark = pytest.mark.asyncio
 
 @pytest.mark.slow
 async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path) -> None:
-    scripts = (says("Blue."), says("The blue sky"), says("Green."), talks_on(), says("Red."))
+    gate = Gate()
+    scripts = (says("Blue."), says("The blue sky"), says("Green."), says("On", gate), says("Red."))
     async with desktop(tmp_path, *scripts, config=Config(sidebar=True)) as screen:
         screen.chat.session.titles = True
         await screen.answered("why is the sky blue")
@@ -34,7 +35,7 @@ async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path
         await screen.shows("▌ The blue sky")
         await screen.enter("/new")
         await screen.enter("why is grass green")
-        await screen.until(lambda: len(screen.models.requests) == 4)  # the title is being written
+        await screen.until(gate.reached.is_set)  # the title is being written
         await screen.press(*"and roses", "enter")
         await screen.until(lambda: screen.texts[-1:] == ["Red."] and not screen.chat.pane.working)
         assert screen.chat.session.chat.info.title == "why is grass green"

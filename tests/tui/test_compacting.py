@@ -115,7 +115,7 @@ async def test_near_the_limit_a_summary_is_proposed_once(tmp_path: Path) -> None
         await talk(desk, 3)
         assert not isinstance(desk.app.screen, AskScreen)
         await desk.enter("question 3")
-        await desk.shows("The context is nearly full", "the older 4 messages, about", "Summarise (y)")
+        await desk.shows("The context is nearly full", "the older 4 messages, about", "Summarise  y")
         await desk.press("escape")
         await desk.until(lambda: not isinstance(desk.app.screen, AskScreen))
         assert len(desk.models.requests) == 4

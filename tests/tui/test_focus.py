@@ -222,7 +222,7 @@ async def test_chats_come_back_from_the_list_after_another_start(tmp_path: Path)
         await desk.shows("“about boats” is restored")
         assert sorted(chat.id for chat in desk.store.chats()) == chats
         await burst(desk, ["ctrl+b", "ctrl+b", "ctrl+z"])
-        await desk.shows("there is no chat in the bin")
+        await desk.shows("there is nothing in the bin")
 
 
 @pytest.mark.slow

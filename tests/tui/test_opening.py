@@ -130,7 +130,7 @@ async def test_only_the_first_change_of_mode_in_an_answer_is_said_and_the_next_a
         def hear(words: str) -> None:
             said.append(words)
 
-        screen.app.watch(screen.chat.pane.status, "said", hear, init=False)
+        screen.app.watch(screen.chat.pane.notice, "said", hear, init=False)
         await screen.answered("go")
         assert [line for line in said if "slower" in line] == [down.reason]
         await screen.shows("SSD → n-gram")

@@ -115,7 +115,7 @@ async def test_origins_are_live_and_stay_at_the_end() -> None:
         spans = (Span(len(text), Provenance.BONUS),)
         ended = said(item, text)
         await host.transcript.replace(shown(2, ended.message.content, spans=spans))
-        await until(pilot, ["piece 39", "bonus (bold) 100%"])
+        await until(pilot, ["piece 39", "(bold) 100%"])
 
 
 @pytest.mark.asyncio

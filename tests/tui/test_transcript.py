@@ -331,7 +331,7 @@ async def test_last_message_is_asked_for_while_another_chat_is_being_opened() ->
 
 @pytest.mark.slow
 @pytest.mark.asyncio
-@pytest.mark.parametrize(("wanted", "width"), [(100, 100), (60, 60), (0, 158)])
+@pytest.mark.parametrize(("wanted", "width"), [(100, 100), (60, 60), (0, 159)])
 async def test_messages_and_prompt_are_as_wide_as_one_likes_to_read(
     tmp_path: Path, wanted: int, width: int
 ) -> None:

@@ -128,7 +128,7 @@ async def test_a_run_is_watched_to_its_end_and_the_chat_continues(
             "85.2",
             "SSD is 1.4 times as fast",
             "Enter closes",
-            "1 failed (out of",
+            "(out of memory)",
         )
         await desk.shows("speculation stays off: the best of 150 settings")
         await desk.until(lambda: keys(desk) == ["Enter Close", "Esc Close"])

@@ -387,7 +387,7 @@ class MessageView(Vertical, can_focus=True):
         Binding("m", "act('compare')", "Compare modes", id="message.compare"),
         Binding("R", "act('other-models')", "Answer again with other models", id="message.other-models"),
         Binding("f", "act('fork')", "Continue in a new chat", id="message.fork"),
-        Binding("d,delete", "act('delete')", "Delete, with all below", id="message.delete"),
+        Binding("delete", "act('delete')", "Delete, with all below", id="message.delete"),
     ]
 
     FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
