@@ -42,7 +42,6 @@ from localspec.cli.shared.console import (
 )
 from localspec.cli.shared.question import with_dropped, with_files
 from localspec.cli.shared.tool_flags import add_tool_flags
-from localspec.cli.shared.tools import use_tools
 from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
@@ -106,6 +105,8 @@ def main(argv: Sequence[str]) -> int:
         session.compaction_mode = read_config(config_dir() / "config.toml").compact
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
+        from localspec.cli.shared.tools import use_tools  # which a mistake in the arguments spares
+
         use_tools(session, args)
         dialogue = Dialogue(models, session, AnswerOutput.asked(args), shows_stats=args.stats)
         names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")

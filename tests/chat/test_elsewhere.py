@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from itertools import chain, cycle
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from localspec.errors import Cancelled, EngineDied, EngineError, UserError
 from localspec.inference import turns
 from localspec.types.events import PromptProgress
 from tests.chat.test_controller import Rig, controlled, prompt
-from tests.scripted import Gate, ScriptedModels, says, talks_on
+from tests.scripted import Gate, Script, ScriptedModels, says, talks_on
 
 pytestmark = pytest.mark.asyncio
 
@@ -125,15 +126,18 @@ async def test_second_chat_is_answered_while_the_first_is_written_and_neither_mi
 
 async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "TURN_S", 0.0)
-    async with controlled(tmp_path, talks_on("a "), talks_on("b ")) as rig:
-        first = await asked(rig, "a")
+    gate = Gate()  # or it could be at its end before the other begins
+    script = Script(chain(["a ", gate], cycle(["a "])))
+    async with controlled(tmp_path, script, talks_on("b ")) as rig:
+        first = await asked(rig, "a", gate)
         await rig.new()
         second = await asked(rig, "b")
+        gate.open()
         tokens = {chat: answer.turn for chat, answer in rig.controller._answers.items()}
-        await until(lambda: min(tokens[first].tokens, tokens[second].tokens) > 500)
+        one, other = tokens[first], tokens[second]
+        await until(lambda: min(one.tokens, other.tokens) > 500 and abs(one.share - other.share) < 50)
         rig.controller.close()
         await asyncio.gather(*rig.tasks)
-        assert abs(tokens[first].share - tokens[second].share) < 50
         assert {*kept(rig, first)[1].split()} == {"a"}
         assert {*kept(rig, second)[1].split()} == {"b"}
 
@@ -318,10 +322,11 @@ async def test_no_more_chats_are_answered_at_once_than_may_be(
 
 
 async def test_question_cuts_short_what_is_measured_for_another_chat(tmp_path: Path) -> None:
-    async with controlled(tmp_path, says("one"), talks_on("title "), says("two")) as rig:
+    gate = Gate()
+    async with controlled(tmp_path, says("one"), says("title ", gate), says("two")) as rig:
         rig.session.titles = True
         await rig.controller.ask(prompt("first"))
-        await until(lambda: rig.view.text == "one" and len(models(rig).requests) == 2)
+        await until(lambda: rig.view.text == "one" and gate.reached.is_set())
         await rig.new()
         await asked(rig, "second")
         await rig.ended()

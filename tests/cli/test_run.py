@@ -146,10 +146,10 @@ def test_figures_go_to_standard_error(invoke: Invoke) -> None:
     assert table["mode"] == "speculative (measured)"
     assert table["answer"] == "13 tokens, 6.0 tokens/s"
     assert table["prompt"].endswith("30 tokens/s")
-    assert table["acceptance"].startswith("80.0%")
+    assert table["acceptance"].startswith("80%")
     assert table["accepted length"].startswith("3.00 ")
-    assert table["by position"] == "1.00 0.75 0.50"
-    assert table["hit rate"].startswith("75.0%")
+    assert table["by position"] == "100% 75% 50%"
+    assert table["hit rate"].startswith("75%")
     assert table["per round"].startswith("verify 300.00 ms, draft 100.00 ms, wait 50.00 ms, Python 25.00 ms")
 
 
