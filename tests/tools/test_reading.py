@@ -55,7 +55,7 @@ def test_long_lines_are_cut(tmp_path: Path) -> None:
     ("name", "data", "complaint"),
     [
         ("a.bin", b"\x7fELF\0\0", "is binary: a zero byte"),
-        pytest.param("huge", b"x" * (MAX_READ + 1), "has more than 16.8 MB; search_files finds", id="huge"),
+        pytest.param("huge", b"x" * (MAX_READ + 1), "has more than 16 MiB; search_files finds", id="huge"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, name: str, data: bytes, complaint: str) -> None:

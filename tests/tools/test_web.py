@@ -187,7 +187,7 @@ def test_too_much_is_not_taken_also_if_it_was_packed(site: Site) -> None:
         gzip.compress(b"fine"),
     )
     for path in ("/endless", "/bomb"):
-        with pytest.raises(UserError, match=r"has more than 4\.19 MB"):
+        with pytest.raises(UserError, match=r"has more than 4 MiB"):
             fetch(site, path)
     assert fetch(site, "/packed") == "fine"
 

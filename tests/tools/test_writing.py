@@ -103,7 +103,7 @@ def test_the_preview_of_a_call_that_must_fail_fails(writer: FileWriter, tmp_path
 
 def test_a_binary_file_is_named_and_not_compared(writer: FileWriter, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\0" * 1000)
-    assert writer.preview_write(WriteArguments("f", "x")) == "Replaces the binary file `f` of 1 kB"
+    assert writer.preview_write(WriteArguments("f", "x")) == "Replaces the binary file `f` of 1000 bytes"
 
 
 def test_nothing_in_a_diff_acts_on_the_terminal_or_ends_the_fence() -> None:
