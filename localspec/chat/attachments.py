@@ -81,7 +81,7 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> Attached:
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
-    """Return an attachment in words, such as `notes.txt, 12.3 kB, 3,104 tokens`."""
+    """Return an attachment in words, such as `notes.txt, 12.3 KiB, 3,104 tokens`."""
     about = f" (a list; @{attachment.name}** attaches the files)" if attachment.is_folder else ""
     name = f"{attachment.name}{about}"
     words = [name, units.size(len(attachment.text.encode()))]
