@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
+from textual.widgets import Input
 
 from localspec.tools.tool import Arguments, Effect
 from localspec_tui.screens.tools import ToolsScreen
@@ -25,6 +26,7 @@ EFFECTS: dict[str, Effect] = {"look": "reads", "change": "writes"}
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take answers at once: only the tests of the pause wait for it."""
     monkeypatch.setattr(consent, "READING_S", 0.0)
+    monkeypatch.setattr(consent, "WRITING_S", 0.05)
 
 
 def use(desk: Desktop, tools: MadeTools) -> None:
@@ -82,7 +84,9 @@ async def test_no_with_a_word_reaches_the_model(tmp_path: Path) -> None:
         use(desk, tools := made())
         await desk.enter("change it")
         await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
-        await desk.press("w", *"use b", "enter")
+        await desk.press("w")
+        await desk.until(lambda: isinstance(desk.app.focused, Input))
+        await desk.press(*"use b", "enter")
         await done(desk, 4)
         assert tools.ran == []
         assert desk.path[2].content == "This was not run: the user refused it: use b."
@@ -126,6 +130,41 @@ async def test_keys_that_come_too_early_allow_nothing(
         await desk.press("escape")
         await desk.until(lambda: not desk.chat.pane.working)
         assert tools.ran == []
+
+
+@pytest.mark.parametrize("words", ["yes, but in b", "yeah", "any way you want", "no", "nay, way"])
+async def test_words_that_are_typed_at_a_question_are_a_prompt(
+    tmp_path: Path, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consent, "WRITING_S", 0.3)
+    async with desktop(tmp_path, models=lambda: models_of(says(called("change", path="a")))) as desk:
+        use(desk, tools := made())
+        await desk.enter("change it")
+        await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
+        await burst(desk, words)
+        await desk.until(lambda: desk.composer.text == words)
+        await desk.pilot.pause(0.4)  # in which a letter would be taken for an answer
+        assert desk.chat.query_one(ConsentBar).waits
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
+        assert tools.ran == []
+
+
+async def test_all_of_a_long_call_can_be_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "\n".join(f"line {number}" for number in range(60)) + "; rm -rf ~"
+    tools = MadeTools(EFFECTS, lambda *_: "")
+    preview = f"```sh\n{path}\n```"
+    monkeypatch.setattr(tools, "preview", lambda _name, _arguments: preview)
+    async with desktop(tmp_path, models=lambda: models_of(says(called("change", path=path)))) as desk:
+        use(desk, tools)
+        await desk.enter("change it")
+        bar = desk.chat.query_one(ConsentBar)
+        await desk.until(lambda: desk.app.focused is bar and "more line" in str(bar.border_subtitle))
+        assert "rm -rf" not in "".join(desk.screen_text().splitlines()[-12:])
+        await desk.press(*["pagedown"] * 20)
+        await desk.shows("rm -rf ~")
+        await desk.press("escape")
+        await desk.until(lambda: not desk.chat.pane.working)
 
 
 async def test_a_call_waits_in_a_chat_that_was_left(tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ class LocalSpecApp(App[int]):
                     if await self._check_bindings(event.key, priority):
                         return
             if not isinstance(event, events.Key) or event.is_printable:
-                chat.pane.composer.focus()
+                chat.pane.write()
         await super().on_event(event)
 
     @on(AnswerReady)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -21,6 +22,7 @@ from localspec_tui.widgets.markdown.prose import GrowingProse
 
 READING_S = 0.5  # too short to have read what is asked: a key was meant for the prompt
 WRITING_S = 0.5  # between two letters of a user who is typing
+_LETTERS = {"yes": "y", "always": "a", "no": "n", "word": "w"}
 
 
 @dataclass
@@ -31,19 +33,12 @@ class CallDecided(Message):
     decision: Decision
 
 
-@dataclass
-class TextMeant(Message):
-    """Letters that were typed where a call is asked about, but are text."""
-
-    text: str
-
-
 class ConsentBar(Vertical, can_focus=True):
     """Shows the call that waits, and takes the answer.
 
     Its letters count only while it has the focus, once it could be read, and where no other letter follows:
-    then they were meant as text, and go to the prompt. It takes the focus from an empty prompt alone, so it
-    interrupts no typing.
+    all others are text, which `write` puts into the prompt. It takes the focus from an empty prompt alone, so
+    it interrupts no typing.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -57,8 +52,9 @@ class ConsentBar(Vertical, can_focus=True):
         Binding("pagedown", "scroll(10)", "Scroll down a page", id="consent.page-down", show=False),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, write: Callable[[str], object]) -> None:
         super().__init__(classes="hidden")
+        self._write = write
         self._asked: CallAsked | None = None
         self._since = monotonic()
         self._letter = ""  # that is an answer unless another one follows
@@ -80,7 +76,7 @@ class ConsentBar(Vertical, can_focus=True):
         if asked is self._asked:
             return
         had_focus, self._asked = self.has_focus_within, asked
-        self._forget_letter()
+        self.take_letter()
         self.set_class(asked is None, "hidden")
         self.query_one(Input).add_class("hidden")
         self.query_one(Input).value = ""
@@ -119,40 +115,31 @@ class ConsentBar(Vertical, can_focus=True):
             return self._asked is not None and bool(self._asked.always)
         return True
 
-    def on_key(self, event: events.Key) -> None:
-        """Ignore keys that come before the question can have been read; letters in a row are text."""
-        if isinstance(self.screen.focused, Input) or not (event.is_printable or event.key == "enter"):
-            return
-        if self._is_new or (event.is_printable and self._letter):
-            event.stop()
-            event.prevent_default()
-        if event.is_printable and self._letter and event.character is not None:
-            self.post_message(TextMeant(self._letter + event.character))
-            self._forget_letter()
-        elif event.is_printable and not self._is_new:
-            self._letter = event.character or ""
-
     @property
     def _is_new(self) -> bool:
         return monotonic() - self._since < READING_S
 
     def action_decide(self, answer: str) -> None:
-        """Answer, unless the question is too new to have been read."""
-        if self._asked is None or self._is_new:
+        """Answer by a letter, unless others follow or the question is too new to have been read."""
+        if self._asked is None:
             return
-        if self._letter:  # by a key
-            self._deciding = self.set_timer(WRITING_S, lambda: self._take(answer))
+        letter = self.take_letter() + _LETTERS[answer]
+        if self._is_new or len(letter) > 1:
+            self._write(letter)
         else:
-            self._take(answer)
+            self._letter = letter
+            self._deciding = self.set_timer(WRITING_S, lambda: self._take(answer))
 
-    def _forget_letter(self) -> None:
-        self._letter = ""
+    def take_letter(self) -> str:
+        """Return the letter that would soon have been an answer, and is text now; empty if there is none."""
+        letter, self._letter = self._letter, ""
         if self._deciding is not None:
             self._deciding.stop()
             self._deciding = None
+        return letter
 
     def _take(self, answer: str) -> None:
-        self._forget_letter()
+        self.take_letter()
         if answer == "word":
             self.query_one(Input).remove_class("hidden")
             self.query_one(Input).focus()
@@ -162,8 +149,8 @@ class ConsentBar(Vertical, can_focus=True):
     @on(Button.Pressed)
     def _pressed(self, event: Button.Pressed) -> None:
         event.stop()
-        self._forget_letter()
-        self.action_decide(str(event.button.id).removeprefix("consent-"))
+        if self._asked is not None and not self._is_new:
+            self._take(str(event.button.id).removeprefix("consent-"))
 
     @on(Input.Submitted)
     def _worded(self, event: Input.Submitted) -> None:

@@ -64,7 +64,7 @@ from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen, comparable
 from localspec_tui.screens.dialogs import AskScreen, EditScreen, MakeRoomScreen
 from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
-from localspec_tui.widgets.consent import CallDecided, ConsentBar, TextMeant
+from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.notice import Notice
 from localspec_tui.widgets.status import TitleBar, error_line, shortened
@@ -134,7 +134,7 @@ class ChatPane(Vertical):
         self.status = ChatStatus(session, loader, self.notice)  # and this below
         self.welcome = Welcome()
         self.transcript = Transcript(classes="hidden")
-        self.consent = ConsentBar()
+        self.consent = ConsentBar(self.write)
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(log, classes="hidden")
         self.reading = ReadingAhead(
@@ -354,9 +354,10 @@ class ChatPane(Vertical):
 
         await self.status.attempt(decide())
 
-    @on(TextMeant)
-    def _take_text(self, event: TextMeant) -> None:
-        self.composer.text += event.text
+    def write(self, text: str = "") -> None:
+        """Go to the prompt, with letters that were typed elsewhere and are text."""
+        if letters := self.consent.take_letter() + text:
+            self.composer.text += letters
         self.composer.focus()
 
     def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
