@@ -56,7 +56,7 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
         partial(_judged, workspace, allowed, config.tools_denied),
         partial(choose, workspace.root),
         for_model,
-        close=close,
+        close,
     )
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import count
 from typing import TYPE_CHECKING, Literal, cast
 
 from localspec.chat.answer_settings import (
@@ -23,9 +21,9 @@ from localspec.chat.answer_settings import (
     with_auto,
 )
 from localspec.chat.answer_turns import AnswerTurn
-from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, ResultSaved, Summarised, Titling
+from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Summarised, Titling
 from localspec.chat.compaction import Compaction, compaction, write_summary
-from localspec.chat.messages import ChatSettings, SearchHit, StoredMessage
+from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
 from localspec.chat.plain_rates import PlainRates
 from localspec.chat.prompting import (
@@ -39,18 +37,25 @@ from localspec.chat.prompting import (
     titles_from,
     tokens_of,
 )
-from localspec.chat.tool_use.calls_run import CallEnded, run_calls
-from localspec.chat.tool_use.consent import ConsentDesk
-from localspec.chat.tool_use.kit import OfferedTools, ToolKit
+from localspec.chat.tool_use.answer_tools import AnswerTools
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
 from localspec.storage.profiles import Profile
-from localspec.tools.results import unmarked
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
-from localspec.types.request import NO_LIMIT, EngineSettings, Message, Mode, Request, Sampling, seed_after
+from localspec.types.request import (
+    NO_LIMIT,
+    EngineSettings,
+    Message,
+    Mode,
+    Request,
+    Sampling,
+    TemplateVariables,
+    seed_after,
+)
 from localspec.units import counted
 
 if TYPE_CHECKING:
@@ -63,8 +68,6 @@ Start = Literal["last", "new", "aside"]
 """The chat that a session opens. The next start ignores one `aside`, whose answers are not compared."""
 TITLED = frozenset({"complete", "length", "circles"})  # states of answers whose chat gets a title
 RECENT = 30  # chats that a search without words shows
-SAME_ROUNDS = 3  # of the same calls with the same results, after which an answer comes without tools
-CHARACTERS_PER_CONTEXT_TOKEN = 1  # of the results of an answer's calls: about a quarter of the context
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,18 +256,14 @@ class ChatSession:
         chat = self.chat if chat is None else chat
         options = self.options(models, chat, variant)
         self._answers += 1
-        tools = self._offered(chat) if turn is not None and variant.mode is None else None
-        latest = deque[object](maxlen=SAME_ROUNDS)  # calls with their results
-        for rounds in count():
-            may_call = tools is not None and self.kit is not None and rounds < self.kit.most_rounds
-            may_call = may_call and not (len(latest) == SAME_ROUNDS and len({*latest}) == 1)
-            offer = self._offer_of(models, tools, options.request) if tools and may_call else None
-            generate = models.generate if turn is None else turn.generate
-            written = chat.answer(
-                models, options, continues=continues, asked_s=asked_s, generate=generate, offer=offer
-            )
+        tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
+        generate = models.generate if turn is None else turn.generate
+        while True:
+            offer = None if tools is None else tools.offer
             called: AnswerSaved | None = None
-            for event in written:
+            for event in chat.answer(
+                models, options, continues=continues, asked_s=asked_s, generate=generate, offer=offer
+            ):
                 if isinstance(event, AnswerSaved) and offer is not None and _calls(event):
                     called = replace(event, goes_on=True)
                     yield called
@@ -275,12 +274,11 @@ class ChatSession:
             if called is None or tools is None or turn is None:
                 return
             with turn.lent():
-                yield from self._results(models, chat, called.message, tools, turn.desk)
+                yield from tools.results(chat, called.message)
                 if turn.desk.stopped.is_set():
                     yield replace(called, goes_on=False)
                     return
             continues = asked_s = None
-            latest.append(_made(chat, called.message))
 
     def _after(
         self,
@@ -312,52 +310,38 @@ class ChatSession:
         if self.__dict__.get("kit") is not None:
             self.__dict__["kit"].close()
 
-    def _offered(self, chat: OpenChat) -> OfferedTools | None:
-        """Return the tools that are on in a chat; None if there are none."""
+    def _tools(
+        self, models: OpenModels, chat: OpenChat, turn: AnswerTurn, options: AnswerOptions
+    ) -> AnswerTools | None:
+        """Return the tools of an answer; None if there are none, with a notice where some are on."""
         names = self.tools_on(chat)
+        if not names:
+            return None
         try:
-            if not names or self.kit is None:
+            kit = self.kit
+            if kit is None or not isinstance(models, ShowsPrompts):
+                raise UserError("only models on this computer use tools")
+            with turn.lent():  # servers may have to start
+                offered = turn.desk.until_stopped(lambda: kit.offered(names))
+            for problem in offered.problems:
+                self._notice(problem)
+            if not offered.owners:
                 return None
-        except UserError as error:  # a mistake in a file of the user
+            offer = self._offer_of(models, offered.functions, options.request.template_variables)
+        except UserError as error:
             self._notice(f"this answer goes without tools: {error}")
             return None
-        found = self.kit.offered(names)
-        for problem in found.problems:
-            self._notice(problem)
-        return found if found.owners else None
+        most = models.target.context  # characters, so about a quarter of the context
+        return AnswerTools(kit, offered, offer, turn.desk, most)
 
-    def _offer_of(self, models: OpenModels, tools: OfferedTools, request: Request) -> ToolOffer | None:
-        """Return the offer of tools to these models; None, with a notice, where they cannot call any."""
-        if not isinstance(models, ShowsPrompts):
-            self._notice("tools are used by models on this computer alone: this answer goes without")
-            return None
-        for_what = (models, tools.functions, request.template_variables)
+    def _offer_of(
+        self, models: ShowsPrompts, functions: tuple[str, ...], variables: TemplateVariables
+    ) -> ToolOffer:
+        """Return the offer of tools to these models; the latest is remembered."""
+        for_what = (models, functions, variables)
         if self._offer is None or self._offer[0] != for_what:
-            try:
-                self._offer = (for_what, offer_of(models, tools.functions, request.template_variables))
-            except UserError as error:
-                self._notice(f"this answer goes without tools: {error}")
-                return None
+            self._offer = (for_what, offer_of(models, functions, variables))
         return self._offer[1]
-
-    def _results(
-        self,
-        models: OpenModels,
-        chat: OpenChat,
-        answer: StoredMessage,
-        tools: OfferedTools,
-        desk: ConsentDesk,
-    ) -> Iterator[AnswerEvent]:
-        """Run the calls of an answer, and save their results below it."""
-        assert self.kit is not None  # it has offered the tools
-        below, most = answer.id, models.target.context * CHARACTERS_PER_CONTEXT_TOKEN
-        for step in run_calls(answer.calls, tools, self.kit, desk, most // len(answer.calls)):
-            if not isinstance(step, CallEnded):
-                yield step
-                continue
-            saved = chat.add_result(below, step.text, step.run)
-            below = saved.id
-            yield ResultSaved(saved)
 
     def tools_on(self, chat: OpenChat | None = None) -> tuple[str, ...]:
         """Return the names of the tools that are on in a chat, by default the open one."""
@@ -524,14 +508,6 @@ class ChatSession:
         if name not in self._profiles:
             raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
         return self._profiles[name]
-
-
-def _made(chat: OpenChat, answer: StoredMessage) -> tuple[object, ...]:
-    """Return the calls of an answer and their results, without what differs each time."""
-    ids = {call.id for call in answer.calls}
-    made = (each for each in chat.path if each.run is not None and each.run.call.id in ids)
-    results = (unmarked(each.content) for each in made)
-    return (*((call.name, call.arguments) for call in answer.calls), *results)
 
 
 def _calls(saved: AnswerSaved) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from threading import Event
 
@@ -23,7 +24,8 @@ from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import Cancelled, UserError
 from localspec.storage.profiles import profiles
-from localspec.tools.tool import Arguments, Effect, ToolOutput
+from localspec.tools.results import for_model
+from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
 from localspec.types.request import Message, ToolCall
 from tests.chat.tool_models import CallingModels, MadeTools, called, kit_of
 from tests.scripted import Script, ScriptedModels, says
@@ -220,6 +222,23 @@ def test_after_the_last_round_the_model_answers_without_tools(store: Store) -> N
     assert session.chat.path[-1].content == "Enough."
 
 
+def test_the_same_calls_with_the_same_results_end_soon(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    session.make_kit = lambda: replace(kit_of(tools), present=for_model)
+    again = says(called("look", path="a"))
+    _, models = asked(session, again, again, again, says("I give up."))
+    assert [bool(request.tools) for request in models.requests] == [True, True, True, False]
+    assert session.chat.path[-1].content == "I give up."
+
+
+def test_the_same_call_goes_on_while_its_results_differ(store: Store) -> None:
+    numbers = count()
+    session = session_of(store, MadeTools({"look": "reads"}, lambda *_: str(next(numbers))))
+    again = says(called("look", path="a"))
+    _, models = asked(session, *[again] * 6, says("It has come."))
+    assert len(models.requests) == 7
+
+
 def test_stopping_ends_a_tool_and_the_answer(store: Store) -> None:
     stopped = Event()
 
@@ -243,6 +262,33 @@ def test_stopping_while_consent_is_asked_runs_nothing(store: Store) -> None:
         asked(session, says(called("change", path="a")), react=cancelling(CallAsked))
     assert tools.ran == []
     assert [each.run.outcome for each in session.chat.path if each.run] == ["stopped"]
+
+
+class NeverStarts(MadeTools):
+    """Tools of a server that does not come up; the answer is stopped while it is waited for."""
+
+    def __init__(self) -> None:
+        super().__init__({"look": "reads"}, lambda *_: "")
+        self.turn: AnswerTurn | None = None
+        self.may_end = Event()
+
+    def tools(self) -> Sequence[Tool]:
+        assert self.turn is not None
+        self.turn.cancel()
+        self.may_end.wait()
+        return super().tools()
+
+
+def test_stopping_does_not_wait_for_a_server_that_never_starts(store: Store) -> None:
+    tools = NeverStarts()
+    session, models = session_of(store, tools), CallingModels(says("never said"))
+    session.chat.ask("Look!")
+    tools.turn = turn = AnswerTurn(AnswerTurns())
+    with pytest.raises(Cancelled), turn.taken(models):
+        list(session.answer(models, turn))
+    tools.may_end.set()
+    assert models.requests == []
+    assert session.chat.path[-1].content == "Look!"
 
 
 def test_another_answer_to_the_same_results(store: Store) -> None:

@@ -75,4 +75,12 @@ def judge(tool: Tool, _arguments: Arguments) -> Verdict:
 
 def kit_of(tools: MadeTools, most_rounds: int = 20) -> ToolKit:
     """Return a kit with one box, `made`."""
-    return ToolKit({"made": tools}, {"made": "tools of a test"}, judge, most_rounds=most_rounds)
+    return ToolKit(
+        {"made": tools},
+        {"made": "tools of a test"},
+        judge,
+        always=lambda _rule: None,
+        present=lambda _tool, output, most: output.text[:most],
+        close=lambda: None,
+        most_rounds=most_rounds,
+    )

@@ -6,11 +6,13 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
 from localspec.chat.messages import RunOutcome, ToolRun
 from localspec.chat.schema_check import checked_arguments
+from localspec.chat.tool_use.background import ends_before, in_background
 from localspec.chat.tool_use.consent import CallAsked, ConsentDesk, Verdict
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.errors import Cancelled, LocalSpecError, UserError
@@ -18,7 +20,6 @@ from localspec.tools.tool import Arguments, Tool, ToolOutput
 from localspec.types.request import ToolCall
 
 STOPPING_S = 2.0  # for a tool to end after the answer was stopped; then nothing waits for it any more
-_LOOK_S = 0.05
 STOPPED = "The user stopped this before it ended."
 _NOT_RUN = "This was not run: the user stopped the answer."
 
@@ -104,8 +105,8 @@ def _prepared(
     if verdict.leave == "refused":
         refusal = f"This was not run: {verdict.because}."
         return CallEnded(ToolRun(call, "refused", tool.source, verdict.because), refusal)
-    present = partial(kit.present, tool, most=most)
-    return _RunningCall(call, tool, partial(box.run, tool.name, arguments), present, verdict.because)
+    run = partial(box.run, tool.name, arguments)
+    return _RunningCall(call, tool, run, lambda output: kit.present(tool, output, most), verdict.because)
 
 
 def _asked(asked: CallAsked, kit: ToolKit, desk: ConsentDesk) -> Generator[CallEvent, None, Verdict]:
@@ -134,10 +135,6 @@ def arguments_of(call: ToolCall, tool: Tool) -> Arguments:
     return value
 
 
-def _refusal(because: str) -> str:
-    return f"This was not run: {because}."
-
-
 def _failed(call: ToolCall, text: str, source: str = "") -> CallEnded:
     return CallEnded(ToolRun(call, "failed", source), f"Error: {text}")
 
@@ -157,42 +154,40 @@ class _RunningCall:
         self.is_alone = tool.effect in ("writes", "runs")
         self._call, self._does, self._present, self._because = call, run, present, because
         self._stop = threading.Event()
-        self._began_s = self._seconds = 0.0
-        self._found: ToolOutput | BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=f"localspec-{tool.name}", daemon=True)
+        self._began_s = 0.0
+        self._result: Future[tuple[ToolOutput, float]] | None = None
 
     def start(self) -> None:
         """Begin."""
         self._began_s = time.monotonic()
-        self._thread.start()
+        self._result = in_background(self._run, self.tool.name)
 
-    def _run(self) -> None:
+    def _run(self) -> tuple[ToolOutput, float]:
+        """Return the output, and the time at which it came."""
         try:
-            self._found = self._does(self._stop)
-        except BaseException as error:  # noqa: BLE001 - becomes the result of the call
-            self._found = error
-        self._seconds = time.monotonic() - self._began_s
+            return self._does(self._stop), time.monotonic()
+        except Cancelled:
+            raise
+        except Exception as error:  # noqa: BLE001 - becomes the result of the call
+            return ToolOutput(_flaw(self.tool, error), is_error=True), time.monotonic()
 
     def end(self, stopped: threading.Event) -> CallEnded:
         """Wait for the end, which comes soon once the answer is stopped."""
-        while self._thread.is_alive() and not stopped.is_set():
-            self._thread.join(_LOOK_S)
-        if self._thread.is_alive():
+        assert self._result is not None  # it was started
+        if not ends_before(self._result, stopped):
             self._stop.set()
-            self._thread.join(STOPPING_S)
-        found = self._found
-        if found is None or isinstance(found, Cancelled):
-            return self._ended("stopped", STOPPED)
-        if not isinstance(found, ToolOutput):
-            found = ToolOutput(_flaw(self.tool, found), is_error=True)
-        return self._ended("failed" if found.is_error else "done", self._present(found))
+        try:
+            output, ended_s = self._result.result(STOPPING_S)
+        except (Cancelled, TimeoutError):
+            return self._ended("stopped", STOPPED, time.monotonic())
+        return self._ended("failed" if output.is_error else "done", self._present(output), ended_s)
 
-    def _ended(self, outcome: RunOutcome, text: str) -> CallEnded:
-        seconds = self._seconds or time.monotonic() - self._began_s
+    def _ended(self, outcome: RunOutcome, text: str, ended_s: float) -> CallEnded:
+        seconds = ended_s - self._began_s
         return CallEnded(ToolRun(self._call, outcome, self.tool.source, self._because, seconds), text)
 
 
-def _flaw(tool: Tool, error: BaseException) -> str:
+def _flaw(tool: Tool, error: Exception) -> str:
     """Return the reason why a call failed, for the model and the user."""
     if isinstance(error, LocalSpecError):
         return str(error)

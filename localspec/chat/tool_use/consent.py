@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from localspec.chat.tool_use.background import T, ends_before, in_background
 from localspec.errors import Cancelled
 from localspec.tools.tool import Arguments, Tool
 from localspec.types.request import ToolCall
@@ -85,6 +86,16 @@ class ConsentDesk:
                 self.asked = None
                 raise Cancelled("stopped")
             return self._decisions.pop(call_id)
+
+    def until_stopped(self, work: Callable[[], T]) -> T:
+        """Do work that may take long, and return its result; raises `Cancelled` once the answer is stopped.
+
+        The work then goes on by itself, and nothing waits for it.
+        """
+        result = in_background(work, "tools")
+        if not ends_before(result, self.stopped):
+            raise Cancelled("stopped")
+        return result.result()
 
     def stop(self) -> None:
         """End the waiting and the calls that run; any thread may call it."""

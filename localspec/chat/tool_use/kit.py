@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from localspec.chat.tool_use.consent import Judge
 from localspec.errors import LocalSpecError
@@ -26,33 +25,24 @@ class OfferedTools:
         return tuple(tool.as_function() for tool, _ in self.owners.values())
 
 
-class Present(Protocol):
-    """Makes of a tool's output what the model reads, of at most `most` characters."""
-
-    def __call__(self, tool: Tool, output: ToolOutput, most: int) -> str:
-        """Return the text."""
-
-
-def unchanged(tool: Tool, output: ToolOutput, most: int) -> str:
-    """Return the beginning of an output."""
-    del tool
-    return output.text[:most]
+Present = Callable[[Tool, ToolOutput, int], str]
+"""Makes of a tool's output what the model reads, of at most a number of characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolKit:
     """Toolboxes by the names with which users switch them on.
 
-    `always` takes the rule of calls that the user always allows.
+    `always` takes the rule of calls that the user always allows; `close` ends what runs the tools.
     """
 
     boxes: Mapping[str, Toolbox]
     words: Mapping[str, str]  # what each box is for
     judge: Judge
-    always: Callable[[str], object] = lambda _rule: None
-    present: Present = unchanged
+    always: Callable[[str], object]
+    present: Present
+    close: Callable[[], object]
     most_rounds: int = MOST_ROUNDS
-    close: Callable[[], object] = lambda: None  # ends what runs the tools
 
     def offered(self, names: Collection[str]) -> OfferedTools:
         """Return the tools of the boxes that are on; may start servers, and wait for them."""
