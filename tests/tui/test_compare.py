@@ -120,10 +120,8 @@ async def test_columns_show_markdown_and_end_at_the_end_of_the_answer() -> None:
         await until(pilot, lambda: app.text("sd").endswith("the last line"))
         assert "item 59" in app.text("sd")
         assert "**" not in app.text("sd")
-        await pilot.pause()
         scroll = app.column("sd").query_one(VerticalScroll)
-        assert scroll.max_scroll_y > 30
-        assert scroll.is_vertical_scroll_end
+        await until(pilot, lambda: scroll.max_scroll_y > 30 and scroll.is_vertical_scroll_end)
         await pilot.press("up", "up")
         await pilot.pause()
         assert scroll.scroll_y == scroll.max_scroll_y - 2

@@ -64,6 +64,11 @@ class AnswerColumn(Vertical, can_focus=True):
         yield ExplainedText(classes="answer-column--figures", markup=False)
         yield Static(classes="answer-column--keep", markup=False)
 
+    def on_mount(self) -> None:
+        """Follow the text as it grows."""
+        view = self.query_one(VerticalScroll)
+        self.watch(view, "virtual_size", lambda: self._follow(view))
+
     def look(self) -> bool:
         """Show new text; return whether the answer has finished."""
         update = self.live.drain()
@@ -76,7 +81,6 @@ class AnswerColumn(Vertical, can_focus=True):
         if update.text and self._body is not None:
             self._body.append(update.text, update.pieces)
             self._entitle("writing")
-            self.call_after_refresh(self._follow)
         if update.finished is not None:
             self._complete = update.finished.reason != "cancelled"
         if update.error is not None:
@@ -117,9 +121,8 @@ class AnswerColumn(Vertical, can_focus=True):
         if event.widget is not None and event.widget.has_class("answer-column--keep") and self._has_ended:
             self.action_keep()
 
-    def _follow(self) -> None:
+    def _follow(self, view: VerticalScroll) -> None:
         """Follow the text once it is longer than the column, which fills from the top."""
-        view = self.query_one(VerticalScroll)
         if view.max_scroll_y > 0 and not view.is_anchored:
             view.anchor()
 
