@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 _LOOK_S = 0.05
@@ -13,6 +15,8 @@ _LOOK_S = 0.05
 
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
     """Begin some work, and return its result to come."""
+    from concurrent.futures import Future  # 10 ms, with logging
+
     result: Future[T] = Future()
 
     def run() -> None:
@@ -27,6 +31,8 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 
 def ends_before(result: Future[T], stopped: threading.Event) -> bool:
     """Wait for the end of some work, or for a stop; return whether the work has ended."""
+    from concurrent.futures import wait
+
     while not (wait([result], _LOOK_S).done or stopped.is_set()):
         pass
     return result.done()

@@ -6,9 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from localspec.chat.messages import RunOutcome, ToolRun
 from localspec.chat.schema_check import checked_arguments
@@ -18,6 +18,9 @@ from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.errors import Cancelled, LocalSpecError, UserError
 from localspec.tools.tool import Arguments, Tool, ToolOutput
 from localspec.types.request import ToolCall
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 STOPPING_S = 2.0  # for a tool to end after the answer was stopped; then nothing waits for it any more
 STOPPED = "The user stopped this before it ended."
