@@ -215,6 +215,7 @@ def answer(toy: BudgetToy, settings: EngineSettings, seed: int, tokens: int = 60
     return toy.answer([1, 2, 3], settings, replace(PLAIN, temperature=1.5), tokens, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [0, 1, 2, 3, 5, 9])
 def test_thinking_is_closed_at_the_same_place_in_every_mode_with_one_seed(budget: int) -> None:
     endings = set()

@@ -134,6 +134,7 @@ EXACT_DRAFTERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drafter", EXACT_DRAFTERS.values(), ids=EXACT_DRAFTERS)
 @pytest.mark.parametrize("acceptance", ["rejection", "match"])
 @pytest.mark.parametrize(

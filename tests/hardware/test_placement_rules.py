@@ -78,6 +78,7 @@ def test_no_device_gives_more_than_it_has(seed: int) -> None:
     assert min(left.values()) >= 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_layer_sits_somewhere_once(seed: int) -> None:
     where, target, draft = invented(Random(seed))
@@ -139,6 +140,7 @@ def another_card(where: Machine, random: Random) -> Machine:
     return replace(where, devices=(*where.devices[:-1], extra, where.devices[-1]), rates=rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("better", [more_memory, a_little_more_memory, faster, another_card])
 @pytest.mark.parametrize("context", [4096, 32768])
 @pytest.mark.parametrize("seed", SEEDS[::3])

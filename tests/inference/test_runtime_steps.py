@@ -117,6 +117,7 @@ def test_a_cancel_between_two_modes_ends_the_answer(
     assert answer(runtime, greedy(max_tokens=200))[0] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [25, 26, 27, 30, 36, 60, 71, 72, 73])
 @pytest.mark.parametrize("settings", [EngineSettings(mode="off"), FORCED])
 def test_a_partial_answer_is_continued_where_it_stopped(

@@ -79,6 +79,7 @@ def scored(events: list[GenerationEvent]) -> list[bytes]:
     return [score.data for event in events if isinstance(event, TokensScored) for score in event.scores]
 
 
+@pytest.mark.slow
 def test_a_prompt_that_opens_thinking_is_reported_before_the_text(closes: Runtime, spells: Runtime) -> None:
     for runtime, opening in ((closes, "<think>\n"), (spells, "[THINK]")):
         events = list(runtime.generate(request()))
@@ -123,6 +124,7 @@ def test_stop_strings_count_after_the_thinking(closes: Runtime, mode: Mode) -> N
     assert stop not in text_of(list(closes.generate(bare)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "bias", "has_thought"),
     [("Hi", 10.0, True), ("Who are you?", 10.0, True), ("Who are you?", 11.0, True), ("Hi", 13.0, False)],

@@ -88,6 +88,7 @@ def expected(plain: Runtime, request: Request) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_a_conversation_through_the_modes_is_not_read_again(
     runtime: Runtime, files: tuple[Path, Path], plain: Runtime
 ) -> None:

@@ -240,6 +240,7 @@ def told(constraint: LazyConstraint, text: Sequence[int]) -> tuple[bool, list[in
     return None if mask is None else (mask.are_refused, mask.ids.tolist())
 
 
+@pytest.mark.slow
 def test_masks_depend_on_the_text_alone(calls: Calls) -> None:
     """Drafts across the head and the end that were refused, copies, other texts: nothing is left of them."""
     draw = random.Random(5)

@@ -81,6 +81,7 @@ def anything(_size: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 1, 90], ids=lambda cut: f"{cut} tokens shorter")
 def test_a_restored_text_continues_as_if_nothing_had_happened(opener: Opener, cut: int) -> None:
     context, fresh = opener(), opener()

@@ -31,6 +31,7 @@ def templates(demo_target: Path) -> Iterator[dict[str, ChatTemplate]]:
     model.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MADE, ids=lambda path: path.stem)
 def test_every_word_comes_out_once(path: Path, templates: dict[str, ChatTemplate]) -> None:
     template = templates[path.stem]

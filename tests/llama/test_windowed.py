@@ -111,6 +111,7 @@ def same(found: Logits, expected: Logits) -> None:
     assert np.allclose(found, expected, 0, 2e-3), float(np.abs(found - expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_logits_are_those_of_a_full_cache_in_any_story(model: Model, seed: int) -> None:
     story = Story(model, seed)

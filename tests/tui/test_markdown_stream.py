@@ -113,6 +113,7 @@ def test_long_code_reads_as_in_one_go(size: int, quarters: int) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 17, 1_000])
 @pytest.mark.parametrize("lines", [1, 25, 70])
 def test_a_markdown_file_with_fences_is_one_block_while_it_comes(size: int, lines: int) -> None:

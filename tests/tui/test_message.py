@@ -121,6 +121,7 @@ async def test_actions_appear_under_the_mouse() -> None:
         await until(pilot, "regenerate")
 
 
+@pytest.mark.slow
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("state", "words"),

@@ -87,6 +87,7 @@ async def test_question_asked_while_the_models_load_is_answered_when_they_are_th
             loader.close()
 
 
+@pytest.mark.slow
 async def test_models_that_cannot_be_opened_are_reported_in_one_line_and_the_question_stays(
     tmp_path: Path,
 ) -> None:

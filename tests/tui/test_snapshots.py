@@ -106,6 +106,7 @@ async def completions(desk: Desktop) -> None:
     await desk.shows("/mode")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", [DARK, LIGHT])
 @pytest.mark.parametrize("size", [(80, 24), (160, 45)], ids=["narrow", "wide"])
 @pytest.mark.parametrize("scene", [nothing, two_turns, origins])

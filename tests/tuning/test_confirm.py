@@ -153,6 +153,7 @@ def test_models_that_were_closed_to_stop_cost_no_contender_its_place(tmp_path: P
     assert not found.dropped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 5, 11, 17, 25])
 @pytest.mark.parametrize("error", [EngineDied("gone"), Cancelled()])
 def test_a_confirmation_continues_where_it_ended(tmp_path: Path, after: int, error: Exception) -> None:

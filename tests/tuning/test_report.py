@@ -71,6 +71,7 @@ def pictures(page: str) -> list[str]:
     return re.findall(r'<div id="([\w-]+)"', page)
 
 
+@pytest.mark.slow
 def test_the_page_says_how_the_models_were_opened(run: Run) -> None:
     assert "The models were opened" not in run.page  # a quick run tries nothing
     page = drawn(replace(run, state=replace(run.state, opened=cache_chosen())))
@@ -78,6 +79,7 @@ def test_the_page_says_how_the_models_were_opened(run: Run) -> None:
     assert "<p>Note that a q8_0 cache moves the target&#x27;s distribution: KL divergence 0.0012 nats" in page
 
 
+@pytest.mark.slow
 def test_the_page_says_what_neighbouring_tokens_share(run: Run) -> None:
     assert "neighbouring" not in run.page
     assert run.state.costs is not None

@@ -133,6 +133,7 @@ def test_acceptance_statistics_outlive_an_answer(mode: Mode) -> None:
     assert both - first < 0.8 * first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 3, 7])
 @pytest.mark.parametrize("agreement", [0.5, 0.85])
 def test_tokens_of_a_round_are_those_of_the_formula(length: int, agreement: float) -> None:

@@ -95,6 +95,7 @@ def test_drafting_while_the_target_waits(
     assert_alike(decode(one, settings), summary, rounds)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(16))
 def test_drafting_ahead(seed: int, rounds: list[RoundStats]) -> None:
     settings = drawn(seed)
@@ -130,6 +131,7 @@ def test_drafting_ahead_where_texts_repeat(rounds: list[RoundStats]) -> None:
     assert DraftOrigin.NGRAM in {each.origin for each in rounds}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 def test_a_draft_model_that_is_not_always_as_sure(mode: str) -> None:
     """What it thinks after its own mistakes is not in a trace; that must hardly matter."""
@@ -206,6 +208,7 @@ def echoing(agreement: float, seed: int = 0, step: float = 0.1) -> Toy:
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_model_and_repetitions_together(mode: Mode, seed: int, rounds: list[RoundStats]) -> None:
@@ -243,6 +246,7 @@ def test_tokens_that_a_repetition_brings_next_to_a_model_take_no_python_each(
     assert found.python_s == pytest.approx(share * 0.01 * found.drafted, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sd", "ssd"])
 @pytest.mark.parametrize("agreement", [0.3, 0.8])
 def test_where_nothing_repeats_the_model_does_as_well_as_alone(mode: Mode, agreement: float) -> None:

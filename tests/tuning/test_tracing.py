@@ -91,6 +91,7 @@ def test_where_there_are_fewer_candidates_the_rest_is_marked() -> None:
     assert dtypes == {np.dtype(np.int32)}
 
 
+@pytest.mark.slow
 @SAMPLINGS
 def test_a_draft_token_is_accepted_as_often_as_the_distributions_overlap(sampling: Sampling) -> None:
     segment = traced(sampling, 1000)
