@@ -274,7 +274,7 @@ class ChatSession:
             if called is None or tools is None or turn is None:
                 return
             with turn.lent():
-                yield from tools.results(chat, called.message)
+                yield from chat.save_results(called.message, tools.run(called.message.calls))
                 if turn.desk.stopped.is_set():
                     yield replace(called, goes_on=False)
                     return

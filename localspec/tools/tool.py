@@ -29,6 +29,11 @@ class Tool:
     effect: Effect
     source: str = ""
 
+    @property
+    def own_name(self) -> str:
+        """Return the name without that of the server."""
+        return self.name.removeprefix(f"{self.source}__") if self.source else self.name
+
     def as_function(self) -> str:
         """Return the tool as `Request.tools` has it: OpenAI's JSON of a function."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
