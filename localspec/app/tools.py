@@ -59,7 +59,7 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
 def clients_kit(config: Config, folder: Path, named: Sequence[str]) -> ToolKit:
     """Return the MCP servers that clients may use: each named, or only `SERVER.TOOL`, where * is any text.
 
-    Nobody can be asked then, so a tool runs if it is named, or a rule of config.toml allows it; a rule that
+    No user can be asked then, so a tool runs if it is named, or a rule of config.toml allows it; a rule that
     denies goes before. What was chosen in chats is for their user alone. Starts no server. Raises `UserError`
     for a name that is not in mcp.json, and for a mistake in that.
     """

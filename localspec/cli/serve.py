@@ -142,9 +142,7 @@ def main(argv: Sequence[str]) -> int:
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
             if kit is not None:
-                say(
-                    f"MCP servers for clients: {', '.join(kit.boxes)}; what they offer runs without a question"
-                )
+                say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
             _tell_address(listener, queue.models, list(by_name))
             service = ChatService(queue, by_name, usual, asked, say, embedder=embedder, kit=kit)
             with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():

@@ -80,7 +80,7 @@ def _add(messages: list[Json], item: Json) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "message" and role != "assistant":
         messages.append({"role": role, "content": item.get("content")})
-    elif kind != "mcp_list_tools":  # which each request lists anew; items of one turn come one after another
+    elif kind != "mcp_list_tools":  # each request has its own; items of a turn come one after another
         turn = messages[-1] if messages else {}
         if turn.get("role") != "assistant" or (kind == "message" and "content" in turn):
             turn = {"role": "assistant"}

@@ -16,6 +16,7 @@ from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.chat.tool_use.described import describe_run
 from localspec.chat.tool_use.offer import ToolOffer
+from localspec.errors import ContextFullError
 from localspec.server.blocks import BlockStream, MessageEnded, ReplyEvent
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService
@@ -46,24 +47,29 @@ class ToolRounds:
         """Yield the events of all messages, with one `Finished` that has the figures of all.
 
         `blocks` returns what reads the answer; it has taken each event before the next one is asked for. A
-        call of one of the client's tools ends the answer, as does a limit. Closing the generator stops what
-        runs.
+        call of one of the client's tools ends the answer, as does a limit, also that of the context where
+        results have filled it. Closing the generator stops what runs.
         """
-        first, desk, summaries = asked.overrides.answer, ConsentDesk(), list[Summary]()
+        first, desk = asked.overrides.answer, ConsentDesk()
+        summaries, finished = list[Summary](), Finished("stop", Summary())
         offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
         room = service.queue.models.target.context  # characters, so about a quarter of the context
         tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room)
         messages = list(self.messages)
         try:
             while True:
-                finished: Finished | None = None
-                async with aclosing(service.answer(asked)) as events:
-                    async for event in events:
-                        if isinstance(event, Finished):
-                            finished = event
-                        else:
-                            yield event
-                assert finished is not None  # events end with it, or with an error
+                try:
+                    async with aclosing(service.answer(asked)) as events:
+                        async for event in events:
+                            if isinstance(event, Finished):
+                                finished = event
+                            else:
+                                yield event
+                except ContextFullError:
+                    if not summaries:
+                        raise
+                    yield replace(finished, reason="context", summary=_together(summaries))
+                    return
                 summaries.append(finished.summary)
                 yield MessageEnded(finished)
                 read = blocks()

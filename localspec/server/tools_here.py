@@ -124,17 +124,19 @@ def listed(server: ListedServer, id_: str) -> Json:
 def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServer | None:
     """Read a tool; None for one that is not of an MCP server, names none, or one by its address.
 
-    Raises UserError for a server that is not offered here, and for consent that nobody here could give.
+    Raises UserError for a server that is not offered here, and for calls that need approval.
     """
     label = tool.server_label
     if tool.type != "mcp" or not isinstance(label, str) or tool.is_elsewhere:
         return None
     if label not in kit.boxes:
         offered = ", ".join(kit.boxes) or "none"
-        raise UserError(f"{where}.server_label: this server offers no MCP server `{label[:40]}`", offered)
+        raise UserError(
+            f"{where}.server_label: no MCP server `{label[:40]}` is offered", f"offered: {offered}"
+        )
     if tool.require_approval not in (None, "never"):
         hint = "send never: the user of this machine has chosen what may run"
-        raise UserError(f"{where}.require_approval: nobody is asked here", hint)
+        raise UserError(f"{where}.require_approval: calls are not approved one by one here", hint)
     allowed = tool.allowed_tools
     chosen = allowed if isinstance(allowed, dict) else {"tool_names": allowed}
     names = chosen.get("tool_names")
@@ -146,7 +148,7 @@ def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServe
 async def tools_here(kit: ToolKit, wanted: Sequence[WantedServer], taken: Collection[str]) -> ToolsHere:
     """Return the tools that a request gets of these servers; starts those that do not run yet.
 
-    A tool that no rule allows is not offered, because nobody can be asked, nor is one whose name is taken by
+    A tool that no rule allows is not offered, because no user can be asked, nor is one whose name is taken by
     a tool of the client's.
     """
     servers = {each.label: each for each in wanted}
