@@ -320,7 +320,7 @@ class ChatSession:
         try:
             kit = self.kit
             if kit is None or not isinstance(models, ShowsPrompts):
-                raise UserError("only models on this computer use tools")
+                raise UserError("these models cannot use them")
             with turn.lent():  # servers may have to start
                 offered = turn.desk.until_stopped(lambda: kit.offered(names))
             for problem in offered.problems:

@@ -156,7 +156,7 @@ class BlockStream:
         return _BETWEEN.join(filter(None, texts))
 
     def before(self, block: ContentBlock) -> str:
-        """Return what separates a new block of text from that of earlier messages."""
+        """Return the gap between the text of earlier messages and a new block of it."""
         earlier = [each for each in self.all[: block.index] if each.kind == block.kind]
         is_first = bool(earlier) and earlier[-1].index < self._starts[-1]
         return _BETWEEN if is_first else ""

@@ -95,7 +95,7 @@ class ToolRounds:
 
 
 def _left(first: GenerationRequest, summaries: Sequence[Summary]) -> int | None:
-    """Return how many tokens an answer may still have, None without a limit."""
+    """Return the number of tokens that are left to an answer, None without a limit."""
     if first.max_tokens is None:
         return None
     return max(0, first.max_tokens - sum(each.tokens for each in summaries))
