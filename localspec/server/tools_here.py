@@ -161,9 +161,8 @@ async def tools_here(kit: ToolKit, wanted: Sequence[WantedServer], taken: Collec
             for name, (tool, box) in offered.owners.items()
             if server.wants(tool) and name not in taken and kit.judge(tool, {}).leave == "allowed"
         }
-        lists.append(
-            ListedServer(server.label, tuple(tool for tool, _ in own.values()), "; ".join(offered.problems))
-        )
+        problem = "" if own else "; ".join(offered.problems)
+        lists.append(ListedServer(server.label, tuple(tool for tool, _ in own.values()), problem))
         owners |= own
         labels |= dict.fromkeys(own, server.label)
     return ToolsHere(kit, tuple(lists), OfferedTools(owners), labels)

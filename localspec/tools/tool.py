@@ -54,6 +54,9 @@ class Toolbox(Protocol):
     def tools(self) -> Sequence[Tool]:
         """Return the tools that can be called now; may start a server, and wait for it."""
 
+    def problems(self) -> Sequence[str]:
+        """Return a line for each thing that kept tools from being listed the last time."""
+
     def preview(self, name: str, arguments: Arguments) -> str:
         """Return in Markdown what a call would do, for the user to decide: a diff, a command.
 

@@ -29,7 +29,7 @@ CALL = '<tool_call>\n{"name": "made__echo", "arguments": {"text": "hello"}}\n</t
         ("broken json", "failed", "made"),
         ("contents", "completed", "in b"),
         ("dies at start", "", "KeyError"),
-        ("hangs", "", "made"),
+        ("hangs", "", "did not start within"),
     ],
 )
 def test_whatever_a_server_does(
