@@ -155,9 +155,12 @@ def _kit(named: str) -> ToolKit:
     from localspec.app.tools import clients_kit
     from localspec.tools.mcp.server import check_installed
 
-    check_installed()
     names = [name for name in re.split(r"[,\s]+", named) if name]
-    return clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
+    if not names:
+        raise UserError("--mcp names no server", "`localspec mcp list` lists them")
+    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
+    check_installed()
+    return kit
 
 
 @contextmanager
