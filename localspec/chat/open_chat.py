@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer_settings import AnswerOptions
-from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate
+from localspec.chat.answering import AnswerEvent, AnswerRecorder, AnswerSaved, Generate, ResultSaved
 from localspec.chat.figures import label
 from localspec.chat.messages import AnswerRecord, Attachment, BranchMessage, ChatInfo, Role, StoredMessage
 from localspec.chat.prompting import exchanges_of, summarised, to_prompt
+from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
 from localspec.chat.tool_use.offer import ToolOffer
 from localspec.chat.tree import Branches, Tree
 from localspec.errors import UserError
@@ -195,6 +196,17 @@ class OpenChat(Branches):
         )
         recorder = AnswerRecorder(self, place, record, asked_s, None if offer is None else offer.reader())
         yield from recorder.events(generate or models.generate, request)
+
+    def save_results(self, answer: StoredMessage, steps: Iterable[CallEvent]) -> Iterator[AnswerEvent]:
+        """Save the results of an answer's calls below it, as they come."""
+        below = answer.id
+        for step in steps:
+            if not isinstance(step, CallEnded):
+                yield step
+                continue
+            saved = self.add_result(below, step.text, step.run)
+            below = saved.id
+            yield ResultSaved(saved)
 
     def _answer_again(self, message_id: int) -> StoredMessage:
         message = self.message(message_id)

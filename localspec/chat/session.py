@@ -274,7 +274,7 @@ class ChatSession:
             if called is None or tools is None or turn is None:
                 return
             with turn.lent():
-                yield from tools.results(chat, called.message)
+                yield from chat.save_results(called.message, tools.run(called.message.calls))
                 if turn.desk.stopped.is_set():
                     yield replace(called, goes_on=False)
                     return
@@ -320,7 +320,7 @@ class ChatSession:
         try:
             kit = self.kit
             if kit is None or not isinstance(models, ShowsPrompts):
-                raise UserError("only models on this computer use tools")
+                raise UserError("these models cannot use them")
             with turn.lent():  # servers may have to start
                 offered = turn.desk.until_stopped(lambda: kit.offered(names))
             for problem in offered.problems:

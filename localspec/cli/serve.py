@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.app.opening import plan_to_open, saved_bytes, with_config, with_longest_context
@@ -37,12 +39,14 @@ from localspec.gguf import read_model
 from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
 from localspec.models.pair_files import local_file
+from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
 from localspec.types.models import ModelInfo, ModelOptions
 from localspec.units import memory
 
 if TYPE_CHECKING:
+    from localspec.chat.tool_use.kit import ToolKit
     from localspec.inference.embedder import Embedder
 
 
@@ -69,6 +73,8 @@ def parser() -> Parser:
     add("--share", choices=("on", "off"), default="on", help=about)
     about = "model for /v1/embeddings: a GGUF file, or a name from `localspec models`"
     add("--embeddings", metavar="FILE", help=about)
+    about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
+    add("--mcp", metavar="NAMES", help=about)
     about = "memory for the KV caches of other conversations, in MiB (a quarter of free memory, at most 8192)"
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     about = (
@@ -100,6 +106,7 @@ def main(argv: Sequence[str]) -> int:
         known_profiles.named(usual)  # says what is close
     asked, request = session_request(args), with_config(pair_request(args))
     files = opening.find_files(request)
+    kit = None if args.mcp is None else _kit(args.mcp)
     if args.embeddings is not None:
         read_model(local_file(args.embeddings, opening.TERMINAL))  # a mistake shows before models open
     set_up_logging(verbose=args.verbose)
@@ -129,15 +136,31 @@ def main(argv: Sequence[str]) -> int:
 
         parallel = 1 if args.share == "off" else args.parallel
         queue = EngineQueue(open_models, planned.tuned_for, parallel, say)
-        with closing(queue), _embedder(args.embeddings, plan.target.threads) as embedder:
+        embeds = _embedder(args.embeddings, plan.target.threads)
+        with closing(queue), nullcontext() if kit is None else closing(kit), embeds as embedder:
             opening.tell_notes(first, plan, request)
             if args.explain:
                 say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
+            if kit is not None:
+                say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
             _tell_address(listener, queue.models, list(by_name))
-            service = ChatService(queue, by_name, usual, asked, say, embedder=embedder)
+            service = ChatService(queue, by_name, usual, asked, say, embedder=embedder, kit=kit)
             with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
                 running.run(service, doors, listener)
     return SUCCESS
+
+
+def _kit(named: str) -> ToolKit:
+    """Return the MCP servers that clients may use; raises UserError. None is started yet."""
+    from localspec.app.tools import clients_kit
+    from localspec.tools.mcp.server import check_installed
+
+    names = [name for name in re.split(r"[,\s]+", named) if name]
+    if not names:
+        raise UserError("--mcp names no server", "`localspec mcp list` lists them")
+    kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
+    check_installed()
+    return kit
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import json
 from collections.abc import Generator, Sequence
 from contextlib import closing, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from localspec.errors import ContextFullError, EngineDied, EngineError, ServerLost, UserError
 from localspec.inference.interface import ModeChoice
+from localspec.types.drafts import Token
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.models import DeviceMemory, ModelInfo, PlainRate
 from localspec.types.request import EngineSettings, Message, Request, TaskType
@@ -37,6 +38,15 @@ class EngineConnection:
     target: ModelInfo
     draft: ModelInfo | None
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextToTokenize:
+    """A text for the server's tokenizer, with the options of `tokenize`."""
+
+    text: str
+    special: bool = True
+    add_special: bool = False
 
 
 class Server:
@@ -93,7 +103,11 @@ class AttachedModels:
         self.target, self.draft, self.notes = about.target, about.draft, about.notes
 
     def generate(self, request: Request) -> Generator[GenerationEvent]:
-        """Yield the answer as it is written; closing the iterator gives it up."""
+        """Yield the answer as it is written; closing the iterator gives it up.
+
+        The triggers of its tools are made there again: a server takes no expressions from its clients.
+        """
+        request = replace(request, triggers=())
         self._answer = name = uuid4().hex
         try:
             with self._server.asked("generate", to_json(request), _LONGEST_TURN_S, name) as response:
@@ -125,6 +139,16 @@ class AttachedModels:
     def choices(self, kind: type[T]) -> T:
         """Return the models that could be opened there, as rows of `choices` in `app/recommendation.py`."""
         return self._server.call("choices", kind, None, _LONGEST_TURN_S)
+
+    def render(self, request: Request) -> str:
+        """Return the text of a request's prompt as the target reads it."""
+        return self._server.call("render", str, replace(request, triggers=()))
+
+    def tokenize(self, text: str, *, special: bool = True, add_special: bool = False) -> list[Token]:
+        """Return the tokens of a text."""
+        return list(
+            self._server.call("tokenize", tuple[Token, ...], TextToTokenize(text, special, add_special))
+        )
 
     def count_tokens(self, messages: Sequence[Message]) -> int:
         """Return the tokens of a conversation, including the start of the next answer."""

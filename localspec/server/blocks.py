@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from starlette.requests import Request
@@ -15,6 +16,8 @@ from starlette.responses import JSONResponse, Response
 from localspec.app.answer_json import Json
 from localspec.chat.calls.pieces import Kind, Piece
 from localspec.chat.calls.reader import AnswerReader
+from localspec.chat.messages import ToolRun
+from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, CallStarted
 from localspec.server.exchange import SERVER_SENT, ApiError, error, streamed, unless_gone
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.types.events import (
@@ -26,6 +29,9 @@ from localspec.types.events import (
     TokenScore,
     TokensScored,
 )
+from localspec.types.request import Message, ToolCall
+
+_BETWEEN = "\n\n"  # the texts of two messages, where the client sees one
 
 
 @dataclass(slots=True)
@@ -37,15 +43,28 @@ class ContentBlock:
     text: str = ""
     id: str = ""  # of a call
     name: str = ""  # of its tool
+    is_here: bool = False  # a call that runs on this side
+    run: ToolRun | None = None  # of such a call, when it has ended
+    output: str = ""  # of such a call
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """A block begins, gets some text, or ends."""
+    """A block begins, gets some text, or ends; a call on this side then `runs`, and is `over` in any case."""
 
-    kind: Literal["begins", "grows", "ends"]
+    kind: Literal["begins", "grows", "ends", "runs", "over"]
     block: ContentBlock
     added: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageEnded:
+    """A message of an answer with tools on this side is complete; its calls, or the end, come next."""
+
+    finished: Finished
+
+
+ReplyEvent = GenerationEvent | MessageEnded | CallEvent
 
 
 class BlockStream:
@@ -58,18 +77,26 @@ class BlockStream:
         *,
         parallel: bool = True,
         warnings: Sequence[str] = (),
+        here: Collection[str] = (),
     ) -> None:
         """Begin with nothing, but with warnings about the request.
 
-        Without `parallel` all calls but the first are left out.
+        Without `parallel` all calls but the first are left out. Calls of the tools `here` are not the
+        client's.
         """
-        self._reader, self._schemas, self._parallel = reader, schemas, parallel
+        self._reader, self._schemas, self._parallel, self._here = reader, schemas, parallel, here
+        self._starts, self._is_read = [0], False  # of its messages; whether the last one is complete
         self.all: list[ContentBlock] = []
         self.scores: list[TokenScore] = []  # not sent yet
         self.finished: Finished | None = None
         self.warnings = list(warnings)  # and those about its JSON, when it is finished
 
-    def take(self, event: GenerationEvent) -> Iterator[BlockEvent]:
+    def go_on(self, reader: AnswerReader) -> None:
+        """Take another message of the answer."""
+        self._starts.append(len(self.all))
+        self._reader, self._is_read = reader, False
+
+    def take(self, event: ReplyEvent) -> Iterator[BlockEvent]:
         """Yield the steps of an event of the answer."""
         pieces: Iterator[Piece] = iter(())
         if isinstance(event, ThinkingOpened):
@@ -78,17 +105,41 @@ class BlockStream:
             pieces = self._reader.feed(event.text)
         elif isinstance(event, TokensScored):
             self.scores += event.scores
+        elif isinstance(event, MessageEnded):
+            yield from self._end(event.finished)
+        elif isinstance(event, CallStarted):
+            yield BlockEvent("runs", self._called(event.call))
+        elif isinstance(event, CallEnded):
+            block = self._called(event.run.call)
+            block.run, block.output = event.run, event.text
+            yield BlockEvent("over", block)
         elif isinstance(event, Finished):
             self.finished = event
-            pieces = self._reader.feed("", more=False, is_cut=event.reason != "stop")
+            yield from self._end(event)
+            yield from (BlockEvent("over", block) for block in self.to_run)
+            calls = [(call.name, call.text) for call in self.calls]
+            is_cut = event.reason != "stop"
+            self.warnings += self._schemas.warnings(self.message().content, calls, is_cut=is_cut)
         for piece in pieces:
             yield from self._take(piece)
-        if self.finished is not None:
-            if self.all:
-                yield BlockEvent("ends", self.all[-1])
-            calls = [(call.name, call.text) for call in self.calls]
-            is_cut = self.finished.reason != "stop"
-            self.warnings += self._schemas.warnings(self.text("text"), calls, is_cut=is_cut)
+
+    def _end(self, finished: Finished) -> Iterator[BlockEvent]:
+        """Yield the last steps of a message, once."""
+        if self._is_read:
+            return
+        self._is_read = True
+        for piece in self._reader.feed("", more=False, is_cut=finished.reason != "stop"):
+            yield from self._take(piece)
+        if self._latest:
+            yield BlockEvent("ends", self._latest[-1])
+
+    @property
+    def _latest(self) -> list[ContentBlock]:
+        """Return the blocks of the latest message."""
+        return self.all[self._starts[-1] :]
+
+    def _called(self, call: ToolCall) -> ContentBlock:
+        return next(block for block in self._latest if block.id == call.id)
 
     @property
     def reason(self) -> Literal["stop", "length", "tool_calls"]:
@@ -100,21 +151,42 @@ class BlockStream:
 
     def text(self, kind: Kind) -> str:
         """Return all of the thinking, or of the text."""
-        return "".join(block.text for block in self.all if block.kind == kind)
+        messages = [self.all[begin:end] for begin, end in pairwise((*self._starts, len(self.all)))]
+        texts = ("".join(block.text for block in each if block.kind == kind) for each in messages)
+        return _BETWEEN.join(filter(None, texts))
+
+    def before(self, block: ContentBlock) -> str:
+        """Return the gap between the text of earlier messages and a new block of it."""
+        earlier = [each for each in self.all[: block.index] if each.kind == block.kind]
+        is_first = bool(earlier) and earlier[-1].index < self._starts[-1]
+        return _BETWEEN if is_first else ""
 
     @property
     def calls(self) -> list[ContentBlock]:
-        """Return the calls."""
-        return [block for block in self.all if block.kind == "call"]
+        """Return the calls that are the client's."""
+        return [block for block in self.all if block.kind == "call" and not block.is_here]
+
+    @property
+    def to_run(self) -> list[ContentBlock]:
+        """Return the calls on this side that have not been run."""
+        return [block for block in self._latest if block.is_here and block.run is None]
+
+    def message(self) -> Message:
+        """Return the latest message, with its calls on this side."""
+        said = {"text": "", "thinking": "", "call": ""}
+        for block in self._latest:
+            said[block.kind] += block.text
+        calls = tuple(ToolCall(block.id, block.name, block.text) for block in self.to_run)
+        return Message("assistant", said["text"], calls, thinking=said["thinking"])
 
     def _take(self, piece: Piece) -> Iterator[BlockEvent]:
         if piece.index and not self._parallel:
             return
-        last = self.all[-1] if self.all else None
+        last = self._latest[-1] if self._latest else None
         if last is None or piece.kind != last.kind or piece.id:
             if last is not None:
                 yield BlockEvent("ends", last)
-            last = ContentBlock(piece.kind, len(self.all), "", piece.id, piece.name)
+            last = ContentBlock(piece.kind, len(self.all), "", piece.id, piece.name, piece.name in self._here)
             self.all.append(last)
             yield BlockEvent("begins", last)
         if piece.text:
@@ -133,15 +205,13 @@ class ProtocolReply(ABC):
         self._begun = False
         self.began = time.monotonic()
 
-    async def send(
-        self, request: Request, events: AsyncGenerator[GenerationEvent], *, streams: bool
-    ) -> Response:
+    async def send(self, request: Request, events: AsyncGenerator[ReplyEvent], *, streams: bool) -> Response:
         """Return the response: a stream of events, or all in one when the answer is complete."""
         if streams:
             return await streamed(request, self._stream(events), self.error_event, self.form)
         return JSONResponse(await unless_gone(request, self._whole(events)))
 
-    async def _stream(self, events: AsyncGenerator[GenerationEvent]) -> AsyncGenerator[Json]:
+    async def _stream(self, events: AsyncGenerator[ReplyEvent]) -> AsyncGenerator[Json]:
         async with aclosing(events):  # an answer without a reader ends at once
             async for event in events:
                 for payload in self.begin():  # not before: until then, the status shows what is wrong
@@ -157,7 +227,7 @@ class ProtocolReply(ABC):
                     for payload in self.last_events():
                         yield payload
 
-    async def _whole(self, events: AsyncGenerator[GenerationEvent]) -> Json | list[Json]:
+    async def _whole(self, events: AsyncGenerator[ReplyEvent]) -> Json | list[Json]:
         async for _ in self._stream(events):
             pass
         return self.complete()

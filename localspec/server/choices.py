@@ -8,10 +8,18 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, prompt_progress, warned
+from localspec.server.blocks import (
+    BlockEvent,
+    BlockStream,
+    ContentBlock,
+    ProtocolReply,
+    prompt_progress,
+    warned,
+)
 from localspec.server.exchange import SERVER_SENT
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import FINGERPRINT
+from localspec.server.tools_here import ToolsHere
 from localspec.types.events import Finished, PromptProgress, TokenScore
 
 
@@ -35,9 +43,11 @@ class ChoicesReply(ProtocolReply):
         blocks: Callable[[], BlockStream],
         number: int,
         wanted: Wanted,
+        here: ToolsHere | None = None,
     ) -> None:
-        """Begin with nothing; each of the requests gets `number` answers."""
+        """Begin with nothing; each of the requests gets `number` answers, which may call the tools `here`."""
         super().__init__(blocks())
+        self._here = here
         self._fresh, self._number = blocks, number
         self._prompts = [one.overrides.answer.prompt for one in asked]
         self._wanted = wanted
@@ -62,8 +72,11 @@ class ChoicesReply(ProtocolReply):
             yield self._chunk({"content": self._prompts[len(self._choices)]})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        """Yield the chunk of a step."""
-        if (delta := _delta(step, self.blocks)) is not None:
+        """Yield the chunk of a step; of a call that runs here, one that clients who do not know it skip."""
+        if step.block.is_here:
+            if step.kind in ("runs", "over"):
+                yield self._chunk({}, self._new_scores()) | {"mcp_call": self._called(step.block)}
+        elif (delta := _delta(step, self.blocks)) is not None:
             yield self._chunk(delta, self._new_scores())
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
@@ -102,7 +115,13 @@ class ChoicesReply(ProtocolReply):
         ]
         message: Json = {"role": "assistant", "content": text or (None if calls else "")}
         message |= {"reasoning_content": thinking} if thinking else {}
+        ran = [self._called(block) for block in blocks.all if block.is_here]
+        message |= {"mcp_calls": ran} if ran else {}
         return {"message": message | ({"tool_calls": calls} if calls else {})}
+
+    def _called(self, block: ContentBlock) -> Json:
+        assert self._here is not None  # or no call would run here
+        return self._here.call(block, block.id, is_over=self.blocks.finished is not None)
 
     def _new_scores(self) -> list[TokenScore]:
         """Return the scores that were not sent yet."""
@@ -141,7 +160,8 @@ def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
     block = step.block
     if block.kind != "call":
         name = "content" if block.kind == "text" else "reasoning_content"
-        return {name: step.added} if step.added else None
+        added = blocks.before(block) if step.kind == "begins" else step.added
+        return {name: added} if added else None
     called: Json = {"index": len(blocks.calls) - 1, "function": {"arguments": step.added}}
     if step.kind == "begins":
         function = {"name": block.name, "arguments": ""}

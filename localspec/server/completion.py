@@ -103,7 +103,7 @@ async def _answered(
     schemas = await schemas_of(service, answers[0])
     blocks = partial(bare_blocks, schemas)
     reply = _Reply(service, every, native, blocks, tells_progress=bool(body.return_progress))
-    return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
+    return await reply.send(request, answers_of(service.answer, every), streams=bool(body.stream))
 
 
 class _Reply(ProtocolReply):

@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from localspec.chat.tool_use.offer import offer_of
 from localspec.errors import UserError
-from localspec.inference.attached import EngineConnection, from_json, to_json
+from localspec.inference.attached import EngineConnection, TextToTokenize, from_json, to_json
 from localspec.inference.interface import ModeChoice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService, Protocol
+from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent
 from localspec.types.request import EngineSettings, Message, TaskType
 from localspec.types.request import Request as GenerationRequest
@@ -82,9 +84,32 @@ async def _generate(service: ChatService, request: Request) -> Response:
         raise HTTPException(400, "the name of the answer is too long")
     if wanted.triggers:  # an expression of a client could take for ever
         raise HTTPException(400, "triggers are not taken: their expressions are made here")
+    if wanted.tools and wanted.grammar is None and not isinstance(wanted.prompt, str):
+        wanted = await to_thread(_with_triggers, service, wanted)
     asked = QueuedRequest(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
     events = (tagged(event) async for event in service.answer(asked))
     return await streamed(request, events, error)
+
+
+def _with_triggers(service: ChatService, wanted: GenerationRequest) -> GenerationRequest:
+    """Return a request whose calls follow the schemas of its tools; raises UserError for wrong ones."""
+    queue, variables = service.queue, wanted.template_variables
+    form = queue.tool_format(variables)
+    try:
+        offer = offer_of(queue.models, wanted.tools, variables, form)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"the tools of the request are not functions: {type(error).__name__}") from None
+    return offer.put_into(wanted)
+
+
+async def _render(service: ChatService, body: bytes) -> str:
+    return await to_thread(service.queue.models.render, from_json(body, GenerationRequest))
+
+
+async def _tokenize(service: ChatService, body: bytes) -> tuple[Token, ...]:
+    given = from_json(body, TextToTokenize)
+    tokenize = partial(service.queue.models.tokenize, special=given.special, add_special=given.add_special)
+    return tuple(await to_thread(tokenize, given.text))
 
 
 async def _in_turn(service: ChatService, ask: Callable[[SharedModels], T]) -> T:
@@ -108,6 +133,8 @@ _VERBS: dict[str, Verb] = {
     "choose_settings": _choose_settings,
     "count_tokens": _count_tokens,
     "recall": _recall,
+    "render": _render,
+    "tokenize": _tokenize,
     "memory": lambda service, _body: to_thread(service.queue.models.memory),
     "choices": lambda service, _body: to_thread(_choices, service.queue.models),
 }

@@ -54,7 +54,7 @@ def flat_tools(tools: Iterable[Json], namespace: object = None) -> Iterator[tupl
             found = named(tool, namespace)
             yield found, _function(tool, found)
         else:
-            yield None, {"type": tool.get("type")}
+            yield None, dict(tool)
 
 
 def _function(tool: Json, found: NamedTool) -> Json:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeGuard
+from typing import Literal, TypeGuard, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -20,20 +20,27 @@ from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.grammar import call_grammar
 from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.calls.triggers import call_triggers
-from localspec.chat.schema_check import checked_answer, checked_arguments, enforced, enforced_answer
+from localspec.chat.schema_check import (
+    CheckedSchema,
+    checked_answer,
+    checked_arguments,
+    enforced,
+    enforced_answer,
+)
 from localspec.chat.tool_use.offer import single_token
 from localspec.errors import UserError
 from localspec.inference.interface import SharedModels
-from localspec.server.blocks import BlockStream
+from localspec.server.blocks import BlockStream, ReplyEvent
 from localspec.server.choices import ChoicesReply, Wanted
 from localspec.server.exchange import read, read_json
 from localspec.server.fields import in_known_words
-from localspec.server.messages import ChatMessage, Function, an_object, conversation, objects
+from localspec.server.messages import ChatMessage, an_object, conversation, objects
 from localspec.server.queue import QueuedRequest
 from localspec.server.schemas import NO_SCHEMAS, ReplySchemas
 from localspec.server.service import LLAMA_NAMES, ChatService, Protocol
+from localspec.server.tool_rounds import ToolRounds
+from localspec.server.tools_here import ToolDefinition, ToolsHere, tools_here, wanted_server
 from localspec.storage.profiles import Profile, Speculation
-from localspec.types.events import GenerationEvent
 from localspec.types.request import (
     SAMPLING,
     FrequencyPenalty,
@@ -60,12 +67,13 @@ _MAX_ANSWERS = 8
 _MAX_PROMPTS = 64
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
+_Event = TypeVar("_Event")
 _EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also where no template asks
 
 
 async def _chat(service: ChatService, request: Request) -> Response:
-    chat = await asked_in_chat(service, body_of(await read_json(request)))
-    return await _answered(service, request, chat.body, [chat.asked], chat.blocks)
+    chat = await asked_in_chat(service, body_of(await read_json(request)), runs_tools=True)
+    return await _answered(service, request, chat.body, [chat.asked], chat.blocks, chat.rounds)
 
 
 async def _complete(service: ChatService, request: Request) -> Response:
@@ -93,6 +101,7 @@ async def _answered(
     body: Body,
     asked: Sequence[QueuedRequest],
     blocks: Callable[[], BlockStream],
+    rounds: ToolRounds | None = None,
 ) -> Response:
     """Return a reply with `n` answers to each request."""
     number = 1 if body.n is None or any(one.reads for one in asked) else body.n
@@ -101,8 +110,9 @@ async def _answered(
     every = [_reseeded(one, index) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress))
-    reply = ChoicesReply(every, blocks, number, wanted)
-    return await reply.send(request, answers_of(service, every), streams=bool(body.stream))
+    reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
+    answer = partial(answered, service, rounds, lambda: reply.blocks)
+    return await reply.send(request, answers_of(answer, every), streams=bool(body.stream))
 
 
 def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
@@ -112,12 +122,21 @@ def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
     return replace(asked, overrides=replace(asked.overrides, answer=another))
 
 
-async def answers_of(service: ChatService, asked: Sequence[QueuedRequest]) -> AsyncGenerator[GenerationEvent]:
+async def answers_of(
+    answer: Callable[[QueuedRequest], AsyncGenerator[_Event]], asked: Sequence[QueuedRequest]
+) -> AsyncGenerator[_Event]:
     """Yield the events of answers, one after the other; several to one prompt find it in the KV cache."""
     for one in asked:
-        async with aclosing(service.answer(one)) as events:
+        async with aclosing(answer(one)) as events:
             async for event in events:
                 yield event
+
+
+def answered(
+    service: ChatService, rounds: ToolRounds | None, blocks: Callable[[], BlockStream], asked: QueuedRequest
+) -> AsyncGenerator[ReplyEvent]:
+    """Return the events of an answer to a chat, which may call tools that run here."""
+    return service.answer(asked) if rounds is None else rounds.answer(service, asked, blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +153,6 @@ class ResponseFormat:
     type: Literal["text", "json_object", "json_schema"]
     json_schema: object = None  # OpenAI's, around the schema
     schema: object = None  # llama.cpp's
-
-
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
-    """A tool as clients send it; those that are no functions are left out."""
-
-    type: str
-    function: Function | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,62 +215,104 @@ class Chat:
     form: ToolFormat | None
     schemas: ReplySchemas
     warnings: tuple[str, ...] = ()  # about the request
+    here: ToolsHere | None = None  # tools that were asked for and run here
+    rounds: ToolRounds | None = None  # of an answer that may call those
 
     def blocks(self) -> BlockStream:
         """Return the parser of the answer."""
         reader = AnswerReader(self.form, self.asked.overrides.answer.tools)
         parallel = self.body.parallel_tool_calls is not False
-        return BlockStream(reader, self.schemas, parallel=parallel, warnings=self.warnings)
+        here = () if self.here is None else self.here.labels
+        return BlockStream(reader, self.schemas, parallel=parallel, warnings=self.warnings, here=here)
 
 
-async def asked_in_chat(service: ChatService, body: Body) -> Chat:
-    """Read the request of a chat; raises UserError if it is invalid."""
+async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = False) -> Chat:
+    """Read the request of a chat; raises UserError if it is invalid.
+
+    With `runs_tools` it may ask for tools that run here, because its protocol can show their calls.
+    """
     for name in ("echo", "prompt", "suffix"):
         if getattr(body, name):
             raise UserError(f"{name} is not offered in a chat", "leave it out, or use /v1/completions")
     profile, messages = service.conversation(service.profile(body.model), conversation(body.messages))
     answer = answer_of(body, service, messages)
-    tools, must_call = offered(body)
-    warnings = tuple(_left_out(body.tools or ()))
+    here = await _tools_here(service, body) if runs_tools else None
+    tools, must_call = offered(body, here)
+    warnings = (*_left_out(body.tools or (), here), *(() if here is None else here.problems))
     for line in warnings:
         service.warn(line)
     service.compare_beginning(messages, tools)
-    form, grammar, triggers = None, answer.grammar, tuple[Trigger, ...]()
     schemas = await schemas_of(service, answer)
+    if not tools:
+        return Chat(body, asked_of(body, service, answer, profile), messages, None, schemas, warnings, here)
+    form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
+    calling, arguments = await _calling(service, body, answer, form, tools, must_call)
+    rounds = None
+    if here is not None and here.labels:
+        free = calling
+        if must_call:
+            free, _ = await _calling(service, body, answer, form, tools, ())
+        rounds = ToolRounds(here, messages, form, free, answer)
+    asked = asked_of(body, service, calling, profile)
+    return Chat(body, asked, messages, form, replace(schemas, arguments=arguments), warnings, here, rounds)
+
+
+async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
+    """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
+    kit, tools = service.kit, body.tools or ()
+    if kit is None or body.tool_choice == "none":
+        return None
+    found = [wanted_server(tool, kit, f"tools[{at}]") for at, tool in enumerate(tools)]
+    wanted = [server for server in found if server is not None]
+    taken = {tool.function.name for tool in tools if tool.function is not None}
+    return await tools_here(kit, wanted, taken) if wanted else None
+
+
+async def _calling(
+    service: ChatService,
+    body: Body,
+    answer: GenerationRequest,
+    form: ToolFormat,
+    tools: Sequence[str],
+    must_call: Sequence[str],
+) -> tuple[GenerationRequest, dict[str, CheckedSchema]]:
+    """Return an answer that may call tools, or must call one of some, and the checks of their arguments."""
+    grammar, triggers = answer.grammar, tuple[Trigger, ...]()
     arguments = {_name(tool): checked_arguments(tool) for tool in tools}
-    if tools:
-        form = await asyncio.to_thread(service.queue.tool_format, answer.template_variables)
     is_schema = grammar is not None and grammar.kind == "json_schema"
     if must_call and grammar is not None and not is_schema:
         raise UserError("a grammar and a tool that must be called cannot both be met", "use only one")
     halves = await asyncio.to_thread(lambda: [enforced(tool) for tool in must_call or tools])
     token = single_token(service.queue.models.tokenize)
-    if form is not None and (must_call or is_schema):  # a schema is for the answer that calls nothing
+    if must_call or is_schema:  # a schema is for the answer that calls nothing
         arguments |= {_name(tool): check for tool, check in halves}
         several = body.parallel_tool_calls is not False and (not must_call or body.tool_choice == "required")
         otherwise = None if must_call or grammar is None else enforced_answer(grammar)
         calls = partial(call_grammar, several=several, otherwise=otherwise)
         grammar = await asyncio.to_thread(calls, form, [tool for tool, _ in halves], token)
-    elif form is not None and grammar is None:
+    elif grammar is None:
         triggers = await asyncio.to_thread(call_triggers, form, [tool for tool, _ in halves], token)
-    answer = replace(answer, grammar=grammar, triggers=triggers, tools=tools, shows_control=bool(tools))
-    schemas = replace(schemas, arguments=arguments)
-    return Chat(body, asked_of(body, service, answer, profile), messages, form, schemas, warnings)
+    calling = replace(answer, grammar=grammar, triggers=triggers, tools=tuple(tools), shows_control=True)
+    return calling, arguments
 
 
-def _left_out(tools: Sequence[ToolDefinition]) -> Iterator[str]:
-    """Yield a warning about tools that are no functions, if there are some."""
-    if others := sorted({tool.type[:40] for tool in tools} - {"function"}):
-        yield f"tools of the types {', '.join(others)} are left out: the models cannot call them"
+def _left_out(tools: Sequence[ToolDefinition], here: ToolsHere | None) -> Iterator[str]:
+    """Yield a warning about tools that are no functions and do not run here, if there are some."""
+    labels = () if here is None else [server.label for server in here.servers]
+    others = {tool.type[:40] for tool in tools if tool.is_elsewhere or tool.server_label not in labels}
+    if others := others - {"function"}:
+        yield f"tools of the types {', '.join(sorted(others))} are left out: the models cannot call them"
 
 
 def _name(tool: str) -> str:
     return str(json.loads(tool)["function"]["name"])
 
 
-def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def offered(body: Body, here: ToolsHere | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tools that a model may call, and those of which it must call one."""
     tools: dict[str, str] = {}
+    if here is not None:
+        tools |= {name: tool.as_function() for name, (tool, _) in here.offered.owners.items()}
     for at, tool in enumerate(body.tools or ()):
         if tool.type != "function":
             continue
@@ -278,13 +331,15 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
         tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
     choice, every = body.tool_choice, tuple(tools.values())
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        choice, every = _allowed(choice, tools)
+        choice, every = _allowed(choice, tools, here)
     if choice in (None, "auto", "none"):
         return (() if choice == "none" else every), ()
     if not tools:
         raise UserError("tool_choice requires a call, but there are no tools")
     if choice == "required":
         return every, every
+    if isinstance(choice, dict) and (names := _here(choice, here)):
+        return every, tuple(tools[name] for name in names)
     wanted = choice.get("function") if isinstance(choice, dict) else None
     name = wanted.get("name") if isinstance(wanted, dict) else None
     if not isinstance(name, str) or name not in tools:
@@ -292,11 +347,13 @@ def offered(body: Body) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return every, (tools[name],)
 
 
-def _allowed(choice: Json, tools: Mapping[str, str]) -> tuple[object, tuple[str, ...]]:
+def _allowed(
+    choice: Json, tools: Mapping[str, str], here: ToolsHere | None
+) -> tuple[object, tuple[str, ...]]:
     """Return the mode of a choice among some of the tools, and those; raises UserError."""
     wanted = an_object(choice.get("allowed_tools") or choice, "tool_choice.allowed_tools")
-    chosen = map(_chosen, objects(wanted.get("tools"), "tool_choice.allowed_tools.tools"))
-    names = dict.fromkeys(name for name in chosen if name is not None)
+    chosen = objects(wanted.get("tools"), "tool_choice.allowed_tools.tools")
+    names = dict.fromkeys(name for tool in chosen for name in (*_chosen(tool), *_here(tool, here)))
     if unknown := [name for name in names if name not in tools]:
         raise UserError(f"tool_choice allows {unknown[0]}, which is none of the tools")
     if (mode := wanted.get("mode") or "auto") not in ("auto", "required"):
@@ -304,11 +361,18 @@ def _allowed(choice: Json, tools: Mapping[str, str]) -> tuple[object, tuple[str,
     return mode, tuple(tools[name] for name in names)
 
 
-def _chosen(tool: Json) -> str | None:
-    """Return the function that an entry of a choice names; None for a tool of another type."""
+def _chosen(tool: Json) -> tuple[str, ...]:
+    """Return the function that an entry of a choice names, none for a tool of another type."""
     function = tool.get("function", tool)
     name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) and tool.get("type", "function") == "function" else None
+    return (name,) if isinstance(name, str) and tool.get("type", "function") == "function" else ()
+
+
+def _here(choice: Json, here: ToolsHere | None) -> tuple[str, ...]:
+    """Return the tools that run here and that a choice of an MCP server, or of one of its tools, names."""
+    if here is None or choice.get("type") != "mcp":
+        return ()
+    return here.named(choice.get("server_label"), choice.get("name"))
 
 
 def bare_blocks(schemas: ReplySchemas = NO_SCHEMAS) -> BlockStream:

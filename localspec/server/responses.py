@@ -20,14 +20,17 @@ from localspec.server.exchange import OVERFLOW, SERVER_SENT, ApiError, frame, re
 from localspec.server.fields import in_known_words, refuse, shared
 from localspec.server.messages import an_object, objects
 from localspec.server.named_tools import NamedTool, custom_input, flat_call, flat_choice, flat_tools
-from localspec.server.openai import Chat, asked_in_chat, body_of
+from localspec.server.openai import Chat, answered, asked_in_chat, body_of
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
+from localspec.server.tools_here import listed
+from localspec.tools.mcp.names import tool_name
 
 _REPEATED = ("instructions", "max_output_tokens", "temperature", "top_p")
 _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {"top_logprobs": (0,), "prompt": ()}
 _BOOKKEEPING = ("id", "status")  # of items
 _CALLS = ("function_call", "custom_tool_call")
+_HERE = "mcp_"  # begins the ids of calls that run on this side
 _NOT_KEPT = "send the conversation as `input`: nothing is stored between requests"
 
 
@@ -40,9 +43,10 @@ async def _answer(service: ChatService, request: Request) -> Response:
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)
-    chat = await asked_in_chat(service, body_of(_as_chat(body)))
-    streams = bool(chat.body.stream)
-    return await _Reply(body, chat).send(request, service.answer(chat.asked), streams=streams)
+    chat = await asked_in_chat(service, body_of(_as_chat(body)), runs_tools=True)
+    reply = _Reply(body, chat)
+    events = answered(service, chat.rounds, lambda: reply.blocks, chat.asked)
+    return await reply.send(request, events, streams=bool(chat.body.stream))
 
 
 def _as_chat(body: Json) -> Json:
@@ -76,16 +80,35 @@ def _add(messages: list[Json], item: Json) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": output})
     elif kind == "message" and role != "assistant":
         messages.append({"role": role, "content": item.get("content")})
-    else:  # items of one turn come one after another
+    elif kind != "mcp_list_tools":  # each request has its own; items of a turn come one after another
         turn = messages[-1] if messages else {}
         if turn.get("role") != "assistant" or (kind == "message" and "content" in turn):
             turn = {"role": "assistant"}
             messages.append(turn)
         _add_to_turn(turn, item, str(kind))
+        if kind == "mcp_call":
+            messages.append(_result_here(item))
+
+
+def _result_here(item: Json) -> Json:
+    """Return the result of a call that ran on this side."""
+    output, error = item.get("output"), item.get("error")
+    if isinstance(error, dict):
+        output = error.get("content") or error.get("message")
+    return {"role": "tool", "tool_call_id": _id_here(item), "content": output or error or ""}
+
+
+def _id_here(item: Json) -> str:
+    return str(item.get("id") or "").removeprefix(_HERE)
 
 
 def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
     """Add what the assistant thought, said or called to its message."""
+    if kind == "mcp_call":
+        name = tool_name(str(item.get("server_label")), str(item.get("name")))
+        function = {"name": name, "arguments": item.get("arguments")}
+        turn["tool_calls"] = [{"id": _id_here(item), "function": function}]
+        return
     if kind == "function_call" or (kind.endswith("_call") and item.get("call_id")):
         calls = turn.setdefault("tool_calls", [])
         assert isinstance(calls, list)
@@ -126,6 +149,9 @@ class _Reply(ProtocolReply):
         tools = (tool for tool, _ in flat_tools(objects(body.get("tools"), "tools")) if tool is not None)
         self._tools = {tool.flat: tool for tool in tools}
         self._ids = dict[int, str]()
+        self._here = chat.here
+        servers = () if chat.here is None else chat.here.servers
+        self._lists = [listed(server, f"mcpl_{uuid4().hex}") for server in servers]
         self._head: Json = {
             "id": f"resp_{uuid4().hex}",
             "object": "response",
@@ -144,7 +170,14 @@ class _Reply(ProtocolReply):
 
     def first_events(self) -> Iterator[Json]:
         for name in ("created", "in_progress"):
-            yield self._event(f"response.{name}", response=self.complete())
+            yield self._event(f"response.{name}", response=self.complete() | {"output": []})
+        for index, item in enumerate(self._lists):
+            at: Json = {"output_index": index}
+            state = "failed" if item["error"] else "completed"
+            yield self._event("response.output_item.added", **at, item=item | {"tools": []})
+            for name in ("in_progress", state):
+                yield self._event(f"response.mcp_list_tools.{name}", **at, item_id=item["id"])
+            yield self._event("response.output_item.done", **at, item=item)
 
     def _waiting(self) -> str:
         """Return an event for a stream that waits: Codex does not count comments, and gives up.
@@ -165,10 +198,9 @@ class _Reply(ProtocolReply):
 
     def complete(self) -> Json:
         open_block = self.blocks.all[-1] if self.blocks.all and self.blocks.finished is None else None
-        output = [
-            self._item(block, "in_progress" if block is open_block else "completed")
-            for block in self.blocks.all
-        ]
+        blocks = self.blocks.all
+        items = (self._item(block, "in_progress" if block is open_block else "completed") for block in blocks)
+        output = [*self._lists, *items]
         if self.blocks.finished is None:
             return {**self._head, "status": "in_progress", "output": output, "usage": None}
         summary = self.blocks.finished.summary
@@ -185,6 +217,8 @@ class _Reply(ProtocolReply):
 
     def _item(self, block: ContentBlock, status: str) -> Json:
         tool = self._tool(block)
+        if block.is_here and self._here is not None:
+            return self._here.call(block, f"{_HERE}{block.id}", is_over=self.blocks.finished is not None)
         names = {"call": "ctc" if tool.is_custom else "fc", "thinking": "rs", "text": "msg"}
         id_ = self._ids.setdefault(block.index, f"{names[block.kind]}_{uuid4().hex}")
         head: Json = {"id": id_, "status": status}
@@ -201,14 +235,18 @@ class _Reply(ProtocolReply):
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         block, is_custom = step.block, self._tool(step.block).is_custom
-        at: Json = {"output_index": block.index}
-        id_ = self._item(block, "in_progress")["id"]
+        at: Json = {"output_index": block.index + len(self._lists)}
+        item = self._item(block, "in_progress")
+        id_ = item["id"]
+        if block.is_here:
+            yield from self._events_here(step, item, {**at, "item_id": id_})
+            return
         inside = {**at, "item_id": id_} | ({} if block.kind == "call" else {"content_index": 0})
         names = {"call": "function_call_arguments", "thinking": "reasoning_text", "text": "output_text"}
         name = f"response.{'custom_tool_call_input' if is_custom else names[block.kind]}"
         extra: Json = {"logprobs": []} if block.kind == "text" else {}
         if step.kind == "begins":
-            yield self._event("response.output_item.added", **at, item=self._item(block, "in_progress"))
+            yield self._event("response.output_item.added", **at, item=item)
             if block.kind != "call":
                 empty = {**_part(block), "text": ""}
                 yield self._event("response.content_part.added", **inside, part=empty)
@@ -226,6 +264,21 @@ class _Reply(ProtocolReply):
             if block.kind != "call":
                 yield self._event("response.content_part.done", **inside, part=_part(block))
             yield self._event("response.output_item.done", **at, item=self._item(block, "completed"))
+
+    def _events_here(self, step: BlockEvent, item: Json, inside: Json) -> Iterator[Json]:
+        """Yield the events of a call that runs here, in OpenAI's order."""
+        at: Json = {"output_index": inside["output_index"]}
+        if step.kind == "begins":
+            yield self._event("response.output_item.added", **at, item=item)
+            yield self._event("response.mcp_call.in_progress", **inside)
+        elif step.kind == "grows":
+            yield self._event("response.mcp_call_arguments.delta", **inside, delta=step.added)
+        elif step.kind == "ends":
+            yield self._event("response.mcp_call_arguments.done", **inside, arguments=step.block.text)
+        elif step.kind == "over":
+            state = "completed" if item["status"] == "completed" else "failed"
+            yield self._event(f"response.mcp_call.{state}", **inside)
+            yield self._event("response.output_item.done", **at, item=item)
 
     def _event(self, kind: str, **values: object) -> Json:
         self._number += 1

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import SessionRequest, followed
 from localspec.chat.figures import note, summary_line
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.inference.embedder import Embedder
 from localspec.inference.interface import check_room
 from localspec.llama.library import LLAMA_BUILD
@@ -50,6 +51,7 @@ class ChatService:
     warned: set[str] = field(default_factory=set)
     embedder: Embedder | None = None
     beginnings: Beginnings = field(default_factory=Beginnings)
+    kit: ToolKit | None = None  # of MCP servers that clients may use
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.

@@ -59,6 +59,10 @@ class OwnTools:
         """Return the tools that can be called."""
         return [each.tool for each in self._tools.values()]
 
+    def problems(self) -> Sequence[str]:
+        """Return nothing: our own tools are always there."""
+        return ()
+
     def preview(self, name: str, arguments: Arguments) -> str:
         """Return in Markdown what a call would do; raises UserError for a call that cannot succeed."""
         own = self._named(name)

@@ -88,7 +88,7 @@ def choice(tool: Tool, subject: Subject) -> str:
 
 def full_name(tool: Tool) -> str:
     """Return the name of a tool in rules: `server.tool` for what models know as `server__tool`."""
-    return f"{tool.source}.{tool.name.removeprefix(f'{tool.source}__')}" if tool.source else tool.name
+    return f"{tool.source}.{tool.own_name}" if tool.source else tool.name
 
 
 def subject_of(tool: Tool, arguments: Arguments, workspace: Workspace) -> Subject:

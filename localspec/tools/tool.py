@@ -29,6 +29,11 @@ class Tool:
     effect: Effect
     source: str = ""
 
+    @property
+    def own_name(self) -> str:
+        """Return the name without that of the server."""
+        return self.name.removeprefix(f"{self.source}__") if self.source else self.name
+
     def as_function(self) -> str:
         """Return the tool as `Request.tools` has it: OpenAI's JSON of a function."""
         function = {"name": self.name, "description": self.description, "parameters": self.parameters}
@@ -48,6 +53,9 @@ class Toolbox(Protocol):
 
     def tools(self) -> Sequence[Tool]:
         """Return the tools that can be called now; may start a server, and wait for it."""
+
+    def problems(self) -> Sequence[str]:
+        """Return a line for each thing that kept tools from being listed the last time."""
 
     def preview(self, name: str, arguments: Arguments) -> str:
         """Return in Markdown what a call would do, for the user to decide: a diff, a command.

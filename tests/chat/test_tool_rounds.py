@@ -144,6 +144,13 @@ def test_a_rule_refuses_without_asking(store: Store) -> None:
     assert (tools.ran, session.chat.path[2].content) == ([], "This was not run: the rule forbidden.")
 
 
+def test_a_server_that_is_not_there_is_said(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    tools.troubles.append("the MCP server `made` ended")
+    asked(session, says("Without it."))
+    assert session.take_notices() == ("the MCP server `made` ended",)
+
+
 def test_always_hands_the_rule_on(store: Store) -> None:
     rules: list[str] = []
     session = session_of(store, tools := reads())

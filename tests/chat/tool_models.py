@@ -53,9 +53,13 @@ class MadeTools:
     ) -> None:
         self.effects, self.act = effects, act
         self.ran: list[tuple[str, Arguments]] = []
+        self.troubles: list[str] = []
 
     def tools(self) -> Sequence[Tool]:
         return [Tool(name, f"Do {name}.", ANY, effect) for name, effect in self.effects.items()]
+
+    def problems(self) -> Sequence[str]:
+        return self.troubles
 
     def preview(self, name: str, arguments: Arguments) -> str:
         return f"would {name} `{arguments['path']}`"

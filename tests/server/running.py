@@ -13,6 +13,7 @@ import httpx2
 from uvicorn import Server
 
 from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
+from localspec.chat.tool_use.kit import ToolKit
 from localspec.inference.embedder import Embedder
 from localspec.inference.interface import SharedModels
 from localspec.server.application import AccessPolicy, application, http_server
@@ -47,12 +48,13 @@ def serving(
     open_models: Callable[[], SharedModels],
     policy: AccessPolicy | None = None,
     embedder: Embedder | None = None,
+    kit: ToolKit | None = None,
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
     known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
     queue = EngineQueue(open_models, nothing_known, report=lines.append)
-    service = ChatService(queue, known, "auto", SessionRequest(), lines.append, embedder=embedder)
+    service = ChatService(queue, known, "auto", SessionRequest(), lines.append, embedder=embedder, kit=kit)
     server = http_server(application(service, policy or AccessPolicy()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

@@ -5,16 +5,23 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from pathlib import Path
 from typing import cast
 
 import pytest
 
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
+from localspec.chat.session import ChatSession
+from localspec.chat.store import Store
+from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import ContextFullError, EngineDied, UserError
 from localspec.inference import attached
 from localspec.inference.attached import AttachedModels, Server, from_json, to_json
 from localspec.inference.interface import ModeChoice, SharedModels
 from localspec.inference.runtime import Runtime
 from localspec.server.application import AccessPolicy
+from localspec.storage.profiles import profiles
 from localspec.types.drafts import DraftOrigin as Origin
 from localspec.types.drafts import Provenance
 from localspec.types.events import (
@@ -31,14 +38,17 @@ from localspec.types.events import (
     TokenScore,
     TokensScored,
 )
-from localspec.types.request import EngineSettings, Message, Request, Sampling
+from localspec.types.request import EngineSettings, Message, Request, Sampling, Trigger
 from localspec.values import read, tagged
+from tests.chat.tool_models import MadeTools, called, kit_of
 from tests.inference.runtimes import text_of
 from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
 from tests.waiting import until
 
 QUESTION = (Message("user", "Write a Python function that adds two numbers."),)
 GREEDY = Sampling(temperature=0)
+TOOL = '{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}'
 EVENTS: tuple[GenerationEvent, ...] = (
     PromptProgress(1, 2),
     ThinkingOpened("<think>\n"),
@@ -214,3 +224,46 @@ def _die_after(listener: socket.socket, sent: bytes) -> None:
     with connection:
         connection.recv(2**16)
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + sent)
+
+
+def test_prompts_and_tokens_are_those_of_the_models(served: Served, models: AttachedModels) -> None:
+    asked = Request(QUESTION, GREEDY, tools=(TOOL,), triggers=(Trigger("x(?P<name>y)", ()),))
+    assert models.render(asked) == alone(served).render(asked)
+    text = "<|im_end|> Ä"
+    assert models.tokenize(text) == alone(served).tokenize(text)
+    assert models.tokenize(text, special=False) == alone(served).tokenize(text, special=False)
+    assert models.tokenize(text, add_special=True) == alone(served).tokenize(text, add_special=True)
+
+
+def test_tools_run_on_the_machine_of_the_screen_with_consent(tmp_path: Path) -> None:
+    writing = TellingModels(texts=[called("change", path="a.txt"), "It is changed."])
+    tools = MadeTools({"change": "writes"}, lambda _name, arguments, _stop: f"wrote {arguments['path']}")
+    with serving(lambda: writing) as there, Store(None) as store:
+        models = AttachedModels(Server(there.url))
+        session = ChatSession(store, tuple(profiles(tmp_path)), SessionRequest(), start="new")
+        session.make_kit = lambda: kit_of(tools)
+        session.update_settings(tools=("made",))
+        session.chat.ask("Change it!")
+        turn = AnswerTurn(AnswerTurns())
+        with turn.taken(models):
+            for event in session.answer(models, turn):
+                if isinstance(event, CallAsked):
+                    assert tools.ran == []
+                    assert turn.desk.decide(event.call.id, Decision(is_allowed=True))
+        assert session.take_notices() == ()
+        said = [message.content for message in session.chat.path]
+    assert said == ["Change it!", "", "wrote a.txt", "It is changed."]
+    first, second = writing.requests[:2]
+    assert [json.loads(tool)["function"]["name"] for tool in first.tools] == ["change"]
+    assert first.triggers, "the arguments of a call follow the schema of its tool"
+    assert not isinstance(second.prompt, str)
+    assert [message.role for message in second.prompt][-2:] == ["assistant", "tool"]
+
+
+@pytest.mark.parametrize(
+    "tool", ["", "{", "[]", "{}", '{"function": 1}', "[" * 9999, '{"function": {"name": 1}}']
+)
+def test_tools_that_are_none_are_refused(models: AttachedModels, tool: str) -> None:
+    with pytest.raises(UserError, match="tools of the request are not functions"):
+        next(models.generate(Request(QUESTION, GREEDY, tools=(tool,))))
+    assert text_of(list(models.generate(Request(QUESTION, GREEDY, max_tokens=2))))

@@ -131,6 +131,8 @@ def test_a_request_to_end_lets_answers_end(flags: tuple[object, ...]) -> None:
         (["--api-key", "ké"], "the API key contains a character that HTTP headers do not allow"),
         (["--port", "99999"], "is not a whole number from 0 to 65535"),
         (["--allow-origin", "https://example.org/page"], "has a path, which browsers do not send"),
+        (["--mcp", "nope"], "mcp.json has no server `nope`"),
+        (["--mcp", ", "], "--mcp names no server"),
         (["--profile", "codin"], "did you mean `coding`"),
         (["--host", "203.0.113.7", "--api-key", "k"], "cannot listen at 203.0.113.7 port 8080"),
     ],

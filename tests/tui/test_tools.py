@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Event
+from typing import cast
 
 import pytest
 from textual.widgets import Input
 
+from localspec.inference.attached import AttachedModels, Server
 from localspec.tools.tool import Arguments, Effect
 from localspec_tui.screens.tools import ToolsScreen
 from localspec_tui.widgets import consent
 from localspec_tui.widgets.consent import ConsentBar
 from localspec_tui.widgets.transcript.message import ResultView
 from tests.chat.tool_models import CallingModels, MadeTools, called, kit_of
-from tests.scripted import Script, says
+from tests.scripted import Script, ScriptedModels, says
+from tests.server.running import serving
+from tests.server.telling_models import TellingModels
 from tests.tui.desktop import Desktop, burst, desktop
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
@@ -45,6 +49,21 @@ def models_of(*scripts: Script) -> CallingModels:
 
 async def done(desk: Desktop, messages: int) -> None:
     await desk.until(lambda: len(desk.path) == messages and not desk.chat.pane.working)
+
+
+async def test_an_attached_screen_uses_tools_of_its_own_machine(tmp_path: Path) -> None:
+    writing = TellingModels(texts=[called("change", path="a.txt"), "It is changed."])
+    with serving(lambda: writing) as there:
+        server = Server(there.url)
+        async with desktop(tmp_path, models=lambda: cast("ScriptedModels", AttachedModels(server))) as desk:
+            use(desk, tools := made("written"))
+            await desk.enter("change a.txt")
+            await desk.until(lambda: desk.app.focused is desk.chat.query_one(ConsentBar))
+            assert tools.ran == []
+            await desk.press("y")
+            await done(desk, 4)
+            assert tools.ran == [("change", {"path": "a.txt"})]
+            await desk.shows("It is changed.")
 
 
 async def test_a_reading_call_runs_by_itself_and_its_result_unfolds(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from localspec.chat.answering import AnswerEvent, ResultSaved
-from localspec.chat.messages import StoredMessage
-from localspec.chat.open_chat import OpenChat
-from localspec.chat.tool_use.calls_run import CallEnded, run_calls
+from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, run_calls
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.chat.tool_use.offer import ToolOffer
 from localspec.tools.results import unmarked
+from localspec.types.request import ToolCall
 
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
 
@@ -33,17 +31,12 @@ class AnswerTools:
         goes_in_circles = len(self._latest) == SAME_ROUNDS and len({*self._latest}) == 1
         return None if goes_in_circles or self._rounds == self._kit.most_rounds else self._offer
 
-    def results(self, chat: OpenChat, answer: StoredMessage) -> Iterator[AnswerEvent]:
-        """Run the calls of a message, and save their results below it."""
-        below, texts = answer.id, list[str]()
-        most = self._most // len(answer.calls)
-        for step in run_calls(answer.calls, self._offered, self._kit, self._desk, most):
-            if not isinstance(step, CallEnded):
-                yield step
-                continue
-            saved = chat.add_result(below, step.text, step.run)
-            below = saved.id
-            texts.append(unmarked(step.text))
-            yield ResultSaved(saved)
+    def run(self, calls: Sequence[ToolCall]) -> Iterator[CallEvent]:
+        """Run the calls of a message, as `run_calls` does."""
+        results = list[str]()
+        for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
+            if isinstance(step, CallEnded):
+                results.append(unmarked(step.text))
+            yield step
         self._rounds += 1
-        self._latest.append((*((call.name, call.arguments) for call in answer.calls), *texts))
+        self._latest.append((*((call.name, call.arguments) for call in calls), *results))

@@ -18,6 +18,7 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
     from concurrent.futures import Future  # 10 ms, with logging
 
     result: Future[T] = Future()
+    result.set_running_or_notify_cancel()  # it cannot be cancelled, and has its result
 
     def run() -> None:
         try:

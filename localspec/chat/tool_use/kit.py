@@ -59,4 +59,5 @@ class ToolKit:
                 problems.append(f"there are no tools {name}; /tools lists those that there are")
             else:
                 owners |= {tool.name: (tool, box) for tool in tools if tool.name not in owners}
+                problems += box.problems()
         return OfferedTools(owners, tuple(problems))

@@ -32,9 +32,18 @@ class ToolOffer:
         return AnswerReader(self.form, self.tools)
 
 
-def offer_of(models: ShowsPrompts, tools: Sequence[str], variables: TemplateVariables = ()) -> ToolOffer:
-    """Return the offer of tools; raises `UserError` where the model's template cannot be used for that."""
-    form = tool_format(models.render, variables)
+def offer_of(
+    models: ShowsPrompts,
+    tools: Sequence[str],
+    variables: TemplateVariables = (),
+    form: ToolFormat | None = None,
+) -> ToolOffer:
+    """Return the offer of tools; raises `UserError` where the model's template cannot be used for that.
+
+    The form of calls is found in the template, unless it is given.
+    """
+    if form is None:
+        form = tool_format(models.render, variables)
     halves = [enforced(tool)[0] for tool in tools]
     return ToolOffer(form, tuple(tools), call_triggers(form, halves, single_token(models.tokenize)))
 

@@ -31,6 +31,11 @@ def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
     return {name: f"{server}__{text}" for name, text in short.items()}
 
 
+def tool_name(server: str, own_name: str) -> str:
+    """Return the name of a tool from its server's, as mcp.json has that, and its own, which fits already."""
+    return f"{server_names((server,))[server]}__{own_name}"
+
+
 def _unique(fit: dict[str, str], longest: int) -> dict[str, str]:
     """Shorten what is too long, and mark with a hash what is not the only one of its name."""
     counts = Counter(fit.values())

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ _RETRY_S = 60.0  # after a start that failed, unless a tool is called
 _POLL_S = 0.05
 _MOST_LISTED = 500  # prompts and resources
 _TOO_OLD = ("1.", "2.0.", "2.1.", "2.2.")  # these cannot limit the size of an event
+_MISSING = "MCP servers need the package `mcp`"
+_INSTALL = "run `pip install 'localspec[mcp]'`"
 _PACKAGES = ("mcp", "mcp_types", "anyio", "httpx2", "pydantic")
 
 
@@ -208,11 +211,16 @@ class McpServer:
         return self._connection
 
 
+def check_installed() -> None:
+    """Raise UserError if the package `mcp` is not installed; does not import it, which takes a second."""
+    if find_spec("mcp_types") is None:  # which mcp 1 has not
+        raise UserError(_MISSING, _INSTALL)
+
+
 def import_package() -> None:
     """Import the package `mcp`; raises UserError if it is not installed, or too old."""
     from importlib.metadata import version  # 20 ms
 
-    install = "run `pip install 'localspec[mcp]'`"
     try:
         import mcp
         import mcp_types  # which mcp 1 has not
@@ -221,10 +229,10 @@ def import_package() -> None:
     except ModuleNotFoundError as error:
         if error.name not in _PACKAGES:
             raise
-        raise UserError("MCP servers need the package `mcp`", install) from None
+        raise UserError(_MISSING, _INSTALL) from None
     found = version("mcp")
     if found.startswith(_TOO_OLD):
-        raise UserError(f"MCP servers need the package `mcp` 2.3 or newer, and {found} is installed", install)
+        raise UserError(f"{_MISSING} 2.3 or newer, and {found} is installed", _INSTALL)
 
 
 def _with_text(listed: Sequence[object], key: str) -> list[dict[str, Any]]:

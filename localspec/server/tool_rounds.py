@@ -1,0 +1,128 @@
+"""An answer whose model calls tools that run here: message after message, until one calls none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, fields, replace
+
+from localspec.chat.calls.form import ToolFormat
+from localspec.chat.calls.reader import AnswerReader
+from localspec.chat.tool_use.answer_tools import AnswerTools
+from localspec.chat.tool_use.background import in_background
+from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
+from localspec.chat.tool_use.consent import ConsentDesk
+from localspec.chat.tool_use.described import describe_run
+from localspec.chat.tool_use.offer import ToolOffer
+from localspec.errors import ContextFullError
+from localspec.server.blocks import BlockStream, MessageEnded, ReplyEvent
+from localspec.server.queue import QueuedRequest
+from localspec.server.service import ChatService
+from localspec.server.tools_here import ToolsHere
+from localspec.types.events import Finished, Summary
+from localspec.types.request import Message, ToolCall
+from localspec.types.request import Request as GenerationRequest
+
+_SUMMED = tuple(each.name for each in fields(Summary) if isinstance(each.default, int | float))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRounds:
+    """Tools that run here for an answer, and how its later messages are asked for.
+
+    `calling` may call tools and has to call none, even where the first message had to; `last` has none.
+    """
+
+    here: ToolsHere
+    messages: tuple[Message, ...]
+    form: ToolFormat
+    calling: GenerationRequest
+    last: GenerationRequest
+
+    async def answer(
+        self, service: ChatService, asked: QueuedRequest, blocks: Callable[[], BlockStream]
+    ) -> AsyncGenerator[ReplyEvent]:
+        """Yield the events of all messages, with one `Finished` that has the figures of all.
+
+        `blocks` returns what reads the answer; it has taken each event before the next one is asked for. A
+        call of one of the client's tools ends the answer, as does a limit, also that of the context where
+        results have filled it. Closing the generator stops what runs.
+        """
+        first, desk = asked.overrides.answer, ConsentDesk()
+        summaries, finished = list[Summary](), Finished("stop", Summary())
+        offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
+        room = service.queue.models.target.context  # characters, so about a quarter of the context
+        tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room)
+        messages = list(self.messages)
+        try:
+            while True:
+                try:
+                    async with aclosing(service.answer(asked)) as events:
+                        async for event in events:
+                            if isinstance(event, Finished):
+                                finished = event
+                            else:
+                                yield event
+                except ContextFullError:
+                    if not summaries:
+                        raise
+                    yield replace(finished, reason="context", summary=_together(summaries))
+                    return
+                summaries.append(finished.summary)
+                yield MessageEnded(finished)
+                read = blocks()
+                said = read.message() if finished.reason == "stop" else Message("assistant", "")
+                messages.append(said)
+                async with aclosing(_run(tools, said.tool_calls)) as steps:
+                    async for step in steps:
+                        if isinstance(step, CallEnded):
+                            messages.append(Message("tool", step.text, tool_call_id=step.run.call.id))
+                            service.report(f"{time.strftime('%H:%M:%S')}  {describe_run(step.run)}")
+                        yield step
+                left = _left(first, summaries)
+                if not said.tool_calls or read.calls or left == 0:
+                    reason = "length" if said.tool_calls and left == 0 else finished.reason
+                    yield replace(finished, reason=reason, summary=_together(summaries))
+                    return
+                another = self.last if tools.offer is None else self.calling
+                read.go_on(AnswerReader(self.form, another.tools))
+                another = replace(another, prompt=tuple(messages), seed=first.seed, max_tokens=left)
+                asked = replace(asked, overrides=replace(asked.overrides, answer=another))
+        finally:
+            desk.stop()
+
+
+def _left(first: GenerationRequest, summaries: Sequence[Summary]) -> int | None:
+    """Return the number of tokens that are left to an answer, None without a limit."""
+    if first.max_tokens is None:
+        return None
+    return max(0, first.max_tokens - sum(each.tokens for each in summaries))
+
+
+def _together(summaries: Sequence[Summary]) -> Summary:
+    """Return the figures of several messages as those of one answer."""
+    sums = {name: sum(getattr(each, name) for each in summaries) for name in _SUMMED}
+    return replace(summaries[0], **sums | {"first_token_s": summaries[0].first_token_s})
+
+
+async def _run(tools: AnswerTools, calls: Sequence[ToolCall]) -> AsyncGenerator[CallEvent]:
+    """Yield the steps of calls, which a thread of their own runs to their ends."""
+    if not calls:
+        return
+    loop, steps = asyncio.get_running_loop(), asyncio.Queue[CallEvent | None]()
+
+    def tell(step: CallEvent | None) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and its clients with it
+            loop.call_soon_threadsafe(steps.put_nowait, step)
+
+    def run() -> None:
+        for step in tools.run(calls):
+            tell(step)
+
+    running = in_background(run, "tools")
+    running.add_done_callback(lambda _ended: tell(None))
+    while (step := await steps.get()) is not None:
+        yield step
+    running.result()  # raises what went wrong

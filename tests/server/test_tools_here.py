@@ -1,0 +1,365 @@
+"""Tools of MCP servers that run on the server's side: what clients see, send again, and cannot do."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from localspec.errors import UserError
+from localspec.tools.tool import Arguments, Tool, ToolOutput
+from localspec.types.request import Message, Request
+from tests.chat.tool_models import MadeTools, kit_of
+from tests.server.running import Served, serving
+from tests.server.telling_models import TellingModels
+from tests.server.test_tools import OPENAI_TOOL, call, openai_client
+from tests.waiting import until
+
+HERE: Any = {"type": "mcp", "server_label": "made", "require_approval": "never"}
+CLIENTS: Any = {"type": "function", "function": OPENAI_TOOL}
+FLAT: Any = {"type": "function", **OPENAI_TOOL}
+USER: Any = [{"role": "user", "content": "Look!"}]
+
+
+class ServerTools(MadeTools):
+    """Tools whose source is a server."""
+
+    def tools(self) -> Sequence[Tool]:
+        return [replace(tool, source="made") for tool in super().tools()]
+
+
+@dataclass
+class Here:
+    """A running server with tools, whose models write given texts."""
+
+    served: Served
+    models: TellingModels
+    tools: ServerTools
+    act: Callable[[str, Arguments, threading.Event], str | ToolOutput]
+
+    def chat(self, *texts: str, **body: object) -> httpx2.Response:
+        """Ask by `/v1/chat/completions`."""
+        self.models.texts = list(texts)
+        return self.served.chat(**{"messages": USER, "tools": [HERE]} | body)
+
+    def respond(self, *texts: str, **body: object) -> httpx2.Response:
+        """Ask by `/v1/responses`."""
+        self.models.texts = list(texts)
+        return self.served.post("/v1/responses", {"input": "Look!", "tools": [HERE]} | body)
+
+    @property
+    def prompts(self) -> list[Sequence[Message]]:
+        """The conversations that the models were asked to go on with."""
+        return [asked.prompt for asked in self.models.requests if not isinstance(asked.prompt, str)]
+
+    @property
+    def asked(self) -> list[Request]:
+        """What the models were asked."""
+        return self.models.requests
+
+
+def look(path: str = "a", tool: str = "look") -> str:
+    """Return a call as the models write it."""
+    called = {"name": f"made__{tool}", "arguments": {"path": path}}
+    return f"<tool_call>\n{json.dumps(called)}\n</tool_call>"
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Here]:
+    models = TellingModels()
+    effects: Any = {"made__look": "reads", "made__add": "reads", "made__ask": "runs", "forbidden": "runs"}
+
+    def act(name: str, arguments: Arguments, stop: threading.Event) -> str | ToolOutput:
+        return found.act(name, arguments, stop)
+
+    tools = ServerTools(effects, act)
+    with serving(lambda: models, kit=kit_of(tools, most_rounds=4)) as served:
+        found = Here(served, models, tools, act)
+        yield found
+
+
+@pytest.fixture
+def here(running: Here) -> Here:
+    running.models.requests.clear()
+    running.tools.ran.clear()
+    running.served.lines.clear()
+    running.models.reason = "stop"
+    running.act = lambda _name, arguments, _stop: f"{arguments['path']} holds 7"
+    return running
+
+
+def test_a_call_runs_here_and_the_answer_goes_on(here: Here) -> None:
+    reply = here.chat(f"I look.\n{look()}", "It holds 7.").json()
+    (choice,) = reply["choices"]
+    assert (choice["finish_reason"], choice["message"]["content"]) == ("stop", "I look.\n\nIt holds 7.")
+    assert "tool_calls" not in choice["message"]
+    (ran,) = choice["message"]["mcp_calls"]
+    assert (ran["server_label"], ran["name"], ran["output"]) == ("made", "look", "a holds 7")
+    assert here.tools.ran == [("made__look", {"path": "a"})]
+    _, _, said, result = here.prompts[1]
+    assert (said.content, said.tool_calls[0].name, result.content) == ("I look.", "made__look", "a holds 7")
+    assert result.tool_call_id == said.tool_calls[0].id
+    assert reply["usage"]["prompt_tokens"] == 20  # of both messages
+    assert reply["usage"]["completion_tokens"] == len(f"I look.\n{look()}It holds 7.")
+    assert any("made__look of made, done, the rule reads" in line for line in here.served.lines)
+
+
+@pytest.mark.parametrize("ending", ["It holds 7.", call("Köln")], ids=["text", "a call of the client's"])
+def test_clients_that_know_nothing_of_it_read_the_same_stream(here: Here, ending: str) -> None:
+    here.models.texts = [f"<think>\nhm\n</think>\n\nI look.\n{look()}", f"<think>\nso\n</think>\n\n{ending}"]
+    client = openai_client(here.served.url)
+    asked: Any = {"model": "auto", "messages": USER, "tools": [HERE, CLIENTS]}
+    with client.chat.completions.stream(**asked) as stream:
+        streamed: Any = stream.get_final_completion().choices[0]
+    here.models.texts = [f"<think>\nhm\n</think>\n\nI look.\n{look()}", f"<think>\nso\n</think>\n\n{ending}"]
+    whole: Any = client.chat.completions.create(**asked).choices[0]
+    for choice in (streamed, whole):
+        assert choice.message.content == "I look." + ("\n\nIt holds 7." if ending == "It holds 7." else "")
+        assert choice.message.reasoning_content == "hm\n\nso"
+        names = [each.function.name for each in choice.message.tool_calls or ()]
+        assert (choice.finish_reason, names) == (
+            ("stop", []) if ending == "It holds 7." else ("tool_calls", ["weather"])
+        )
+
+
+def test_a_stream_says_what_runs(here: Here) -> None:
+    lines = here.chat(look(), "Done.", stream=True).text.split("\n\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    told = [(each["mcp_call"]["status"], each["mcp_call"]["output"]) for each in chunks if "mcp_call" in each]
+    assert told == [("in_progress", None), ("completed", "a holds 7")]
+    assert all(each["choices"][0]["delta"] == {} for each in chunks if "mcp_call" in each)
+
+
+def test_a_response_has_items_of_what_ran_in_one_stream(here: Here) -> None:
+    client = openai_client(here.served.url)
+    here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
+    kinds, numbers, begun = list[str](), list[int](), list[int]()
+    with client.responses.stream(model="auto", input="Look!", tools=[HERE]) as stream:
+        for event in stream:
+            kinds.append(event.type)
+            numbers.append(event.sequence_number)
+            if event.type == "response.output_item.added":
+                begun.append(event.output_index)
+        response = stream.get_final_response()
+    assert numbers == list(range(len(numbers)))
+    assert begun == [0, 1, 2, 3, 4]
+    once = ("created", "completed", "mcp_list_tools.completed")
+    assert [kinds.count(f"response.{kind}") for kind in (*once, "mcp_call.completed")] == [1, 1, 1, 2]
+    assert kinds.count("response.output_item.done") == kinds.count("response.output_item.added")
+    here.models.texts = [f"I look.\n{look()}\n{look('b', 'add')}", "Both hold 7."]
+    whole = client.responses.create(model="auto", input="Look!", tools=[HERE])
+    for found in (response, whole):
+        listed, said, one, two, last = (item.model_dump() for item in found.output)
+        assert [tool["name"] for tool in listed["tools"]] == ["look", "add"]  # those that a rule allows
+        assert (one["name"], one["output"], one["status"]) == ("look", "a holds 7", "completed")
+        assert (two["arguments"], two["error"]) == ('{"path": "b"}', None)
+        assert (said["content"][0]["text"], last["content"][0]["text"]) == ("I look.", "Both hold 7.")
+        assert found.usage is not None
+        assert found.usage.input_tokens == 20
+
+
+def test_items_that_come_back_are_what_the_model_saw(here: Here) -> None:
+    items = here.respond(f"I look.\n{look()}", "It holds 7.").json()["output"]
+    seen = here.prompts[-1]
+    here.respond("Still.", input=[*USER, *items, {"role": "user", "content": "And now?"}])
+    assert here.prompts[-1][: len(seen)] == seen
+    assert [each.content for each in here.prompts[-1][len(seen) :]] == ["It holds 7.", "And now?"]
+
+
+def test_calls_of_both_kinds_in_one_message(here: Here) -> None:
+    both = f"{look()}\n{call('Köln')}"
+    items = here.respond(both, "never asked", tools=[HERE, FLAT]).json()["output"]
+    assert [item["type"] for item in items] == ["mcp_list_tools", "mcp_call", "function_call"]
+    assert (items[1]["output"], items[2]["name"]) == ("a holds 7", "weather")
+    assert len(here.asked) == 1
+    (choice,) = here.chat(both, "never asked", tools=[HERE, CLIENTS]).json()["choices"]
+    assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("tool_calls", 1)
+
+
+def test_the_rounds_end(here: Here) -> None:
+    here.act = lambda _name, arguments, _stop: f"{arguments['path']} of {len(here.tools.ran)}"
+    reply = here.chat(*(look(str(number)) for number in range(4)), "Enough.").json()
+    assert reply["choices"][0]["message"]["content"] == "Enough."
+    assert [len(request.tools) for request in here.asked] == [2, 2, 2, 2, 0]
+    here.asked.clear()
+    here.act = lambda *_: "the same"
+    here.chat(look(), look(), look(), "In circles.")
+    assert [len(request.tools) for request in here.asked] == [2, 2, 2, 0]
+
+
+def test_a_call_is_required_once(here: Here) -> None:
+    here.chat(look(), "Done.", tool_choice="required")
+    assert [request.grammar is not None for request in here.asked] == [True, False]
+    here.asked.clear()
+    one = {"type": "mcp", "server_label": "made", "name": "add"}
+    here.respond(look("b", "add"), "Done.", tool_choice=one)
+    grammar = here.asked[0].grammar
+    assert grammar is not None
+    assert "made__add" in grammar.text
+    assert "made__look" not in grammar.text
+    assert len(here.asked) == 2
+
+
+def test_a_limit_counts_all_messages(here: Here) -> None:
+    text = look()
+    reply = here.chat(text, "12345", max_tokens=len(text) + 5).json()
+    assert here.asked[1].max_tokens == 5
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    reply = here.chat(text, "never asked", max_tokens=len(text)).json()
+    assert reply["choices"][0]["finish_reason"] == "length"
+
+
+def test_a_call_that_was_cut_does_not_run(here: Here) -> None:
+    here.models.reason = "length"
+    item = here.respond(look()[:-18]).json()["output"][-1]
+    assert (item["type"], item["status"], here.tools.ran) == ("mcp_call", "incomplete", [])
+    stream = here.respond(look()[:-18], stream=True).text
+    assert stream.count("event: response.output_item.done") == stream.count("response.output_item.added\n")
+
+
+def test_results_that_fill_the_context_end_the_answer(here: Here) -> None:
+    here.act = lambda *_: "a " * 5_000
+    reply = here.chat(look("a"), look("b"), look("c"), "never asked")
+    assert len(here.asked) > 1
+    assert (reply.status_code, reply.json()["choices"][0]["finish_reason"]) == (200, "length")
+
+
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        (ToolOutput("no such file", is_error=True), "no such file"),
+        (UserError("the MCP server `made` has ended"), "the MCP server `made` has ended"),
+        (ValueError("odd"), "made__look failed: ValueError: odd"),
+    ],
+    ids=["an error", "a death", "a mistake"],
+)
+def test_what_fails_is_said_to_the_model_and_the_client(here: Here, act: object, said: str) -> None:
+    def fail(*_: object) -> ToolOutput:
+        if isinstance(act, Exception):
+            raise act
+        assert isinstance(act, ToolOutput)
+        return act
+
+    here.act = fail
+    _, item, _ = here.respond(look(), "It failed.").json()["output"]
+    assert (item["status"], item["output"]) == ("failed", None)
+    assert item["error"] == {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": said}]}
+    assert here.prompts[1][-1].content == said
+
+
+def test_arguments_that_do_not_fit_are_mended(here: Here) -> None:
+    wrong = look().replace("path", "file")
+    items = here.respond(wrong, look("b"), "Done.").json()["output"]
+    assert [item.get("status") for item in items[1:]] == ["failed", "completed", "completed"]
+    assert here.tools.ran == [("made__look", {"path": "b"})]
+
+
+def test_a_tool_that_no_rule_allows_does_not_run(here: Here) -> None:
+    content = here.chat(look("a", "ask")).json()["choices"][0]["message"]["content"]
+    assert "made__ask" in content  # no call: the model was not told of such a tool
+    assert here.tools.ran == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"allowed_tools": ["add"]}, ["made__add"]),
+        ({"allowed_tools": {"tool_names": ["made__look"]}}, ["made__look"]),
+        ({"allowed_tools": {"read_only": True}}, ["made__look", "made__add"]),
+        ({"allowed_tools": []}, []),
+        ({"server_url": "https://example.org/mcp"}, []),
+        ({"connector_id": "connector_gmail"}, []),
+        ({"server_label": None}, []),
+    ],
+)
+def test_what_is_offered(here: Here, changes: dict[str, object], names: list[str]) -> None:
+    reply = here.chat("Hello.", tools=[HERE | changes]).json()
+    (request,) = here.asked
+    assert [json.loads(tool)["function"]["name"] for tool in request.tools] == names
+    elsewhere = "allowed_tools" not in changes
+    assert bool(reply.get("warnings")) is elsewhere
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"server_label": "other"}, "no MCP server `other` is offered; offered: made"),
+        ({"require_approval": "always"}, "not approved one by one"),
+        ({"require_approval": {"never": {"tool_names": ["look"]}}}, "not approved one by one"),
+        ({"allowed_tools": "look"}, "allowed_tools is not a list"),
+        ({"allowed_tools": [1]}, "allowed_tools is not a list"),
+    ],
+)
+def test_what_cannot_be_had_is_refused(here: Here, changes: dict[str, object], problem: str) -> None:
+    reply = here.respond("never asked", tools=[HERE | changes])
+    assert reply.status_code == 400
+    assert problem in reply.json()["error"]["message"]
+    assert here.asked == []
+
+
+def test_a_tool_of_the_client_keeps_its_name(here: Here) -> None:
+    own = {"type": "function", "function": OPENAI_TOOL | {"name": "made__look"}}
+    reply = here.chat(look(), "never asked", tools=[HERE, own]).json()
+    assert reply["choices"][0]["finish_reason"] == "tool_calls"
+    assert here.tools.ran == []
+
+
+def test_protocols_that_could_not_show_it_leave_it_out(here: Here) -> None:
+    here.models.texts = ["Hello."]
+    asked: dict[str, object] = {"model": "auto", "messages": USER, "tools": [HERE], "stream": False}
+    assert here.served.post("/api/chat", asked).status_code == 200
+    assert here.served.post("/v1/messages", asked | {"max_tokens": 50}).status_code == 200
+    assert [request.tools for request in here.asked] == [(), ()]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_client_that_leaves_stops_what_runs(here: Here, streams: bool) -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    def act(_name: str, _arguments: Arguments, stop: threading.Event) -> str:
+        began.set()
+        if stop.wait(20):
+            stopped.set()
+        return ""
+
+    here.act = act
+    here.models.texts = [look(), "never asked"]
+    body = {"messages": USER, "tools": [HERE], "stream": streams}
+    with httpx2.Client(timeout=httpx2.Timeout(20, read=0.5)) as client, suppress(httpx2.ReadTimeout):
+        client.post(f"{here.served.url}/v1/chat/completions", json=body)
+    assert began.is_set()
+    assert stopped.wait(10)
+    until(lambda: here.served.service.totals["requests"] > 0)
+    assert len(here.asked) == 1
+
+
+def test_without_the_flag_nothing_runs() -> None:
+    models = TellingModels(texts=["Hello."])
+    with serving(lambda: models) as served:
+        reply = served.chat(messages=USER, tools=[HERE]).json()
+    assert [request.tools for request in models.requests] == [()]
+    assert "mcp are left out" in reply["warnings"][0]
+
+
+def test_a_server_that_does_not_start_is_said(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> Sequence[Tool]:
+        raise UserError("the MCP server `made` did not answer within 30 s")
+
+    monkeypatch.setattr(here.tools, "tools", fail)
+    listed, said = here.respond("Hello.").json()["output"]
+    assert "did not answer" in listed["error"]
+    assert (listed["tools"], said["content"][0]["text"]) == ([], "Hello.")
+    assert "did not answer" in here.chat("Hello.").json()["warnings"][0]
+
+
+def test_several_answers_each_have_their_rounds(here: Here) -> None:
+    texts = [look("a"), "One.", look("b"), "Two."]
+    choices = here.chat(*texts, n=2, seed=1).json()["choices"]
+    assert [choice["message"]["content"] for choice in choices] == ["One.", "Two."]
+    assert [choice["message"]["mcp_calls"][0]["output"] for choice in choices] == ["a holds 7", "b holds 7"]
