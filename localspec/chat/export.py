@@ -213,7 +213,7 @@ def _parsed(value: object) -> WholeChat:
 
 def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
     chat = read(ChatInfo, _without_own_numbers(value, *_COUNTED, draft=""), "chat")
-    _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
+    _check_texts("chat", [chat.title, chat.profile, chat.folder, chat.system or ""])
     _check_time(chat.created, "chat.created")
     _check_time(chat.updated, "chat.updated")
     if chat.leaf is not None and chat.leaf not in messages:

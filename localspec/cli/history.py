@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
+from localspec.chat.chat_filter import is_found, narrow, tags_of
 from localspec.chat.messages import AddedChat, ChatInfo, SearchHit, WholeChat
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 _FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
 _number = whole(1, 2**63 - 1)
+NOTHING_FOUND = "nothing found"
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
-_SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile")
+_SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile", "folder")
 
 
 def targets(
@@ -120,13 +122,14 @@ def _names(chats: Iterable[ChatInfo]) -> str:
 def _line(chat: ChatInfo, width: int = 0) -> str:
     from localspec.chat.export import when
 
-    pin = "  (pinned)" if chat.pinned else ""
+    marks = ([f"in {chat.folder}"] if chat.folder else []) + ["pinned"] * chat.pinned
+    where = f"  ({', '.join(marks)})" if marks else ""
     number = units.counted(chat.messages, "message")
-    return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
+    return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{where}"
 
 
 def _as_json(chat: ChatInfo) -> dict[str, object]:
-    return {name: getattr(chat, name) for name in _SHOWN}
+    return {name: getattr(chat, name) for name in _SHOWN} | {"tags": list(tags_of(chat.title))}
 
 
 def parser() -> Parser:
@@ -143,8 +146,14 @@ def parser() -> Parser:
         return command
 
     listing = add("list", "list the chats: number, last change, messages, title")
-    listing.add_argument("--deleted", action="store_true", help="those that can be restored instead")
-    finding = add("search", "find words in titles and messages; the last may be the beginning of a word")
+    listing.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only chats with these: #TAG (in quotes), in:FOLDER, or words",
+    )
+    listing.add_argument("--deleted", action="store_true", help="list deleted chats, which can be restored")
+    finding = add("search", "find words in titles and messages; '#TAG' and in:FOLDER narrow the search")
     finding.add_argument("words", nargs="+", metavar="WORD")
     finding.add_argument(
         "-n", "--limit", type=whole(1, 10_000), default=50, metavar="N", help="most hits (50)"
@@ -204,9 +213,13 @@ def _hint(argv: Sequence[str]) -> str:
 
 
 def _list(store: Store, args: argparse.Namespace) -> None:
-    chats = store.deleted() if args.deleted else store.chats()
+    there = store.deleted() if args.deleted else store.chats()
+    left, words = narrow(there, " ".join(args.names))
+    chats = [chat for chat in left if is_found(words, chat.title)]
     _print_chats(chats, as_json=args.json)
-    if not chats:
+    if there and not chats:
+        say(NOTHING_FOUND)
+    elif not chats:
         say("no deleted chats" if args.deleted else "no chats yet")
 
 
@@ -215,7 +228,7 @@ def _search(store: Store, args: argparse.Namespace) -> None:
     found = [asdict(hit) | {"chat": _as_json(hit.chat)} for hit in hits]
     print_result({"hits": found}, _hit_lines(hits), as_json=args.json, escaped=True)
     if not hits:
-        say("nothing found")
+        say(NOTHING_FOUND)
 
 
 def _show(store: Store, args: argparse.Namespace) -> None:
