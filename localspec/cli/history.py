@@ -31,7 +31,15 @@ if TYPE_CHECKING:
     from localspec.chat.store import Store
 
 
-_FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
+_FORMATS: dict[str, Format] = {
+    ".md": "md",
+    ".markdown": "md",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".jsonl": "json",
+}
+_NAMES: dict[Format, str] = {"md": "Markdown", "html": "HTML", "json": "JSON"}
 _number = whole(1, 2**63 - 1)
 NOTHING_FOUND = "nothing found"
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
@@ -52,10 +60,9 @@ def targets(
         chosen = form or "md"
         return chosen, {path / _file_name(chat, chosen): (chat,) for chat in chats}
     chosen = form or ending or "md"
-    if is_set and chosen == "md":
-        raise UserError(
-            f"`{output}` is a file, but Markdown needs a folder with a file for each chat", "name a folder"
-        )
+    if is_set and chosen != "json":
+        what = f"{_NAMES[chosen]} needs a folder with a file for each chat"
+        raise UserError(f"`{output}` is a file, but {what}", "name a folder")
     return chosen, {path: chats}
 
 
@@ -90,7 +97,7 @@ def read(name: str, left_out: Counter[LeftOut]) -> tuple[WholeChat, ...]:
 
 
 def _file_name(chat: ChatInfo, form: Format) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.headings import when
 
     words = _NOT_IN_NAMES.sub("-", chat.title.lower())[:48].strip("-_") or "chat"
     return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"
@@ -120,7 +127,7 @@ def _names(chats: Iterable[ChatInfo]) -> str:
 
 
 def _line(chat: ChatInfo, width: int = 0) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.headings import when
 
     marks = ([f"in {chat.folder}"] if chat.folder else []) + ["pinned"] * chat.pinned
     where = f"  ({', '.join(marks)})" if marks else ""
@@ -159,11 +166,11 @@ def parser() -> Parser:
         "-n", "--limit", type=whole(1, 10_000), default=50, metavar="N", help="most hits (50)"
     )
     add("show", "print the shown branch of a chat").add_argument("id", type=_number, metavar="ID")
-    exporting = add("export", "write chats as Markdown, or as JSON with all branches")
+    exporting = add("export", "write chats as Markdown, as pages (HTML), or as JSON with all branches")
     exporting.add_argument("ids", nargs="*", type=_number, metavar="ID")
     exporting.add_argument("--all", action="store_true", help="every chat")
     exporting.add_argument("-o", "--output", metavar="PATH", help="file or folder to write to")
-    exporting.add_argument("--format", choices=("md", "json"), help="md (default) or json")
+    exporting.add_argument("--format", choices=("md", "html", "json"), help="md (default), html or json")
     exporting.add_argument("--force", action="store_true", help="write over files that exist")
     importing = add(
         "import", "add chats from exported JSON, of ChatGPT and Claude, too; - reads standard input"
@@ -240,6 +247,8 @@ def _export(store: Store, args: argparse.Namespace) -> None:
         raise UserError("name the chats to export", "give their numbers, or --all")
     chats = store.chats() if args.all else tuple(store.chat(number) for number in dict.fromkeys(args.ids))
     if args.output in {None, "-"}:
+        if args.format == "html" and len(chats) > 1:
+            raise UserError("each chat is a page of its own", "name a folder: -o FOLDER")
         _print_texts(store, chats, args.format or ("json" if args.json else "md"))
         return
     form, files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)

@@ -130,8 +130,8 @@ async def test_commands_without_an_effect_in_sight_say_what_they_did(tmp_path: P
         await desk.enter("/pin")
         await desk.shows("no longer pinned")
         for command, problem in (
-            ("/export html x", "there is no format `html`; formats: md, json"),
-            ("/export x.html", "a chat cannot be written as .html; /export md x.html writes Markdown"),
+            ("/export pdf x", "there is no format `pdf`; formats: md, html, json"),
+            ("/export x.pdf", "a chat cannot be written as .pdf; /export md x.pdf writes Markdown"),
         ):
             await desk.enter(command)
             await desk.shows(problem)
