@@ -28,7 +28,7 @@ def when(time_s: float) -> str:
 
 
 def speaker(message: StoredMessage) -> str:
-    """Return who speaks in a message."""
+    """Return the author of a message."""
     return _SPEAKERS[message.role]
 
 
