@@ -173,13 +173,13 @@ def parser() -> Parser:
     exporting.add_argument("--format", choices=("md", "html", "json"), help="md (default), html or json")
     exporting.add_argument("--force", action="store_true", help="write over files that exist")
     importing = add(
-        "import", "add chats from exported JSON, of ChatGPT and Claude, too; - reads standard input"
+        "import", "add chats from exported JSON, also of ChatGPT and Claude; - reads standard input"
     )
     importing.add_argument("files", nargs="+", metavar="FILE")
     importing.add_argument("--again", action="store_true", help="add also chats that are there already")
     deleting = add("delete", "remove chats; they can be restored for 30 days")
     deleting.add_argument("ids", nargs="+", type=_number, metavar="ID")
-    add("restore", "undo delete").add_argument("ids", nargs="+", type=_number, metavar="ID")
+    add("restore", "restore deleted chats").add_argument("ids", nargs="+", type=_number, metavar="ID")
     add("path", "print the path of the chats' file")
     return result
 

@@ -82,7 +82,7 @@ class Notice(Widget):
 
     def _end_once_seen(self, *, was_covered: bool = False) -> None:
         """End the notice; while another screen covers it, time does not run."""
-        if not self.screen.is_current:
+        if not self.screen.is_active:
             self._ending = self.set_timer(COVERED_S, partial(self._end_once_seen, was_covered=True))
         elif was_covered:
             self._ending = self.set_timer(_reading_s(self.said), self._end_once_seen)
