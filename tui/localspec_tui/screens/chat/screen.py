@@ -292,7 +292,9 @@ class ChatScreen(Screen[int]):
             if choice is not None:
                 await self._open_models(choice, again=again)
 
-        self.pane.ask(ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch), take)
+        title = "Models" if again is None else "Answer again with other models"
+        screen = ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch, title=title)
+        self.pane.ask(screen, take)
 
     # --- chats ---
 
