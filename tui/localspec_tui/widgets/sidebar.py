@@ -55,13 +55,15 @@ def rows(chats: Sequence[ChatInfo], today: date, folded: Collection[str] = froze
 
     Folders stand after the pinned chats, by name.
     """
-    names = sorted({chat.folder for chat in chats if _is_in_folder(chat)}, key=str.casefold)
+    filed: dict[str, list[ChatInfo]] = {}
+    others: list[ChatInfo] = []
+    for chat in chats:
+        (filed.setdefault(chat.folder, []) if _is_in_folder(chat) else others).append(chat)
     folders: list[Row] = []
-    for name in names:
-        held = tuple(chat for chat in chats if _is_in_folder(chat) and chat.folder == name)
-        folders += [FolderRow(name, held, name in folded), *(() if name in folded else held)]
+    for name in sorted(filed, key=str.casefold):
+        folders += [FolderRow(name, tuple(filed[name]), name in folded)]
+        folders += () if name in folded else filed[name]
     found: list[Row] = []
-    others = (chat for chat in chats if not _is_in_folder(chat))
     for heading, group in groupby(others, lambda chat: _group(chat, today)):
         if folders and heading not in _ABOVE_FOLDERS:
             found, folders = [*found, "", *folders], []
@@ -71,7 +73,7 @@ def rows(chats: Sequence[ChatInfo], today: date, folded: Collection[str] = froze
 
 def _is_in_folder(chat: ChatInfo) -> bool:
     """Return whether a chat is listed in its folder: not when it is pinned, unsent or in the bin."""
-    return bool(chat.folder) and _group(chat, date.min) not in {*_ABOVE_FOLDERS, _BIN}
+    return bool(chat.folder and chat.messages) and not chat.pinned and chat.deleted is None
 
 
 def _group(chat: ChatInfo, today: date) -> str:
