@@ -6,17 +6,16 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from localspec.chat import foreign
 from localspec.chat.foreign.parts import LeftOut
+from localspec.chat.headings import marks, speaker, when
 from localspec.chat.markdown import closed, fenced
-from localspec.chat.messages import AnswerRecord, ChatInfo, State, StoredMessage, WholeChat
+from localspec.chat.messages import AnswerRecord, ChatInfo, StoredMessage, WholeChat
 from localspec.chat.store.record_codec import from_plain, to_plain
 from localspec.chat.thinking import split
-from localspec.chat.tool_use.described import describe_run
 from localspec.chat.tree import Tree
 from localspec.chat.untagged import record_with_opening_tag, with_opening_tag
 from localspec.errors import UserError
@@ -33,27 +32,9 @@ MAX_CHARACTERS = 16 * 2**20  # of one text
 _YEAR_9999 = 253_370_764_800.0  # the year 9999 begins; later times overflow in eastern time zones
 
 _COUNTED = ("id", "messages", "shown")  # which a store counts by itself
-_SPEAKERS = {"user": "You", "assistant": "Assistant", "tool": "Result"}
-_STATES: dict[State, str] = {
-    "writing": "still being written",
-    "complete": "",
-    "stopped": "stopped",
-    "length": "ended at the length limit",
-    "context": "ended as the context was full",
-    "circles": "ended as it repeated itself",
-    "failed": "interrupted by an error",
-}
 MAX_BYTES = 512 * 2**20  # of a file that is imported
 _READABLE = f"supported are the JSON of `localspec history export` and {foreign.EXPORTS}"
-Format = Literal["md", "json"]
-
-
-def when(time_s: float) -> str:
-    """Return a time as local time, to the minute; empty if it is out of range."""
-    try:
-        return datetime.fromtimestamp(time_s, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, OSError, ValueError):
-        return ""
+Format = Literal["md", "html", "json"]
 
 
 def to_markdown(
@@ -84,10 +65,15 @@ def to_json(chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[
 
 
 def chat_text(store: Store, chat: ChatInfo, form: Format) -> str:
-    """Return a chat in the wanted form: its shown branch as Markdown, or all of it as JSON."""
+    """Return a chat in the wanted form: its shown branch as Markdown or a page, or all of it as JSON."""
     messages = store.messages(chat.id)
-    if form == "md":
-        return to_markdown(chat, Tree.of(messages, chat.leaf).answered().path, store.outlines(chat.id))
+    if form != "json":
+        shown = Tree.of(messages, chat.leaf).answered().path
+        if form == "md":
+            return to_markdown(chat, shown, store.outlines(chat.id))
+        from localspec.chat.page import to_page  # the parser and the languages: 0.1 s
+
+        return to_page(chat, shown, store.outlines(chat.id))
     records = {m.id: record for m in messages if (record := store.record(m.id)) is not None}
     return to_json(chat, messages, records) + "\n"
 
@@ -101,10 +87,7 @@ def _message_json(message: StoredMessage, record: AnswerRecord | None) -> dict[s
 
 
 def _message_parts(message: StoredMessage, record: AnswerRecord | None) -> Iterator[str]:
-    marks = [" ".join(record.target.split())] if record is not None else []
-    marks += [_STATES[message.state]] * (message.state != "complete") + ["left out"] * message.dropped
-    marks += [] if message.run is None else [describe_run(message.run)]
-    yield f"## {_SPEAKERS[message.role]}" + "".join(f" ({mark})" for mark in marks)
+    yield f"## {speaker(message)}" + "".join(f" ({mark})" for mark in marks(message, record))
     if message.role == "user":
         yield closed(message.content.strip("\n"))
     for part in split(message.content) if message.role == "assistant" else ():
@@ -213,7 +196,7 @@ def _parsed(value: object) -> WholeChat:
 
 def _chat(value: object, messages: Mapping[int, StoredMessage]) -> ChatInfo:
     chat = read(ChatInfo, _without_own_numbers(value, *_COUNTED, draft=""), "chat")
-    _check_texts("chat", [chat.title, chat.profile, chat.system or ""])
+    _check_texts("chat", [chat.title, chat.profile, chat.folder, chat.system or ""])
     _check_time(chat.created, "chat.created")
     _check_time(chat.updated, "chat.updated")
     if chat.leaf is not None and chat.leaf not in messages:

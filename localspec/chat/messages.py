@@ -162,7 +162,7 @@ class ChatSettings:
 class ChatInfo:
     """One line of the sidebar. `system` None takes the system prompt of the profile.
 
-    `messages` are those of all branches, `shown` those of the branch that is shown.
+    `messages` are those of all branches, `shown` those of the branch that is shown. The `folder` is a name.
     """
 
     id: int
@@ -178,6 +178,7 @@ class ChatInfo:
     deleted: float | None = None  # Unix time
     settings: ChatSettings = ChatSettings()
     shown: int = 0
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     if args.json:
-        raise UserError("--json does not go with a chat", "use `localspec run --json` for one answer")
+        raise UserError("--json cannot be used in a chat", "use `localspec run --json` for one answer")
     if reads_standard_input(args):
         raise UserError(
             "a chat reads standard input, but a flag reads it as well", "name a file instead of -"

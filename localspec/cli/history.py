@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import units
+from localspec.chat.chat_filter import is_found, narrow, tags_of
 from localspec.chat.messages import AddedChat, ChatInfo, SearchHit, WholeChat
 from localspec.cli.shared.arguments import Parser, verb_parser, whole, with_command
 from localspec.cli.shared.console import SUCCESS, print_json, print_result, say
@@ -30,10 +31,19 @@ if TYPE_CHECKING:
     from localspec.chat.store import Store
 
 
-_FORMATS: dict[str, Format] = {".md": "md", ".markdown": "md", ".json": "json", ".jsonl": "json"}
+_FORMATS: dict[str, Format] = {
+    ".md": "md",
+    ".markdown": "md",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+    ".jsonl": "json",
+}
+_NAMES: dict[Format, str] = {"md": "Markdown", "html": "HTML", "json": "JSON"}
 _number = whole(1, 2**63 - 1)
+NOTHING_FOUND = "nothing found"
 _NOT_IN_NAMES = re.compile(r"[^\w]+")
-_SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile")
+_SHOWN = ("id", "title", "created", "updated", "pinned", "messages", "profile", "folder")
 
 
 def targets(
@@ -50,10 +60,9 @@ def targets(
         chosen = form or "md"
         return chosen, {path / _file_name(chat, chosen): (chat,) for chat in chats}
     chosen = form or ending or "md"
-    if is_set and chosen == "md":
-        raise UserError(
-            f"`{output}` is a file, but Markdown needs a folder with a file for each chat", "name a folder"
-        )
+    if is_set and chosen != "json":
+        what = f"{_NAMES[chosen]} needs a folder with a file for each chat"
+        raise UserError(f"`{output}` is a file, but {what}", "name a folder")
     return chosen, {path: chats}
 
 
@@ -88,7 +97,7 @@ def read(name: str, left_out: Counter[LeftOut]) -> tuple[WholeChat, ...]:
 
 
 def _file_name(chat: ChatInfo, form: Format) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.headings import when
 
     words = _NOT_IN_NAMES.sub("-", chat.title.lower())[:48].strip("-_") or "chat"
     return f"{when(chat.created)[:10]}-{words}-{chat.id}.{form}"
@@ -118,15 +127,16 @@ def _names(chats: Iterable[ChatInfo]) -> str:
 
 
 def _line(chat: ChatInfo, width: int = 0) -> str:
-    from localspec.chat.export import when
+    from localspec.chat.headings import when
 
-    pin = "  (pinned)" if chat.pinned else ""
+    marks = ([f"in {chat.folder}"] if chat.folder else []) + ["pinned"] * chat.pinned
+    where = f"  ({', '.join(marks)})" if marks else ""
     number = units.counted(chat.messages, "message")
-    return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{pin}"
+    return f"{chat.id:>{width}}  {when(chat.updated)}  {number:>13}  {chat.title or 'Untitled'}{where}"
 
 
 def _as_json(chat: ChatInfo) -> dict[str, object]:
-    return {name: getattr(chat, name) for name in _SHOWN}
+    return {name: getattr(chat, name) for name in _SHOWN} | {"tags": list(tags_of(chat.title))}
 
 
 def parser() -> Parser:
@@ -143,27 +153,33 @@ def parser() -> Parser:
         return command
 
     listing = add("list", "list the chats: number, last change, messages, title")
-    listing.add_argument("--deleted", action="store_true", help="those that can be restored instead")
-    finding = add("search", "find words in titles and messages; the last may be the beginning of a word")
+    listing.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only chats with these: #TAG (in quotes), in:FOLDER, or words",
+    )
+    listing.add_argument("--deleted", action="store_true", help="list deleted chats, which can be restored")
+    finding = add("search", "find words in titles and messages; '#TAG' and in:FOLDER narrow the search")
     finding.add_argument("words", nargs="+", metavar="WORD")
     finding.add_argument(
         "-n", "--limit", type=whole(1, 10_000), default=50, metavar="N", help="most hits (50)"
     )
     add("show", "print the shown branch of a chat").add_argument("id", type=_number, metavar="ID")
-    exporting = add("export", "write chats as Markdown, or as JSON with all branches")
+    exporting = add("export", "write chats as Markdown, as pages (HTML), or as JSON with all branches")
     exporting.add_argument("ids", nargs="*", type=_number, metavar="ID")
     exporting.add_argument("--all", action="store_true", help="every chat")
     exporting.add_argument("-o", "--output", metavar="PATH", help="file or folder to write to")
-    exporting.add_argument("--format", choices=("md", "json"), help="md (default) or json")
+    exporting.add_argument("--format", choices=("md", "html", "json"), help="md (default), html or json")
     exporting.add_argument("--force", action="store_true", help="write over files that exist")
     importing = add(
-        "import", "add chats from exported JSON, of ChatGPT and Claude, too; - reads standard input"
+        "import", "add chats from exported JSON, also of ChatGPT and Claude; - reads standard input"
     )
     importing.add_argument("files", nargs="+", metavar="FILE")
     importing.add_argument("--again", action="store_true", help="add also chats that are there already")
     deleting = add("delete", "remove chats; they can be restored for 30 days")
     deleting.add_argument("ids", nargs="+", type=_number, metavar="ID")
-    add("restore", "undo delete").add_argument("ids", nargs="+", type=_number, metavar="ID")
+    add("restore", "restore deleted chats").add_argument("ids", nargs="+", type=_number, metavar="ID")
     add("path", "print the path of the chats' file")
     return result
 
@@ -204,9 +220,13 @@ def _hint(argv: Sequence[str]) -> str:
 
 
 def _list(store: Store, args: argparse.Namespace) -> None:
-    chats = store.deleted() if args.deleted else store.chats()
+    there = store.deleted() if args.deleted else store.chats()
+    left, words = narrow(there, " ".join(args.names))
+    chats = [chat for chat in left if is_found(words, chat.title)]
     _print_chats(chats, as_json=args.json)
-    if not chats:
+    if there and not chats:
+        say(NOTHING_FOUND)
+    elif not chats:
         say("no deleted chats" if args.deleted else "no chats yet")
 
 
@@ -215,7 +235,7 @@ def _search(store: Store, args: argparse.Namespace) -> None:
     found = [asdict(hit) | {"chat": _as_json(hit.chat)} for hit in hits]
     print_result({"hits": found}, _hit_lines(hits), as_json=args.json, escaped=True)
     if not hits:
-        say("nothing found")
+        say(NOTHING_FOUND)
 
 
 def _show(store: Store, args: argparse.Namespace) -> None:
@@ -227,6 +247,8 @@ def _export(store: Store, args: argparse.Namespace) -> None:
         raise UserError("name the chats to export", "give their numbers, or --all")
     chats = store.chats() if args.all else tuple(store.chat(number) for number in dict.fromkeys(args.ids))
     if args.output in {None, "-"}:
+        if args.format == "html" and len(chats) > 1:
+            raise UserError("each chat is a page of its own", "name a folder: -o FOLDER")
         _print_texts(store, chats, args.format or ("json" if args.json else "md"))
         return
     form, files = targets(chats, args.output, args.format, is_set=args.all or len(chats) > 1)

@@ -134,7 +134,7 @@ def _takes_value(first: str, before: str) -> bool:
 def _host_of(name: str, host: str | None) -> str:
     """Return the machine on which a command is to run, empty for this one; raises UserError."""
     if name in LOCAL_ONLY and host:
-        raise UserError(f"`localspec {name}` is of this machine", "leave out --host")
+        raise UserError(f"`localspec {name}` works on this machine only", "leave out --host")
     if host is None and name not in (*LOCAL_ONLY, *LOCAL_BY_DEFAULT):
         host = _config().host
     return "" if host in (None, "none") else host

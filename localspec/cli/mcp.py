@@ -30,8 +30,8 @@ def parser() -> Parser:
     """Return the parser of `localspec mcp`."""
     result = verb_parser(
         "mcp",
-        "MCP servers give models tools, prompts and resources. They are in mcp.json beside config.toml, in "
-        "the shape of Claude Desktop, Cursor and LM Studio. Without a command, list them.",
+        "MCP servers give models tools, prompts and resources. They are listed in mcp.json, next to "
+        "config.toml, in the format of Claude Desktop, Cursor and LM Studio. Without a command, list them.",
     )
     commands = result.add_subparsers(metavar="COMMAND", dest="command")
 
@@ -63,7 +63,7 @@ def parser() -> Parser:
     add("remove", "take a server out of mcp.json").add_argument("name", metavar="NAME")
     testing = add(
         "test",
-        "start servers, list what they offer, and end them",
+        "start servers, list what they offer, and stop them",
         " Without a name, test all that are not disabled.",
     )
     testing.add_argument("names", metavar="NAME", nargs="*")

@@ -29,7 +29,7 @@ def parser() -> Parser:
         "token by token, and in the catalogue. Exit code 1 if there is none.",
     )
     result.add_argument("target", metavar="TARGET", help="a GGUF file, or a name that `models` lists")
-    about = f"really run the {_MEASURED} most promising drafts on disk: a minute or more for each"
+    about = f"run the {_MEASURED} most promising drafts on disk; each takes a minute or more"
     result.add_argument("--measure", action="store_true", help=about)
     return result.with_output(verbose="log")
 

@@ -104,7 +104,7 @@ def parser() -> Parser:
         add_json_flag(command.add_argument)
         return command
 
-    add("list", "list the profiles: name, title, task, where it is from, and what is wrong")
+    add("list", "list the profiles: name, title, task, origin and problems")
     add("show", "show all settings of a profile").add_argument("name", metavar="NAME")
     editing = add(
         "edit",

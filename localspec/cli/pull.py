@@ -21,8 +21,8 @@ def parser() -> Parser:
         "HF_HUB_CACHE the folder for models.",
     )
     about = (
-        "which model; without a quant Q4_K_M, else Q8_0, else the first. QUANT may be a folder or the end of "
-        "a file's name; USER/REPO/FILE.gguf is a file"
+        "the model; without QUANT, Q4_K_M, else Q8_0, else the first one. QUANT may be a folder or the end "
+        "of a file's name; USER/REPO/FILE.gguf is a file"
     )
     result.add_argument("model", nargs="+", metavar="USER/REPO[:QUANT]", help=about)
     about = "download also what this version of LocalSpec cannot open"

@@ -23,7 +23,7 @@ def parser() -> Parser:
     result = verb_parser(
         "rm",
         "Delete models from the caches of Hugging Face, llama.cpp and LM Studio; never from anywhere else. "
-        "What another model uses too stays, and so does what a link leads to outside the cache.",
+        "Files that another model also uses stay, and so do files outside the cache that links lead to.",
     )
     result.add_argument(
         "model", nargs="+", metavar="NAME", help="a name or path that `localspec models` lists"

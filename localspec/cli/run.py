@@ -50,21 +50,22 @@ LIMIT_SHARE = 0.1  # of the answer's own time, where that is more
 def parser() -> Parser:
     """Return the parser of `localspec run`."""
     result = verb_parser(
-        "run", "Answer one question and leave. The question may be piped in, or go below one."
+        "run",
+        "Answer one question and exit. The question may be piped in; below a question, piped text is added.",
     )
-    about = "the question; @FILE attaches a file, @src/** those of a folder, - is standard input"
+    about = "the question; @FILE attaches a file, @src/** the files of a folder; - reads standard input"
     result.add_argument("prompt", nargs="*", metavar="PROMPT", help=about)
     result.add_argument("-p", "--prompt", dest="flag_prompt", metavar="TEXT", help="the question, as a flag")
-    about = "leave standard input alone, which a loop or another program may need"
+    about = "do not read standard input, so that a loop or another program can"
     result.add_argument("--no-stdin", action="store_true", help=about)
     result.add_argument(
-        "--no-chat", action="store_true", help="continue the bare text, without a chat template"
+        "--no-chat", action="store_true", help="continue the text as it is, without a chat template"
     )
-    add = result.add_argument_group("what the answer looks like").add_argument
-    about = "only what fits a JSON schema; where the template opens the model's thinking, from its end on"
+    add = result.add_argument_group("form of the answer").add_argument
+    about = "answer in JSON that fits this schema; thinking, if there is any, comes first and is free"
     add("-j", "--json-schema", metavar="TEXT|FILE", help=about)
     add("-jf", "--json-schema-file", metavar="FILE", help="the same, always from a file")
-    about = "only what fits a grammar in llama.cpp's GBNF, likewise"
+    about = "answer in text that fits this grammar (llama.cpp's GBNF); thinking is free"
     add("--grammar", metavar="TEXT|FILE", help=about)
     add("--grammar-file", metavar="FILE", help="the same, always from a file")
     add_answer_flags(result)
@@ -153,19 +154,18 @@ def _check_combinations(args: argparse.Namespace, system: str) -> None:
     if args.flag_prompt is not None and args.prompt:
         raise UserError("the question is given twice: with -p and without", "use only one of them")
     if args.no_chat and system:
-        raise UserError(
-            "--no-chat continues a bare text, which has no system prompt", "leave out -sys and -sysf"
-        )
+        raise UserError("--no-chat continues a text, which has no system prompt", "leave out -sys and -sysf")
     template = args.chat_template not in (None, "own")
     for given, flag in ((args.chat_template_kwargs, "kwargs"), (template, "file")):
         if args.no_chat and given:
             raise UserError("--no-chat uses no chat template", f"leave out --chat-template-{flag}")
     if args.tools is not None and (args.no_chat or _wants_form(args)):
         raise UserError(
-            "--tools does not go with a bare text or a grammar", "leave out --no-chat, -j and --grammar"
+            "--tools cannot be combined with --no-chat, a schema or a grammar",
+            "leave out --no-chat, -j and --grammar",
         )
     if args.json and args.color:
-        raise UserError("--json and --color do not go together", "use only one of them")
+        raise UserError("--json and --color cannot be combined", "use only one of them")
 
 
 def _conclude(

@@ -28,9 +28,9 @@ def parser() -> Parser:
     """Return the parser of `localspec share`."""
     result = verb_parser(
         "share",
-        "Let another machine compute on devices of this one: `localspec --rpc HOST:PORT` there. Each device "
-        "gets a port of its own. There is no login, so by default only this machine can connect; use an ssh "
-        "tunnel from others.",
+        "Let another machine compute on this one's devices; run `localspec --rpc HOST:PORT` there. Each "
+        "device gets a port of its own. There is no login, so by default only this machine can connect; use "
+        "an ssh tunnel from others.",
     )
     result.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="IPv4 address (127.0.0.1)")
     about = f"port of the first device, the next ones follow ({PORT})"

@@ -42,7 +42,7 @@ def parser() -> Parser:
         metavar="MODEL",
         help="a GGUF file, a name from `localspec models`, or USER/REPO:QUANT on Hugging Face",
     )
-    add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="for this context alone")
+    add("-c", "--ctx-size", type=context_size, default=0, metavar="N", help="only for a context of this size")
     return result.with_output(verbose="tracebacks")
 
 

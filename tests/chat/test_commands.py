@@ -223,7 +223,7 @@ def test_names_are_completed_with_room_for_an_argument() -> None:
         ("/profile my o", ["/profile my own"]),
         ("/theme n", ["/theme nord"]),
         ("/branch p", ["/branch previous"]),
-        ("/export ", ["/export md", "/export json"]),
+        ("/export ", ["/export md", "/export html", "/export json"]),
         ("/copy ", ["/copy code"]),
         ("/temp ", []),
         ("/nothing ", []),

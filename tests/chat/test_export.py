@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from localspec.chat import export as importing
-from localspec.chat.export import to_json, to_markdown, when
+from localspec.chat.export import to_json, to_markdown
+from localspec.chat.headings import when
 from localspec.chat.messages import (
     AnswerRecord,
     Attachment,

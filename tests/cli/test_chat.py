@@ -325,7 +325,7 @@ def test_one_line_at_the_start_without_a_draft(fake: FakeRuntime, invoke: Invoke
 def test_a_chat_is_not_one_json_object(fake: FakeRuntime, invoke: Invoke) -> None:
     outcome = invoke("chat", "--plain", "--json")
     assert (outcome.code, outcome.out) == (2, "")
-    assert "--json does not go with a chat" in outcome.err
+    assert "--json cannot be used in a chat" in outcome.err
     assert fake.opened == []
 
 

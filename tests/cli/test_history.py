@@ -58,6 +58,22 @@ def test_the_list_for_programs(invoke: Invoke) -> None:
         ]
 
 
+def test_the_list_is_narrowed_by_tags_folders_and_words(invoke: Invoke) -> None:
+    with Store(chats_file()) as store:
+        store.rename(1, "#zoo What is a llama?")
+        store.set_folder(1, "Old animals")
+        store.set_folder(2, "Old")
+    assert "llama?  (in Old animals)\n" in invoke("history", "list", "in:old", "animals").out
+    cases = {("#zoo",): [1], ("in:Old",): [2, 1], ("in:old animals",): [1], ("in:old", "alpaca"): [2]}
+    for names, found in {**cases, ("ALPACA",): [2]}.items():
+        assert numbers(invoke, "list", *names) == found
+    listed = json.loads(invoke("history", "list", "--json", "#zoo").out)["chats"][0]
+    assert (listed["folder"], listed["tags"]) == ("Old animals", ["zoo"])
+    assert invoke("history", "list", "#zoo", "alpaca").err == "nothing found\n"
+    assert "llama" in invoke("history", "search", "animal", "in:old", "animals").out
+    assert invoke("history", "search", "animal", "in:old", "alpaca").err == "nothing found\n"
+
+
 def test_nothing_there_yet(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_DATA_DIR", str(tmp_path))
     outcome = invoke("history")

@@ -96,8 +96,8 @@ def test_tools_are_listed_and_switched_in_a_chat(fake: FakeRuntime, invoke: Invo
     ("arguments", "line"),
     [
         (["--tools", "files,nothing"], "there are no tools `nothing`"),
-        (["--tools", "files", "--no-chat"], "--tools does not go with"),
-        (["--tools", "files", "-j", '{"type": "object"}'], "--tools does not go with"),
+        (["--tools", "files", "--no-chat"], "--tools cannot be combined with"),
+        (["--tools", "files", "-j", '{"type": "object"}'], "--tools cannot be combined with"),
     ],
 )
 @pytest.mark.usefixtures("fake")

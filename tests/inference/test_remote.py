@@ -279,7 +279,7 @@ def test_verbs_run_there_with_their_words_streams_and_code(
     assert "Permission denied" in capfd.readouterr().err
     assert command_line.main(["devices", "--no-measure", "--host", "none"]) == 0
     assert command_line.main(["history", "--host=tower"]) == 2
-    assert "is of this machine" in capfd.readouterr().err
+    assert "works on this machine only" in capfd.readouterr().err
 
 
 @pytest.mark.slow

@@ -414,12 +414,17 @@ async def test_a_question_is_answered_again_with_models_that_are_chosen_then(
     async with desktop(tmp_path, says("the same words")) as desk:
         await desk.answered("one")
         choice, chat = ModelChoice(tmp_path / "other.gguf", None), desk.chat.session.chat.info.id
-        monkeypatch.setattr(
-            ModelsScreen, "on_mount", lambda screen: screen.app.call_later(screen.dismiss, choice)
-        )
+        titles: list[object] = []
+
+        def choose(screen: ModelsScreen) -> None:
+            titles.append(screen.query_one(".frame").border_title)
+            screen.app.call_later(screen.dismiss, choice)
+
+        monkeypatch.setattr(ModelsScreen, "on_mount", choose)
         await to_message(desk, 1)
         await desk.press("R")
         await desk.until(lambda: len(desk.opened) == 2 and len(desk.store.messages(chat)) == 3)
         await at_rest(desk)
+        assert titles == ["Answer again with other models"]
         await desk.shows("2/2", "other")
         assert desk.texts == ["one", "the same words"]

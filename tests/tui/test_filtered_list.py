@@ -9,7 +9,8 @@ from textual.app import App, ComposeResult
 from textual.binding import BindingType
 from textual.widgets import OptionList
 
-from localspec_tui.widgets.filtered_list import FilteredList, ListRow, is_found, narrowed
+from localspec.chat.chat_filter import is_found
+from localspec_tui.widgets.filtered_list import FilteredList, ListRow, narrowed
 from tests.tui.styled import STYLES
 
 ROWS = (

@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from localspec_tui.screens.dialogs import NoteScreen
 from localspec_tui.widgets import notice
 from localspec_tui.widgets.notice import Notice
 from tests.scripted import Gate, says
@@ -81,6 +82,25 @@ async def test_a_notice_ends_by_itself_and_an_error_does_not(monkeypatch: pytest
         assert app.notice.said == ERROR
         await pilot.click(Notice)
         assert not app.notice.said
+
+
+async def test_a_notice_under_a_dialog_waits_until_it_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notice, "READING_S", 0.01)
+    monkeypatch.setattr(notice, "COVERED_S", 0.01)
+    monkeypatch.setattr(notice, "CHARACTERS_PER_S", 1e9)
+    app = Host()
+    async with app.run_test(size=(60, 10)) as pilot:
+        app.push_screen(NoteScreen("Figures", "tall"))
+        await until(pilot, lambda: isinstance(app.screen, NoteScreen))
+        said = app.screen_stack[0].query_one(Notice)
+        said.say("theme nord")
+        await pilot.pause(0.05)
+        assert said.said == "theme nord"
+        said.say("another")  # takes its place
+        await pilot.pause(0.05)
+        assert said.said == "another"
+        await pilot.press("escape")
+        assert await until(pilot, lambda: not said.said)
 
 
 async def test_an_error_about_models_stays_while_other_things_succeed() -> None:

@@ -130,8 +130,8 @@ async def test_commands_without_an_effect_in_sight_say_what_they_did(tmp_path: P
         await desk.enter("/pin")
         await desk.shows("no longer pinned")
         for command, problem in (
-            ("/export html x", "there is no format `html`; formats: md, json"),
-            ("/export x.html", "a chat cannot be written as .html; /export md x.html writes Markdown"),
+            ("/export pdf x", "there is no format `pdf`; formats: md, html, json"),
+            ("/export x.pdf", "a chat cannot be written as .pdf; /export md x.pdf writes Markdown"),
         ):
             await desk.enter(command)
             await desk.shows(problem)
@@ -163,6 +163,37 @@ async def test_tags_stand_before_the_title_where_list_and_search_find_them(tmp_p
         await desk.until(lambda: "another one  2" not in desk.screen_text())
         await desk.press("enter")
         await desk.until(lambda: desk.texts == ["a question", "fine"])
+
+
+@pytest.mark.slow
+async def test_a_chat_is_put_into_a_folder_and_the_folder_is_renamed_folded_and_taken_away(
+    tmp_path: Path,
+) -> None:
+    async with desktop(tmp_path, says("fine"), config=Config(sidebar=True), size=(120, 30)) as desk:
+        await desk.enter("/folder Work")
+        await desk.shows("ask something first")
+        await desk.answered("a question")
+        await desk.enter("/folder")
+        await desk.shows("this chat is in no folder; folders: none yet")
+        await desk.enter("/folder Book club")
+        await desk.shows("▾ Book club", "moved to the folder Book club")
+        await desk.enter("/rename #tag boats")
+        await desk.shows("▌ #tag boats")
+        await desk.enter("/rename ships")
+        await desk.shows("▌ #tag ships")
+        desk.chat.query_one(Sidebar).focus()
+        await desk.press("home", "enter")
+        await desk.shows("▌▸ Book club")
+        assert desk.store.folded() == {"Book club"}
+        await desk.press("r", *"Club", "enter")
+        await desk.shows("▾ Club")
+        await desk.press("delete")
+        await desk.shows("Take the folder “Club” away? Its chats stay in the list.")
+        await desk.until(lambda: desk.store.folders() == ("Club",))
+        await desk.press("escape")
+        await desk.enter("/folder -")
+        await desk.shows("Today", "moved out of its folder")
+        assert desk.store.folders() == ()
 
 
 @pytest.mark.slow

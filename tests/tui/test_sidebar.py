@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date, datetime
 
 import pytest
@@ -16,6 +17,8 @@ from localspec_tui.widgets.sidebar import (
     ChangeAsked,
     ChatList,
     ChatPicked,
+    FolderChangeAsked,
+    FolderRow,
     Sidebar,
     TitleInput,
     rows,
@@ -30,11 +33,17 @@ DAY = 86_400
 
 
 def chat(
-    number: int, title: str = "", *, days: float = 0, pinned: bool = False, messages: int = 2
+    number: int,
+    title: str = "",
+    *,
+    days: float = 0,
+    pinned: bool = False,
+    messages: int = 2,
+    folder: str = "",
 ) -> ChatInfo:
     time = NOON - days * DAY
     name = title or f"Chat {number}"
-    return ChatInfo(number, name, time, time, pinned=pinned, messages=messages, shown=messages)
+    return ChatInfo(number, name, time, time, pinned=pinned, messages=messages, shown=messages, folder=folder)
 
 
 THREE = (chat(1), chat(2, days=1), chat(3, days=5, pinned=False))
@@ -70,6 +79,7 @@ class Host(App[None]):
 
     @on(ChatPicked)
     @on(ChangeAsked)
+    @on(FolderChangeAsked)
     def hear(self, message: Message) -> None:
         self.heard.append(message)
 
@@ -343,3 +353,92 @@ async def test_a_title_is_changed_in_its_row_also_below_the_line() -> None:
         await pilot.press(*"X", "enter")
         await pilot.pause()
         assert app.heard == [ChangeAsked("rename", THREE[2], "X")]
+
+
+FILED = (
+    chat(1, "#work boats", folder="Work"),
+    chat(2, "trains", days=40, folder="Work"),
+    chat(3, "#work #home planes", folder="Art"),
+    chat(4, "loose"),
+    chat(5, "old", days=3),
+)
+
+
+def test_folders_stand_below_pinned_chats_and_above_the_dates() -> None:
+    pinned = chat(6, pinned=True, folder="Work")
+    unsent = chat(7, messages=0, folder="Work")
+    binned = replace(chat(8, folder="Work"), deleted=NOON)
+    art, work = FolderRow("Art", (FILED[2],), True), FolderRow("Work", FILED[:2])
+    assert rows((unsent, pinned, *FILED, binned), TODAY, {"Art"}) == (
+        *("Not sent yet", unsent, "", "Pinned", pinned, ""),
+        *(art, work, *FILED[:2], ""),
+        *("Today", FILED[3], "", "Last 7 days", FILED[4], "", "Bin (kept for 30 days)", binned),
+    )
+    assert rows(FILED[:2], TODAY) == (work, *FILED[:2])
+    assert rows((pinned, FILED[2]), TODAY) == ("Pinned", pinned, "", replace(art, is_folded=False), FILED[2])
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_folder_is_folded_renamed_and_taken_away_by_keys_and_clicks() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.query_one(Sidebar).show(FILED, 1, {2: "answered"}, {"Work"})
+        app.query_one(Sidebar).focus()
+        await pilot.press("home", "down")
+        await pilot.pause()
+        assert [line.split() for line in app.lines[:3]] == [
+            ["▾", "Art", "1"],
+            ["#work", "#home", "planes", "2"],
+            ["▌▸", "Work", "●", "answered"],
+        ]
+        await pilot.press("down", "m", "p", "enter")
+        art, work = FolderRow("Art", FILED[2:3]), FolderRow("Work", FILED[:2], True)
+        assert app.heard == [FolderChangeAsked("fold", work)]
+        await pilot.press("r", *"Job", "enter")
+        await pilot.press("r", "backspace", "enter")  # no name
+        await pilot.press("delete")
+        await pilot.click(ChatList, offset=(4, 0))
+        await pilot.pause()
+        assert app.heard[1:] == [
+            FolderChangeAsked("rename", work, "Job"),
+            FolderChangeAsked("delete", work),
+            FolderChangeAsked("fold", art),
+        ]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_a_key_moves_a_chat_to_a_folder_whose_name_is_completed() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.show(FILED, 4)
+        await pilot.press("m", *"wo")
+        await pilot.pause()
+        await pilot.press("right", "enter")
+        await pilot.press("m", "enter")  # no change
+        await pilot.press("up", "m", "backspace", "enter")
+        await pilot.press("m", "x", "escape")
+        await pilot.pause()
+        moves = [(event.chat.id, event.text) for event in app.heard if isinstance(event, ChangeAsked)]
+        assert [(number, text.casefold()) for number, text in moves] == [(4, "work"), (2, "")]
+        assert not [event for event in app.heard if isinstance(event, FolderChangeAsked)]
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio
+async def test_tags_and_folders_narrow_the_list_and_unfold_it() -> None:
+    app = Host()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.query_one(Sidebar).show(FILED, 4, {}, {"Work", "Art"})
+        app.query_one(Sidebar).focus()
+        await pilot.press("slash", *"#wo", "tab", "space", *"in:w")
+        await pilot.pause()
+        line = app.query_one(FilterLine)
+        assert line.has_focus  # Tab completed the tag
+        await pilot.press("tab")
+        assert line.value == "#work in:work"
+        await pilot.pause()
+        assert [text.split() for text in app.lines if text] == [["▾", "Work", "1"], ["#work", "boats", "2"]]
+        await pilot.press("tab")  # nothing is left to complete
+        assert not line.has_focus

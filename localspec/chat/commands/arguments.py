@@ -11,9 +11,17 @@ from localspec.errors import UserError
 from localspec.types.request import NO_LIMIT, Mode, Request, Sampling, TaskType
 from localspec.values import range_of
 
-ExportFormat = Literal["md", "json"]
+ExportFormat = Literal["md", "html", "json"]
 AutoMode = Mode | Literal["auto"]
-_SUFFIXES = frozenset({"", ".json", ".md", ".markdown", ".txt"})  # of exported chats
+_SUFFIXES: dict[str, ExportFormat] = {
+    "": "md",
+    ".md": "md",
+    ".markdown": "md",
+    ".txt": "md",
+    ".html": "html",
+    ".htm": "html",
+    ".json": "json",
+}  # of exported chats
 _THINKING_WORDS = {"on": str(NO_LIMIT), "off": "0"}
 _MODE_ALIASES = {"ar": "off"}
 _MODES = {
@@ -31,7 +39,11 @@ CHOICES: dict[str, dict[str, str]] = {
     "thinking": {"on": "no limit", "off": "no thinking"},
     "compact": {"undo": "take the latest summary back"},
     "code": {"code": "the last code block alone"},
-    "format": {"md": "Markdown, the branch that is shown", "json": "everything; can be imported"},
+    "format": {
+        "md": "Markdown, the branch that is shown",
+        "html": "a page to read and print, the branch that is shown",
+        "json": "everything; can be imported",
+    },
 }
 """The words that an argument of a kind can be, and what they mean; other kinds name what exists here."""
 
@@ -117,7 +129,7 @@ def _reads_code(argument: str) -> bool:
 
 
 def _read_export(argument: str) -> tuple[ExportFormat, str]:
-    """Return the format and the file that `[md|json] [FILE]` asks for; the file may be empty.
+    """Return the format and the file that `[md|html|json] [FILE]` asks for; the file may be empty.
 
     Without a word, the file's suffix decides the format; raises UserError for what may be meant as another.
     """
@@ -132,8 +144,9 @@ def _read_export(argument: str) -> tuple[ExportFormat, str]:
             f"a chat cannot be written as {suffix}", f"/export md {argument} writes Markdown there"
         )
     if rest and not suffix and file == argument:
-        raise UserError(f"there is no format `{first}`", "formats: md, json; a name with spaces needs quotes")
-    return "json" if suffix == ".json" else "md", file
+        hint = "formats: md, html, json; a name with spaces needs quotes"
+        raise UserError(f"there is no format `{first}`", hint)
+    return _SUFFIXES[suffix], file
 
 
 def unquoted(argument: str) -> str:
@@ -154,7 +167,7 @@ THINKING = Argument("[TOKENS|on|off]", _read_thinking, ("thinking",))
 BRANCH = Argument("[next|previous]", _read_branch, ("branch",))
 COMPACT = Argument("[undo]", _takes_back, ("compact",))
 CODE = Argument("[code]", _reads_code, ("code",))
-EXPORT = Argument("[md|json] [FILE]", _read_export, ("format", "file"))
+EXPORT = Argument("[md|html|json] [FILE]", _read_export, ("format", "file"))
 FILE = Argument("FILE", unquoted, ("file",))
 REFERENCE = Argument("FILE", unquoted, ("reference",))
 PROFILE = Argument("[NAME]", str, ("profile",))
@@ -163,5 +176,6 @@ THEME = Argument("[NAME]", str, ("theme",))
 TASKS = Argument("[TASKS]", str, ("task",), repeats=True)
 TEXT = Argument("[TEXT]", str)
 TITLE = Argument("TITLE", str)
-TAGS = Argument("NAME", str)
+TAGS = Argument("NAME", str, ("tag",), repeats=True)
+FOLDER = Argument("[NAME]", unquoted, ("folder",))
 WORDS = Argument("[WORDS]", str)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from localspec.chat import foreign
+from localspec.chat.chat_filter import tags_of
 from localspec.chat.commands.arguments import ExportFormat
 from localspec.chat.commands.command import CommandContext
 from localspec.chat.commands.effects import ChangeChat, Effect, Say, SwitchChat
@@ -53,9 +54,22 @@ def pin_chat(context: CommandContext, _argument: None) -> Iterator[Effect]:
     yield Say("no longer pinned" if is_pinned else "pinned at the top of the list; /pin again unpins it")
 
 
-def rename_chat(_context: CommandContext, title: str) -> Iterator[Effect]:
-    """Give the open chat another title."""
-    yield ChangeChat("rename", title)
+def rename_chat(context: CommandContext, title: str) -> Iterator[Effect]:
+    """Give the open chat another title; tags stay, unless the new title has some."""
+    tags = () if tags_of(title) else tags_of(context.session.chat.info.title)
+    yield ChangeChat("rename", " ".join((*(f"#{tag}" for tag in tags), title)))
+
+
+def move_chat(context: CommandContext, name: str) -> Iterator[Effect]:
+    """Show the folder of the open chat, or move it to one; `-` takes it out."""
+    chat = context.session.chat
+    chat.last()  # a chat without a message is not in the list
+    if not name:
+        folders = ", ".join(context.session.store.folders())
+        yield Say(f"this chat is in {chat.info.folder or 'no folder'}; folders: {folders or 'none yet'}")
+        return
+    yield ChangeChat("move", "" if name == "-" else name)
+    yield Say("moved out of its folder" if name == "-" else f"moved to the folder {name}")
 
 
 def tag_chat(context: CommandContext, names: str) -> Iterator[Effect]:

@@ -21,6 +21,8 @@ Kind = Literal[
     "profile",
     "model",
     "theme",
+    "tag",
+    "folder",
     "branch",
     "thinking",
     "compact",

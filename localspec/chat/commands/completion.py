@@ -13,12 +13,12 @@ from localspec.chat.commands.command import Command, Kind
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
 
 Choices = Callable[[Kind], Sequence[str]]
-"""Gives the names that exist of a kind: `profile`, `model` or `theme`."""
+"""Gives the names that exist of a kind: `profile`, `model`, `theme`, `tag` or `folder`."""
 _PATHS: dict[Kind, Callable[[str, Path], tuple[Completion, ...]]] = {
     "file": complete_path,
     "reference": complete_reference,
 }
-_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", *_PATHS)  # names that may hold spaces
+_TO_THE_END: tuple[Kind, ...] = ("profile", "model", "theme", "folder", *_PATHS)  # names that may hold spaces
 
 
 def complete_input(

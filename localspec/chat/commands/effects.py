@@ -9,7 +9,7 @@ from localspec.types.request import Mode
 
 Setting = Literal["mode", "profile", "system prompt", "temperature", "thinking"]
 MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "compare", "take back"]
-ChatChange = Literal["rename", "pin", "delete", "restore"]
+ChatChange = Literal["rename", "move", "pin", "delete", "restore"]
 ActionName = Literal[
     "attach",
     "clear",
@@ -87,10 +87,10 @@ class NewChat:
 
 @dataclass(frozen=True, slots=True)
 class ChangeChat:
-    """Change the open chat in the list of chats."""
+    """Change the open chat in the list of chats; `text` is its new title, or its folder."""
 
     change: ChatChange
-    title: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,11 @@ COMMANDS: tuple[Command[Any], ...] = (
     Command("rename", chats.rename_chat, arguments.TITLE, "give this chat another title"),
     Command(
         "tag", chats.tag_chat, arguments.TAGS,
-        "add #NAME to this chat's title for searching; again removes it",
+        "add #NAME to this chat's title, by which the list finds it; again removes it",
+    ),
+    Command(
+        "folder", chats.move_chat, arguments.FOLDER,
+        "move this chat to the folder NAME in the list; - takes it out",
     ),
     Command("pin", chats.pin_chat, NOTHING, "pin this chat at the top, or unpin it"),
     Command(

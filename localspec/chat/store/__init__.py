@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from localspec.chat.chat_filter import narrow
 from localspec.chat.messages import (
     AddedChat,
     AnswerRecord,
@@ -44,6 +45,7 @@ from localspec.values import read
 KEPT_S = 30 * 24 * 3600.0  # seconds for which a deleted chat can be restored, and an empty one stays
 DEAD_AFTER_S = 10.0  # an answer is saved every half second; a program that has not for so long is gone
 MAX_TITLE = 200
+MAX_FOLDER = 60
 _MAX_GIVEN = 60  # length of a generated title, which fits the sidebar
 _OF_MARKDOWN = re.compile(r"\s*(#+|[>*-])\s+(?=\S)")
 _EMPTY = "draft = '' AND NOT EXISTS (SELECT 1 FROM messages WHERE chat = chats.id)"
@@ -63,21 +65,22 @@ _SHOWN = """
 _CHAT_COLUMNS = (
     "chats.id, title, chats.created, updated, pinned, "
     "(SELECT count(*) FROM messages WHERE messages.chat = chats.id AND messages.deleted IS NULL), "
-    f"profile, system, leaf, draft, chats.deleted, ({_SHOWN}), chats.settings"
+    f"profile, system, leaf, draft, chats.deleted, ({_SHOWN}), chats.settings, folder"
 )
 _UNTAGGED = "CASE WHEN tagged THEN NULL ELSE content END"
 _RECORDS = "records JOIN messages ON messages.id = message"
+_AMONG = "(?2 IS NULL OR {} IN (SELECT value FROM json_each(?2)))"
 # Relevance is rounded, so among about equally good texts the newest comes first.
 _TITLES = f"""
     SELECT title, NULL, {_CHAT_COLUMNS} FROM title_index JOIN chats ON chats.id = title_index.rowid
-    WHERE title_index MATCH ? AND {_LISTED}
+    WHERE title_index MATCH ? AND {_LISTED} AND {_AMONG.format("chats.id")}
     ORDER BY round(bm25(title_index), 1), updated DESC LIMIT ?"""
 _MESSAGES = f"""
     WITH found AS (
         SELECT rowid AS id, round(bm25(message_index), 1) AS relevance FROM message_index
         WHERE message_index MATCH ? AND rowid NOT IN (
             SELECT messages.id FROM messages JOIN chats ON chats.id = chat
-            WHERE chats.deleted IS NOT NULL OR messages.deleted IS NOT NULL)
+            WHERE chats.deleted IS NOT NULL OR messages.deleted IS NOT NULL OR NOT {_AMONG.format("chat")})
         ORDER BY relevance, id DESC LIMIT ?)
     SELECT content, found.id, {_CHAT_COLUMNS} FROM found
     JOIN messages ON messages.id = found.id JOIN chats ON chats.id = messages.chat
@@ -86,7 +89,7 @@ _SUMMARIES = f"""
     SELECT summaries.text, message, {_CHAT_COLUMNS} FROM summary_index
     JOIN summaries ON message = summary_index.rowid
     JOIN messages ON messages.id = message JOIN chats ON chats.id = messages.chat
-    WHERE summary_index MATCH ? AND {_LISTED}
+    WHERE summary_index MATCH ? AND {_LISTED} AND {_AMONG.format("chats.id")}
     ORDER BY round(bm25(summary_index), 1), message DESC LIMIT ?"""
 
 
@@ -164,6 +167,40 @@ class Store:
     def pin(self, chat_id: int, pinned: bool) -> None:
         """Pin a chat at the top of the list, or unpin it."""
         self._change(chat_id, "pinned = ?", pinned)
+
+    def set_folder(self, chat_id: int, name: str) -> None:
+        """Move a chat to a folder, which is made where it is missing; without a name, out of its folder."""
+        with self._database.writing() as connection:
+            _change_chat(connection, chat_id, "folder = ?", _folder(connection, name))
+
+    def rename_folder(self, name: str, new: str) -> None:
+        """Give a folder another name, perhaps that of another one, which it joins; an empty one removes it.
+
+        All its chats stay.
+        """
+        with self._database.writing() as connection:
+            is_same = name.casefold() == new.casefold()
+            new = title_line(_storable(new))[:MAX_FOLDER] if is_same else _folder(connection, new)
+            connection.execute("UPDATE chats SET folder = ? WHERE folder = ?", (new, name))
+            connection.execute("DELETE FROM folded WHERE folder = ?", (name,))
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the names of the folders with chats that are listed."""
+        with self._database.reading() as connection:
+            query = f"SELECT DISTINCT folder FROM chats WHERE folder <> '' AND {_LISTED}"
+            return tuple(sorted((name for (name,) in connection.execute(query)), key=str.casefold))
+
+    def set_folded(self, folder: str, is_folded: bool) -> None:
+        """Note whether a folder is folded in the list."""
+        with self._database.writing() as connection:
+            connection.execute("DELETE FROM folded WHERE folder = ?", (folder,))
+            if is_folded:
+                _insert(connection, "folded", folder=folder)
+
+    def folded(self) -> frozenset[str]:
+        """Return the folders that are folded in the list."""
+        with self._database.reading() as connection:
+            return frozenset(name for (name,) in connection.execute("SELECT folder FROM folded"))
 
     def set_profile(self, chat_id: int, name: str) -> None:
         """Choose the profile of a chat."""
@@ -339,16 +376,22 @@ class Store:
     def search(self, query: str, limit: int = 50) -> tuple[SearchHit, ...]:
         """Search for all the words: best hits first; titles before messages, summaries last.
 
-        The last word may be the beginning of one.
+        The last word may be the beginning of one. Tags and a folder, as in `chat_filter`, narrow the search;
+        alone they find chats.
         """
-        expression, words = parse(query)
-        if not words or limit <= 0:
+        chats = self.chats() if "#" in query or "in:" in query.lower() else ()
+        left, rest = narrow(chats, query)
+        expression, words = parse(rest)
+        if limit <= 0 or not (words or rest != query):
             return ()
+        if not words:
+            return tuple(SearchHit(chat, None, chat.title) for chat in left[:limit])
+        among = json.dumps([chat.id for chat in left]) if rest != query else None
         with self._database.reading() as connection:
-            rows = connection.execute(_TITLES, (expression, limit)).fetchall()
+            rows = connection.execute(_TITLES, (expression, among, limit)).fetchall()
             for others in (_MESSAGES, _SUMMARIES):
                 if len(rows) < limit:
-                    rows += connection.execute(others, (expression, limit - len(rows))).fetchall()
+                    rows += connection.execute(others, (expression, among, limit - len(rows))).fetchall()
         return tuple(
             SearchHit(_chat_of(chat), message, *excerpt(text, words)) for text, message, *chat in rows
         )
@@ -478,9 +521,9 @@ def title_of(message: StoredMessage) -> str:
 
 
 def _chat_of(row: Sequence[Any]) -> ChatInfo:
-    number, title, created, updated, pinned, *rest, shown, settings = row
+    number, title, created, updated, pinned, *rest, shown, settings, folder = row
     info = ChatInfo(number, title, created, updated, bool(pinned), *rest)
-    return replace(info, settings=_settings_of(settings), shown=shown)
+    return replace(info, settings=_settings_of(settings), shown=shown, folder=folder)
 
 
 def _settings_of(text: str) -> ChatSettings:
@@ -555,7 +598,15 @@ def _change_chat(connection: sqlite3.Connection, chat_id: int, what: str, *value
 def _insert_chat(connection: sqlite3.Connection, chat: ChatInfo) -> int:
     values = {name: getattr(chat, name) for name in ("created", "updated", "pinned", "profile", "system")}
     values["settings"] = json.dumps(chat.settings.settled)
+    values["folder"] = _folder(connection, chat.folder)
     return _insert(connection, "chats", title=title_line(_storable(chat.title)), **values)
+
+
+def _folder(connection: sqlite3.Connection, name: str) -> str:
+    """Return the name of a folder: as it is written already, if it exists."""
+    wanted = title_line(_storable(name))[:MAX_FOLDER].rstrip()
+    known = (folder for (folder,) in connection.execute("SELECT DISTINCT folder FROM chats"))
+    return next((folder for folder in known if folder.casefold() == wanted.casefold()), wanted)
 
 
 def _insert_whole(

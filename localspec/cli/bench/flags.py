@@ -90,7 +90,7 @@ def parser() -> Parser:
     )
     add = result.add_argument
     about = (
-        f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (with repetitions in the text), "
+        f"modes to compare: {', '.join(MODES)}, {', '.join(COMBINED)} (also copying earlier text), "
         f"{TUNED} ({', '.join(MODES)}, those that are possible); off is always included"
     )
     add("--modes", type=read_modes, metavar="LIST", help=about)
@@ -99,7 +99,7 @@ def parser() -> Parser:
     sets = " ".join(USUAL_SETS)
     about = f"JSON Lines with a prompt, question or turns in each, a profile's name, or demo ({sets})"
     add("--prompts", nargs="+", action="extend", default=[], metavar="FILE|SET", help=about)
-    add("--tasks", nargs="+", action="extend", default=[], metavar="TASK", help="only prompts of these")
+    add("--tasks", nargs="+", action="extend", default=[], metavar="TASK", help="only prompts of these tasks")
     about = f"most prompts of each task ({USUAL_PER_TASK})"
     add("--per-task", type=whole(1, 100_000), default=USUAL_PER_TASK, metavar="N", help=about)
     add("--runs", type=whole(1, 1000), default=1, metavar="N", help="number of times to run each prompt (1)")

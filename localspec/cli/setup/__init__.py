@@ -39,7 +39,7 @@ def parser() -> Parser:
         metavar="FILE",
         help="use this target: a GGUF file, or a name from `localspec models`",
     )
-    add("-md", "--model-draft", metavar="FILE", help="the draft model to it")
+    add("-md", "--model-draft", metavar="FILE", help="the draft model for it")
     add("--bundled", action="store_true", help="use the models that come with LocalSpec")
     return result.with_output("about what was set up")
 

@@ -89,7 +89,7 @@ def _pick(text: str, options: int) -> Answer | None:
     if first.lower() not in ("f", "file"):
         return None
     if not 1 <= len(rest) <= 2:
-        raise UserError("f wants one or two models", "write for instance: f large.gguf small.gguf")
+        raise UserError("f needs one or two models", "write for instance: f large.gguf small.gguf")
     return tuple(rest)
 
 

@@ -207,7 +207,7 @@ def with_command(
 
 def add_model_flags(parser: Parser, *, may_skip_plan: bool = True) -> None:
     """Add the flags for models and their placement, which `pair_request` reads."""
-    group = parser.add_argument_group("models (without -m: as in config.toml, else those included)")
+    group = parser.add_argument_group("models (without -m: those in config.toml, else the bundled ones)")
     add = group.add_argument
     hub = partial(add, type=parse, default=argparse.SUPPRESS, metavar="USER/REPO[:QUANT]")
     add("-m", "--model", metavar="FILE", help="target model: a GGUF file, or a name from `localspec models`")
@@ -379,18 +379,18 @@ def add_sampling_flags(parser: Parser) -> None:
     add = add_sampler_flags(
         parser,
         _SAMPLING,
-        "defaults: the profile, else the recommendation of the model's file (SmolLM2: its model card, "
-        "which precedes built-in profiles), else the value in parentheses",
+        "defaults: the profile, else what the model's file recommends (SmolLM2: its model card, which "
+        "takes precedence over built-in profiles), else the value in parentheses",
     )
     add("-s", "--seed", type=_or_minus_one(*SEEDS), metavar="N", help="seed, -1 draws one (-1)")
     most = _or_minus_one(1, 2**31 - 1)
     add("-n", "--predict", "--n-predict", type=most, metavar="N", help="maximum number of tokens to generate")
     about = (
-        "do not stop an answer that repeats itself endlessly, and do not close thinking that does (by "
-        "default both are ended, unless -n is given)"
+        "let an answer or its thinking repeat itself endlessly (by default, both are ended, unless -n "
+        "is given)"
     )
     add("--ignore-circles", action=argparse.BooleanOptionalAction, default=None, help=about)
-    about = "tokens that the model may think before it answers; 0 is no thinking, -1 no limit (-1)"
+    about = "maximum number of tokens of thinking; 0 is none, -1 is no limit (-1)"
     budget = whole(-1, 2**31 - 1)
     add("--reasoning-budget", dest="thinking_budget", type=budget, metavar="N", help=about)
     about = "end the answer before this text, after any thinking; repeatable"
@@ -479,7 +479,11 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
     s = _SETTINGS
     about = f"number of verification outcomes to prepare drafts for, in mode ssd ({s.fan_out_budget})"
     add("--fan-out", type=whole(1, MAX_FAN_OUT), metavar="N", help=about)
-    add("--fan-out-shape", choices=get_args(FanOutShape), help=f"which outcomes ({s.fan_out_shape})")
+    add(
+        "--fan-out-shape",
+        choices=get_args(FanOutShape),
+        help=f"which outcomes to prepare for ({s.fan_out_shape})",
+    )
     add(
         "--draft-temperature",
         type=decimal(0, 10),
@@ -493,13 +497,13 @@ def add_drafting_flags(add: Callable[..., argparse.Action]) -> None:
         help="factor on the probabilities of the draft model's top tokens, Saguaro's C (1: off)",
     )
     about = (
-        "acceptance rule: rejection sampling, or match (the target sampled the same token), with which one "
-        f"seed gives one text in every mode ({s.acceptance})"
+        "how drafts are accepted: by rejection sampling, or where they match the target's own sample, so "
+        f"that a seed gives the same text in every mode ({s.acceptance})"
     )
     add("--acceptance", choices=get_args(Acceptance), help=about)
     about = "end a draft when the draft model's confidence falls below X (default: decided by measured costs)"
     add("--min-confidence", "--spec-draft-p-min", type=decimal(0, 1), metavar="X", help=about)
-    about = "ngram: in sd and ssd, also draft by copying earlier text (ngram; bench decides by --modes)"
+    about = "ngram: in sd and ssd, also draft by copying earlier text (ngram; in bench, --modes decides)"
     add("--fallback", choices=get_args(Fallback), help=about)
 
 
@@ -525,9 +529,15 @@ def add_output_flags(parser: Parser) -> None:
 def add_thinking_flags(parser: Parser) -> None:
     """Add whether the thinking before an answer is printed."""
     add = parser.add_argument_group("thinking").add_mutually_exclusive_group().add_argument
-    about = "print what the model thinks to standard error, as on a terminal without a flag"
+    about = "print the thinking to standard error (the default on a terminal)"
     add("--show-thinking", action="store_true", default=None, help=about)
-    add("--hide-thinking", dest="show_thinking", action="store_false", default=None, help="print none of it")
+    add(
+        "--hide-thinking",
+        dest="show_thinking",
+        action="store_false",
+        default=None,
+        help="do not print the thinking",
+    )
 
 
 def add_json_flag(add: Callable[..., argparse.Action], about: str = "instead of text") -> None:

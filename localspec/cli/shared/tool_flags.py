@@ -10,5 +10,5 @@ def add_tool_flags(parser: Parser) -> None:
     add = parser.add_argument_group("tools").add_argument
     about = "let the model call tools: files, run, web, time, calculate, and MCP servers by their names"
     add("--tools", metavar="NAMES", help=about)
-    about = "allow calls by a rule, as config.toml has them: read_file, run_command:git status*"
+    about = "allow the calls that a rule names, written as in config.toml: read_file, run_command:git status*"
     add("--yes", action="append", default=[], metavar="RULE", help=about)

@@ -118,10 +118,10 @@ def budget(text: str) -> float:
 
 
 def _add_kept_flags(result: Parser) -> None:
-    add = result.add_argument_group("what was found (instead of tuning)").add_argument
+    add = result.add_argument_group("saved settings (instead of tuning)").add_argument
     add("--show", action="store_true", help="list saved settings, and which are out of date")
     add("--reset", action="store_true", help="forget the settings of these models, or of --task alone")
-    add("-y", "--yes", action="store_true", help="ask nothing before --reset")
+    add("-y", "--yes", action="store_true", help="do not ask before --reset")
     add("--export", choices=EXPORTS, metavar="FORMAT", help=f"print the settings as {', '.join(EXPORTS)}")
     file, drawn = "localspec-tune.html", "write a page that draws what the last run measured and simulated"
     add("--report", nargs="?", const=file, metavar="FILE", help=f"{drawn} ({file})")

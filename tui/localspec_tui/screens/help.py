@@ -17,12 +17,13 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
+from localspec.chat.chat_filter import is_found
 from localspec.chat.commands.command import Command
 from localspec.chat.commands.registry import ON_SCREEN
 from localspec_tui.keys import HelpEntry, KeyFooter
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import glossary
-from localspec_tui.widgets.filtered_list import FilterLine, is_found
+from localspec_tui.widgets.filtered_list import FilterLine
 
 _KEYS_WIDTH = 30
 _Line = tuple[str, str] | tuple[str, str, str]

@@ -45,11 +45,18 @@ class ModelsScreen(Dialog[ModelChoice | None]):
     ]
 
     def __init__(
-        self, fetches: PairFetches, loader: ModelLoader, choices: FindModels, host: str, *, to_fetch: bool
+        self,
+        fetches: PairFetches,
+        loader: ModelLoader,
+        choices: FindModels,
+        host: str,
+        *,
+        to_fetch: bool,
+        title: str = "Models",
     ) -> None:
         """Prepare to show `choices`, of another machine `host` if given; `to_fetch` begins with others."""
         super().__init__()
-        self._fetches, self._loader, self._to_fetch = fetches, loader, to_fetch
+        self._fetches, self._loader, self._to_fetch, self._title = fetches, loader, to_fetch, title
         self._choices, self._host = choices, host
         self._found: dict[str, LocalTarget | RankedPair] = {}
         self._drafts: dict[str, int] = {}  # that were chosen, by target
@@ -63,7 +70,7 @@ class ModelsScreen(Dialog[ModelChoice | None]):
     def compose(self) -> ComposeResult:
         """Yield the list, the details of one model, and its actions."""
         with Vertical(classes="frame") as frame:
-            frame.border_title = "Models"
+            frame.border_title = self._title
             yield self._list
             yield Static(id="models-detail", markup=False)
         yield KeyFooter()

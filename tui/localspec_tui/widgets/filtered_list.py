@@ -12,9 +12,11 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.dom import DOMNode
+from textual.suggester import Suggester
 from textual.widgets import Input
 from textual.widgets.option_list import Option
 
+from localspec.chat.chat_filter import is_found
 from localspec_tui.keys import bindings_of, take_key
 from localspec_tui.widgets.option_rows import OptionRows
 
@@ -33,12 +35,6 @@ def marked(title: str, is_current: bool) -> str:
     return f"{'●' if is_current else ' '} {title}"
 
 
-def is_found(words: str, text: str) -> bool:
-    """Return whether every word that was typed is in a text, whatever their order and case."""
-    folded = text.casefold()
-    return all(word in folded for word in words.casefold().split())
-
-
 def narrowed(rows: Iterable[ListRow], words: str) -> list[ListRow]:
     """Return the rows that are found by these words, and the headings that still head some."""
     left: list[ListRow] = []
@@ -52,28 +48,50 @@ def narrowed(rows: Iterable[ListRow], words: str) -> list[ListRow]:
     return left
 
 
+_OWN = {"escape", "tab"}  # keys that the filter has before the screen
 EDITING = {"backspace", "delete", "left", "right"}  # keys that change what is typed
+
+
+class _Suggested(Suggester):
+    """Shows ahead of the cursor what Tab would add."""
+
+    def __init__(self, complete: Callable[[str], str | None]) -> None:
+        super().__init__(use_cache=False, case_sensitive=True)
+        self._complete = complete
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the completed text."""
+        return self._complete(value)
 
 
 class FilterLine(Input):
     """The filter of some rows; `narrow` is called before a key acts on the rows.
 
-    Keys that are not for typing go first to `rows`, then to the parent.
+    Keys that are not for typing go first to `rows`, then to the parent. `complete` returns a text with the
+    name at its end written out, None if there is nothing to complete.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "clear", "Show all again", id="list.clear"),
+        Binding("tab", "complete", "Complete the name", id="list.complete"),
     ]
 
-    def __init__(self, placeholder: str, narrow: Callable[[], object], *rows: DOMNode) -> None:
-        super().__init__(placeholder=placeholder, compact=True)
+    def __init__(
+        self,
+        placeholder: str,
+        narrow: Callable[[], object],
+        *rows: DOMNode,
+        complete: Callable[[str], str | None] = lambda _text: None,
+    ) -> None:
+        super().__init__(placeholder=placeholder, compact=True, suggester=_Suggested(complete))
+        self._complete = complete
         self._narrow, self._takers, self._narrowed_by = narrow, rows, ""
 
     def on_mount(self) -> None:
         """Leave to the list and the screen which keys they bind, also where keys are listed."""
         own = self._bindings.key_to_bindings
         for node in self.ancestors:
-            for key in {binding.key for binding in bindings_of(node)} - {"escape"}:
+            for key in {binding.key for binding in bindings_of(node)} - _OWN:
                 own.pop(key, None)
 
     async def on_key(self, event: events.Key) -> None:
@@ -82,8 +100,8 @@ class FilterLine(Input):
             self.on_input_changed()
             rows = self._takers if event.key not in EDITING else ()
             above = [node for node in self.ancestors if node not in {self.screen, self.app}]
-            clears = (self,) if event.key == "escape" else ()  # before the screen is left
-            await take_key(event, *rows, *above, *clears, self.screen, self)
+            first = (self,) if event.key in _OWN else ()  # before the screen is left
+            await take_key(event, *rows, *above, *first, self.screen, self)
 
     def on_input_changed(self, event: Input.Changed | None = None) -> None:
         """Filter the rows if that has not been done yet."""
@@ -95,8 +113,15 @@ class FilterLine(Input):
             self.refresh_bindings()  # Escape clears what is typed
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave Escape to the screen where nothing is typed."""
+        """Leave Escape to the screen where nothing is typed, and Tab where there is nothing to complete."""
+        if action == "complete":
+            return self._complete(self.value) is not None
         return bool(self.value) if action == "clear" else super().check_action(action, parameters)
+
+    def action_complete(self) -> None:
+        """Complete the name at the end."""
+        self.value = self._complete(self.value) or self.value
+        self.cursor_position = len(self.value)
 
     def action_clear(self) -> None:
         """Clear the filter."""

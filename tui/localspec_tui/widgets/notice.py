@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
 from typing import Literal
 
@@ -15,6 +16,7 @@ from textual.widget import Widget
 from localspec_tui.widgets.status import one_line
 
 READING_S, CHARACTERS_PER_S = 4.0, 25  # to notice that something is said, and to read it
+COVERED_S = 0.25  # between two looks whether it can be seen
 MAX_ROWS = 3
 Topic = Literal["", "answer", "downloads", "models", "prompt", "queue", "quitting"]
 """What a notice is about, as long as it may be over before the notice is replaced."""
@@ -72,11 +74,20 @@ class Notice(Widget):
         if self._ending is not None:
             self._ending.stop()
         ends = bool(text) and not is_error and not about
-        self._ending = self.set_timer(_reading_s(text), self.end) if ends else None
+        self._ending = self.set_timer(_reading_s(text), self._end_once_seen) if ends else None
         self._is_error, self._about = is_error, about
         self.said = text
         self.set_class(bool(text.strip()), "-said")
         self.set_class(is_error, "-error")
+
+    def _end_once_seen(self, *, was_covered: bool = False) -> None:
+        """End the notice; while another screen covers it, time does not run."""
+        if not self.screen.is_active:
+            self._ending = self.set_timer(COVERED_S, partial(self._end_once_seen, was_covered=True))
+        elif was_covered:
+            self._ending = self.set_timer(_reading_s(self.said), self._end_once_seen)
+        else:
+            self.end()
 
     def _watch_said(self) -> None:
         self.refresh(layout=len(self._lines(self.content_size.width)) != self.content_size.height)

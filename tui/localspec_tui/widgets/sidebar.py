@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from itertools import groupby
@@ -19,36 +19,68 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.style import Style
+from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+from localspec.chat.chat_filter import completed, folders, is_found, narrow
 from localspec.chat.commands.effects import ChatChange
 from localspec.chat.messages import ChatInfo
 from localspec.safe_text import safe_line
-from localspec_tui.widgets.filtered_list import FilterLine, is_found
+from localspec_tui.widgets.filtered_list import FilterLine
 
-Row: TypeAlias = ChatInfo | str
-"""A chat, or the heading of a group; an empty heading is a gap."""
+
+@dataclass(frozen=True, slots=True)
+class FolderRow:
+    """The heading of a folder, which the cursor reaches; folded, it stands for its chats."""
+
+    name: str
+    chats: tuple[ChatInfo, ...]
+    is_folded: bool = False
+
+
+Row: TypeAlias = ChatInfo | FolderRow | str
+"""A chat, a folder, or the heading of another group; an empty heading is a gap."""
 Mark = Literal["writing", "answered", "failed"]
 """The state of a chat's answer: being written, or ended while another chat was open."""
 MARKS: dict[Mark, str] = {"writing": "…", "answered": "●", "failed": "!"}
+_BIN, _PINNED, _UNSENT = "Bin (kept for 30 days)", "Pinned", "Not sent yet"
+_ABOVE_FOLDERS = (_UNSENT, _PINNED)
 _ACTIONS: tuple[tuple[ChatChange, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
 _ACTIONS_WIDTH = 2 * len(_ACTIONS) + 1
 
 
-def rows(chats: Sequence[ChatInfo], today: date) -> tuple[Row, ...]:
-    """Return chats under headings by local date, in the order given."""
+def rows(chats: Sequence[ChatInfo], today: date, folded: Collection[str] = frozenset()) -> tuple[Row, ...]:
+    """Return chats under headings in the order given: those in folders, and the others by local date.
+
+    Folders stand after the pinned chats, by name.
+    """
+    filed: dict[str, list[ChatInfo]] = {}
+    others: list[ChatInfo] = []
+    for chat in chats:
+        (filed.setdefault(chat.folder, []) if _is_in_folder(chat) else others).append(chat)
+    folders: list[Row] = []
+    for name in sorted(filed, key=str.casefold):
+        folders += [FolderRow(name, tuple(filed[name]), name in folded)]
+        folders += () if name in folded else filed[name]
     found: list[Row] = []
-    for heading, group in groupby(chats, lambda chat: _group(chat, today)):
+    for heading, group in groupby(others, lambda chat: _group(chat, today)):
+        if folders and heading not in _ABOVE_FOLDERS:
+            found, folders = [*found, "", *folders], []
         found += ["", heading, *group]
-    return tuple(found[1:])
+    return tuple([*found, *([""] if folders else []), *folders][1:])
+
+
+def _is_in_folder(chat: ChatInfo) -> bool:
+    """Return whether a chat is listed in its folder: not when it is pinned, unsent or in the bin."""
+    return bool(chat.folder and chat.messages) and not chat.pinned and chat.deleted is None
 
 
 def _group(chat: ChatInfo, today: date) -> str:
     if chat.deleted is not None:
-        return "Bin (kept for 30 days)"
+        return _BIN
     if chat.pinned or not chat.messages:
-        return "Pinned" if chat.messages else "Not sent yet"
+        return _PINNED if chat.messages else _UNSENT
     day = local_date(chat.updated)
     age = (today - day).days
     if age <= 1:
@@ -103,15 +135,27 @@ class ChatPicked(Message):
 
 @dataclass
 class ChangeAsked(Message):
-    """A chat is to be renamed, pinned or unpinned, deleted, or restored."""
+    """A chat is to be renamed, moved to a folder, pinned or unpinned, deleted, or restored.
+
+    `text` is its new title, or its folder.
+    """
 
     change: ChatChange
     chat: ChatInfo
-    title: str = ""
+    text: str = ""
+
+
+@dataclass
+class FolderChangeAsked(Message):
+    """A folder is to be folded or unfolded, to get another name, or to be removed."""
+
+    change: Literal["fold", "rename", "delete"]
+    folder: FolderRow
+    text: str = ""
 
 
 class ChatList(ScrollView, can_focus=True):
-    """Chats under headings, one line each; the cursor skips the headings."""
+    """Chats and folders, one line each; the cursor skips the other headings."""
 
     ALLOW_SELECT = False
     COMPONENT_CLASSES: ClassVar[set[str]] = {"heading", "chat", "current", "hover", "cursor", "muted"}
@@ -122,11 +166,12 @@ class ChatList(ScrollView, can_focus=True):
         Binding("pagedown", "page(1)", "A page down", id="sidebar.page_down"),
         Binding("home,g", "go(0)", "First chat", id="sidebar.first"),
         Binding("end,G", "go(-1)", "Last chat", id="sidebar.last"),
-        Binding("enter", "act('open')", "Open the chat", id="sidebar.open"),
-        Binding("r", "act('rename')", "Rename the chat", id="sidebar.rename"),
+        Binding("enter", "act('open')", "Open the chat, or fold the folder", id="sidebar.open"),
+        Binding("r", "act('rename')", "Rename the chat or the folder", id="sidebar.rename"),
+        Binding("m", "act('move')", "Move the chat to a folder", id="sidebar.move"),
         Binding("p", "act('pin')", "Pin or unpin the chat", id="sidebar.pin"),
-        Binding("delete", "act('delete')", "Delete the chat", id="sidebar.delete"),
-        Binding("slash", "find", "Find a chat by its title", id="sidebar.find"),
+        Binding("delete", "act('delete')", "Delete the chat, or take the folder away", id="sidebar.delete"),
+        Binding("slash", "find", "Find chats by title, #tag or in:folder", id="sidebar.find"),
     ]
     FOCUS_ON_CLICK = False  # typing after a click goes to the prompt
 
@@ -136,7 +181,7 @@ class ChatList(ScrollView, can_focus=True):
     def __init__(self) -> None:
         super().__init__()
         self._rows: tuple[Row, ...] = ()
-        self._chats: dict[int, ChatInfo] = {}  # by row
+        self._stops: dict[int, ChatInfo | FolderRow] = {}  # of the cursor, by row
         self._current: int | None = None
         self._marks: Mapping[int, Mark] = {}
 
@@ -145,22 +190,27 @@ class ChatList(ScrollView, can_focus=True):
 
         The cursor stays on its chat, else at its place, at first on the current chat.
         """
-        wanted = (current, False) if self.chat is None else _identity(self.chat)
+        wanted = (current, False) if self.at is None else _identity(self.at)
         was_at = self.cursor or 0
         self._rows = tuple(rows)
-        self._chats = chats = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
+        self._stops = stops = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
         self._current, self._marks = current, marks
         self.virtual_size = Size(0, len(rows))
         self.cursor = min(
-            chats, key=lambda row: (_identity(chats[row]) != wanted, abs(row - was_at), -row), default=None
+            stops, key=lambda row: (_identity(stops[row]) != wanted, abs(row - was_at), -row), default=None
         )
         self.hovered = None
         self.refresh()
 
     @property
+    def at(self) -> ChatInfo | FolderRow | None:
+        """The chat or folder under the cursor."""
+        return None if self.cursor is None else self._stops.get(self.cursor)
+
+    @property
     def chat(self) -> ChatInfo | None:
         """The chat under the cursor."""
-        return None if self.cursor is None else self._chats.get(self.cursor)
+        return self.at if isinstance(self.at, ChatInfo) else None
 
     # -- drawing
 
@@ -173,15 +223,28 @@ class ChatList(ScrollView, can_focus=True):
             counts = "" if row or not item else "messages "
             title = Content(f" {item}").truncate(max(0, width - len(counts)), ellipsis=True, pad=True)
             line, style = title + Content.styled(counts, "not bold"), self.get_visual_style("heading")
+        elif isinstance(item, FolderRow):
+            line, style = self._folder_line(row, item, width)
         else:
             line, style = self._chat_line(row, item, width)
         shown = line.truncate(width, ellipsis=True, pad=True)
         return Strip(shown.render_segments(self.visual_style + style), width)
 
+    def _folder_line(self, row: int, folder: FolderRow, width: int) -> tuple[Content, Style]:
+        marks = [mark for chat in folder.chats if (mark := self._marks.get(chat.id)) is not None]
+        right = f" {MARKS[marks[0]]} {marks[0]} " if folder.is_folded and marks else f" {len(folder.chats)} "
+        holds_current = folder.is_folded and any(chat.id == self._current for chat in folder.chats)
+        start = f"{'▌' if holds_current else ' '}{'▸' if folder.is_folded else '▾'} "
+        title = Content(folder.name).truncate(max(1, width - 3 - len(right)), ellipsis=True, pad=True)
+        return Content.assemble(start, title, (right, "not bold")), self._style_of(row, "heading")
+
+    def _style_of(self, row: int, *names: str) -> Style:
+        applies = {"hover": row == self.hovered, "cursor": row == self.cursor}
+        return self.get_visual_style(*names, *(name for name, does in applies.items() if does))
+
     def _chat_line(self, row: int, chat: ChatInfo, width: int) -> tuple[Content, Style]:
         is_current = chat.id == self._current
-        applies = {"current": is_current, "hover": row == self.hovered, "cursor": row == self.cursor}
-        style = self.get_visual_style("chat", *(name for name, does in applies.items() if does))
+        style = self._style_of(row, "chat", *["current"] * is_current)
         if row == self.hovered and chat.deleted is not None:
             right = " ↺ "
         elif row == self.hovered:
@@ -214,9 +277,9 @@ class ChatList(ScrollView, can_focus=True):
     def action_step(self, step: int) -> None:
         """Go to the next chat in a direction."""
         if self.cursor is not None:
-            chat_rows = list(self._chats)
-            place = chat_rows.index(self.cursor) + step
-            self.cursor = chat_rows[max(0, min(place, len(chat_rows) - 1))]
+            stops = list(self._stops)
+            place = stops.index(self.cursor) + step
+            self.cursor = stops[max(0, min(place, len(stops) - 1))]
 
     def action_page(self, step: int) -> None:
         """Go a page in a direction."""
@@ -224,28 +287,51 @@ class ChatList(ScrollView, can_focus=True):
 
     def action_go(self, place: int) -> None:
         """Go to the first chat, or the last."""
-        if self._chats:
-            self.cursor = list(self._chats)[place]
+        if self._stops:
+            self.cursor = list(self._stops)[place]
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """For a chat in the bin, only allow restoring it."""
-        in_bin = self.chat is not None and self.chat.deleted is not None
-        return not (in_bin and action == "act" and parameters != ("open",))
+        """For a chat in the bin, only allow restoring it; a folder is neither pinned nor moved."""
+        if action != "act" or parameters == ("open",):
+            return True
+        if isinstance(self.at, FolderRow):
+            return parameters not in {("pin",), ("move",)}
+        return self.at is None or self.at.deleted is None
 
     def action_act(self, action: ChatChange | Literal["open"]) -> None:
-        """Open the chat under the cursor, or change something about it."""
-        if (chat := self.chat) is None or self.cursor is None:
+        """Open the chat under the cursor, or change something about it or about the folder there."""
+        chat = self.at
+        if isinstance(chat, FolderRow):
+            self._act_on_folder(chat, action)
+        elif chat is None:
             return
-        if chat.deleted is not None:
+        elif chat.deleted is not None:
             self.post_message(ChangeAsked("restore", chat))
         elif action == "open":
             self.post_message(ChatPicked(chat.id))
         elif action == "rename":
-            sidebar = self.screen.query_one(Sidebar)
-            row = self.cursor - self.scroll_offset.y + self.region.y - sidebar.region.y
-            self.screen.query_one(TitleInput).edit(chat, row, sidebar.size.width)
+            self._edit(chat.title, lambda title: ChangeAsked("rename", chat, title) if title else None)
+        elif action == "move":
+            self._edit(chat.folder, lambda name: ChangeAsked("move", chat, name), names_folder=True)
         else:
             self.post_message(ChangeAsked(action, chat))
+
+    def _act_on_folder(self, folder: FolderRow, action: ChatChange | Literal["open"]) -> None:
+        if action == "rename":
+            self._edit(folder.name, lambda name: FolderChangeAsked("rename", folder, name) if name else None)
+        elif action == "delete":
+            self.post_message(FolderChangeAsked("delete", folder))
+        elif action == "open":
+            self.post_message(FolderChangeAsked("fold", folder))
+
+    def _edit(self, text: str, take: Callable[[str], Message | None], *, names_folder: bool = False) -> None:
+        """Edit a text in the row under the cursor; `take` makes a message of what it was changed to."""
+        sidebar = self.screen.query_one(Sidebar)
+        row = (self.cursor or 0) - self.scroll_offset.y + self.region.y - sidebar.region.y
+        line = self.screen.query_one(TitleInput)
+        line.placeholder = "folder; empty for none" if names_folder else ""
+        line.suggester = SuggestFromList(sidebar.folders(), case_sensitive=False) if names_folder else None
+        line.edit(text, row, sidebar.size.width, take)
 
     def action_find(self) -> None:
         """Open the filter of the list."""
@@ -256,9 +342,10 @@ class ChatList(ScrollView, can_focus=True):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Show what can be done with the chat under the mouse."""
         row = self._row_at(event)
-        self.hovered = row if row in self._chats else None
-        action = self._action_at(event) if self.hovered is not None else None
-        if self.hovered is not None and self._chats[row].deleted is not None:
+        item = self._stops.get(row)
+        self.hovered = row if item is not None else None
+        action = self._action_at(event) if isinstance(item, ChatInfo) else None
+        if isinstance(item, ChatInfo) and item.deleted is not None:
             self.tooltip = "Restore"
         else:
             self.tooltip = action.capitalize() if action else None
@@ -270,9 +357,10 @@ class ChatList(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         """Open the chat, or do what was clicked."""
         row = self._row_at(event)
-        if row in self._chats:
+        if row in self._stops:
             self.cursor = row
-            self.action_act(self._action_at(event) or "open")
+            action = self._action_at(event) if isinstance(self.at, ChatInfo) else None
+            self.action_act(action or "open")
 
     def _row_at(self, event: events.MouseEvent) -> int:
         return event.y + self.scroll_offset.y
@@ -282,8 +370,8 @@ class ChatList(ScrollView, can_focus=True):
         return _ACTIONS[min(place // 2, len(_ACTIONS) - 1)][0] if place >= 0 else None
 
 
-def _identity(chat: ChatInfo) -> tuple[int, bool]:
-    return chat.id, chat.deleted is not None
+def _identity(item: ChatInfo | FolderRow) -> tuple[int | str, bool]:
+    return (item.name, False) if isinstance(item, FolderRow) else (item.id, item.deleted is not None)
 
 
 class Sidebar(Widget):
@@ -293,12 +381,18 @@ class Sidebar(Widget):
         super().__init__()
         self._today = today
         self._list = ChatList()
-        self._line = FilterLine("Find a chat", self._find, self._list)
+        self._line = FilterLine(
+            "words, #tag, in:folder",
+            self._find,
+            self._list,
+            complete=lambda text: completed(self._chats, text),
+        )
         self._line.display = False
         self._title = TitleInput()
         self._chats: tuple[ChatInfo, ...] = ()
         self._current: int | None = None
         self._marks: Mapping[int, Mark] = {}
+        self._folded: Collection[str] = frozenset()
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
@@ -309,16 +403,29 @@ class Sidebar(Widget):
         yield self._title
 
     def show(
-        self, chats: Sequence[ChatInfo], current: int | None, marks: Mapping[int, Mark] = MappingProxyType({})
+        self,
+        chats: Sequence[ChatInfo],
+        current: int | None,
+        marks: Mapping[int, Mark] = MappingProxyType({}),
+        folded: Collection[str] = frozenset(),
     ) -> None:
-        """Show these chats, in the order given, with their marks; the cursor stays where it was."""
+        """Show these chats, in the order given, with their marks; the cursor stays where it was.
+
+        While something is looked for, no folder is folded.
+        """
         self.set_class(not chats, "-empty")
-        self._chats, self._current, self._marks = tuple(chats), current, marks
-        found = [chat for chat in chats if is_found(self._line.value, title_shown(chat))]
-        self._list.show(rows(found, self._today()), current, marks)
+        self._chats, self._current, self._marks, self._folded = tuple(chats), current, marks, folded
+        left, words = narrow(self._chats, self._line.value)
+        found = [chat for chat in left if is_found(words, title_shown(chat))]
+        closed = frozenset() if self._line.value.strip() else folded
+        self._list.show(rows(found, self._today(), closed), current, marks)
+
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that chats are in."""
+        return folders(self._chats)
 
     def _find(self) -> None:
-        self.show(self._chats, self._current, self._marks)
+        self.show(self._chats, self._current, self._marks, self._folded)
 
     def find(self) -> None:
         """Open the filter of the list; it closes when it is left empty."""
@@ -341,41 +448,42 @@ class Sidebar(Widget):
 
 
 class TitleInput(Input):
-    """The title of one chat over its row; leaving it saves the change, Escape does not."""
+    """The name of a chat or folder over its row; leaving it saves the change, Escape does not."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "cancel", "Leave the title unchanged", id="sidebar.cancel_rename"),
+        Binding("escape", "cancel", "Leave the name unchanged", id="sidebar.cancel_rename"),
     ]
 
     def __init__(self) -> None:
         super().__init__(compact=True, select_on_focus=True)
-        self._chat: ChatInfo | None = None
+        self._before = ""
+        self._take: Callable[[str], Message | None] | None = None
         self._focused_before: Widget | None = None
 
-    def edit(self, chat: ChatInfo, row: int, width: int) -> None:
-        """Edit the title of this chat at a row of the sidebar, `width` columns wide."""
-        self._chat, self._focused_before = chat, self.screen.focused
-        self.value = chat.title
+    def edit(self, text: str, row: int, width: int, take: Callable[[str], Message | None]) -> None:
+        """Edit a text at a row of the sidebar, `width` columns wide; `take` makes a message of the change."""
+        self._before, self._take, self._focused_before = text, take, self.screen.focused
+        self.value = text
         self.styles.offset = (2, row)
         self.styles.width = max(1, width - 2)
         self.add_class("-editing")
         self.screen.set_focus(self)  # before the next key is looked at
 
     def on_blur(self, event: events.Blur) -> None:
-        """Save the title, unless the whole terminal lost the focus."""
+        """Save the name, unless the whole terminal lost the focus."""
         if not self.app.app_focus:
             return
-        chat, self._chat = self._chat, None
-        title = " ".join(self.value.split())
+        take, self._take = self._take, None
+        text = " ".join(self.value.split())
         self.remove_class("-editing")
-        if chat and title and title != chat.title:
-            self.post_message(ChangeAsked("rename", chat, title))
+        if take is not None and text != self._before and (message := take(text)) is not None:
+            self.post_message(message)
 
     async def action_cancel(self) -> None:
-        """Leave the title unchanged."""
-        self._chat = None
+        """Leave the name unchanged."""
+        self._take = None
         await self.action_submit()
 
     async def action_submit(self) -> None:
-        """Save the new title."""
+        """Save the new name."""
         self.screen.set_focus(self._focused_before)

@@ -58,6 +58,7 @@ from localspec_tui.widgets.sidebar import (
     ChangeAsked,
     ChatList,
     ChatPicked,
+    FolderChangeAsked,
     Mark,
     Sidebar,
     title_shown,
@@ -291,7 +292,9 @@ class ChatScreen(Screen[int]):
             if choice is not None:
                 await self._open_models(choice, again=again)
 
-        self.pane.ask(ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch), take)
+        title = "Models" if again is None else "Answer again with other models"
+        screen = ModelsScreen(self.fetches, self._loader, self.choices, host, to_fetch=to_fetch, title=title)
+        self.pane.ask(screen, take)
 
     # --- chats ---
 
@@ -300,11 +303,13 @@ class ChatScreen(Screen[int]):
         store = self.session.store
         try:
             chats = await asyncio.to_thread(lambda: (*store.unsent(), *store.chats(), *store.deleted()))
+            folded = await asyncio.to_thread(store.folded)
         except StoreError as error:
             self.say(error_line(error))
         else:
             here, marks = self.session.chat.info.id, self._marks()
-            self._sidebar.show([each for each in chats if each.messages or each.id != here], here, marks)
+            listed = [each for each in chats if each.messages or each.id != here]
+            self._sidebar.show(listed, here, marks, folded)
             self._show_elsewhere()
 
     def _marks(self) -> dict[int, Mark]:
@@ -332,7 +337,9 @@ class ChatScreen(Screen[int]):
         store, chat = self.session.store, asked.chat
         match asked.change:
             case "rename":
-                await asyncio.to_thread(store.rename, chat.id, asked.title)
+                await asyncio.to_thread(store.rename, chat.id, asked.text)
+            case "move":
+                await asyncio.to_thread(store.set_folder, chat.id, asked.text)
             case "pin":
                 await asyncio.to_thread(store.pin, chat.id, not chat.pinned)
             case "delete":
@@ -346,6 +353,31 @@ class ChatScreen(Screen[int]):
             await asyncio.to_thread(other.reload_info)
         self.pane.show_figures()
         await self._list_chats()
+
+    @on(FolderChangeAsked)
+    async def _change_folder(self, event: FolderChangeAsked) -> None:
+        await self.pane.status.attempt(self._do_with_folder(event))
+
+    async def _do_with_folder(self, asked: FolderChangeAsked) -> None:
+        store, folder = self.session.store, asked.folder
+
+        async def rename(name: str) -> None:
+            await asyncio.to_thread(store.rename_folder, folder.name, name)
+            await asyncio.to_thread(self.session.chat.reload_info)
+            await self._list_chats()
+
+        async def decide(sure: bool | None) -> None:
+            if sure:
+                await rename("")
+
+        if asked.change == "fold":
+            await asyncio.to_thread(store.set_folded, folder.name, not folder.is_folded)
+            await self._list_chats()
+        elif asked.change == "rename":
+            await rename(asked.text)
+        else:
+            question = f"Take the folder “{folder.name}” away? Its chats stay in the list."
+            self.pane.ask(AskScreen(question, yes="Take away", no="Keep", is_careful=True), decide)
 
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
         was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
@@ -413,8 +445,8 @@ class ChatScreen(Screen[int]):
                 await self.pane.switch_chat(self.session.new)
             case SwitchChat(chat_id):
                 await self.pane.open_chat(chat_id)
-            case ChangeChat(change, title):
-                await self._change(ChangeAsked(change, self.session.chat.info, title))
+            case ChangeChat(change, text):
+                await self._change(ChangeAsked(change, self.session.chat.info, text))
             case Ask(prompt):
                 await self.pane.send(as_typed(prompt), typed)
             case Act(name, argument):

@@ -14,6 +14,7 @@ from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
 from localspec.chat.attachments import Attached, Completion, attach, describe_all, reference_at_end
+from localspec.chat.chat_filter import folders, tags
 from localspec.chat.commands.completion import complete_input
 from localspec.chat.commands.own import own_commands
 from localspec.chat.dropped import as_references
@@ -127,6 +128,9 @@ class ChatComposer(Composer):
                 return [
                     model.name for model in on_this_computer() if model.kind == "model" and not model.problem
                 ]
+            if kind in ("tag", "folder"):
+                of_kind = tags if kind == "tag" else folders
+                return of_kind(self._session.store.chats())
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
