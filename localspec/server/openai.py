@@ -443,4 +443,4 @@ def _variables(body: Body) -> TemplateVariables:
     return tuple({**(variables if effort else {}), **value}.items())
 
 
-PROTOCOL = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})
+PROTOCOL: Protocol[ChatService] = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})
