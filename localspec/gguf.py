@@ -576,6 +576,13 @@ def is_mtp_head(header: Header) -> bool:
     return bool(heads and blocks > heads and names) and "blk.0.attn_norm.weight" not in names
 
 
+def is_embedding_model(header: Header) -> bool:
+    """Return whether a model makes embeddings and writes no text."""
+    pooled = header.integer("{arch}.pooling_type") > 0
+    causal = header.values.get(f"{header.architecture}.attention.causal") is not False
+    return header.architecture in facts()["encoders"] or pooled or not causal
+
+
 def check_model_file(path: Path, *, head: bool = False) -> Header:
     """Read the header of a model that can chat, with the totals of its parts; else raise `ModelFileError`.
 
@@ -595,9 +602,7 @@ def _check_kind(header: Header) -> None:
         raise ModelFileError(f"{path} does not name its architecture", "download the file again")
     if what := facts()["not_chat"].get(architecture):
         raise ModelFileError(f"{path} is {what}", "choose a chat model")
-    pooled = header.integer("{arch}.pooling_type") > 0
-    causal = header.values.get(f"{architecture}.attention.causal") is not False
-    if architecture in facts()["encoders"] or pooled or not causal:
+    if is_embedding_model(header):
         raise ModelFileError(
             f"{path} is an embedding model ({architecture}): it writes no text", "choose a chat model"
         )

@@ -17,7 +17,7 @@ from localspec.storage.config import example
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RESULTS = ROOT / "tests" / "benchmarks" / "RESULTS.md"
-LONGEST = 280  # lines; four minutes' reading
+LONGEST = 285  # lines; four minutes' reading
 
 
 def rows(heading: str) -> list[list[str]]:

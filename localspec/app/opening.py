@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from localspec.chat.answer_settings import TunedChoice, TunedLookup
 from localspec.errors import LocalSpecError, ModelFileError, UserError
-from localspec.gguf import check_model_file
+from localspec.gguf import check_model_file, read_model
 from localspec.hardware.placement.open_plan import OpenPlan, as_asked
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import moved
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from localspec.child_process import ValuesOf
     from localspec.hardware.device_info import Machine
     from localspec.hardware.placement.candidates import Placement
+    from localspec.hardware.placement.room import HeldMemory
     from localspec.inference.worker.client import Worker
     from localspec.inference.worker.wire import LogLine
     from localspec.llama.template.report import TemplateReport
@@ -148,7 +150,7 @@ def placed(
     if not request.plans:
         return as_asked(files, request)
     plan = plan_pair(files, request, machine or known_machine(may_measure=False, via=via), via)
-    _report_plan(plan, report, explain=explain)
+    report_plan(plan, report, explain=explain)
     return plan
 
 
@@ -159,7 +161,8 @@ def explained(placement: Placement, files: PairFiles, request: PairRequest, mach
     return plan.explained(placement, files, request, machine)
 
 
-def _report_plan(plan: OpenPlan, report: Reporter | None, *, explain: bool) -> None:
+def report_plan(plan: OpenPlan, report: Reporter | None, *, explain: bool) -> None:
+    """Report a plan line by line, all of it with `explain`."""
     from localspec.hardware.placement.place import lines
 
     if report is not None and plan.placement is not None:
@@ -200,31 +203,96 @@ def plan_to_open(
     via: ValuesOf | None,
     report: Reporter | None,
     explain: bool = False,
+    machine: Machine | None = None,
 ) -> PlannedPair:
     """Plan the pair with the tuned load options, if it was tuned; otherwise like `placed`."""
+    place = partial(placed, via=via, report=report, explain=explain, machine=machine)
     if request.mode == "off":  # no settings would be looked up
-        return PlannedPair(request, placed(files, request, via=via, report=report, explain=explain))
+        return PlannedPair(request, place(files, request))
     kept, trouble = everything()
     if request.mode == "ngram" or not kept or not _is_tuned(files, request, kept):
-        plan = placed(files, request, via=via, report=report, explain=explain)
-        return PlannedPair(request, plan, trouble=trouble)
+        return PlannedPair(request, place(files, request), trouble=trouble)
     wide = replace(request, mode=None, max_fan_out=max(request.max_fan_out, TUNED_FAN_OUT))
-    plan = placed_with_draft(files, wide, via=via, report=report, explain=explain)
+    plan = placed_with_draft(files, wide, via=via, report=report, explain=explain, machine=machine)
     identity = identity_of(plan, via=via)
     return PlannedPair(request, as_tuned(plan, identity, request), identity, trouble)
 
 
-def with_longest_context(planned: PlannedPair, files: PairFiles, *, via: ValuesOf | None) -> PlannedPair:
-    """Return a plan with the largest context, up to the trained one, that its memory leaves room for.
+@dataclass(frozen=True, slots=True)
+class RoomyPair:
+    """A planned pair, what it takes, and the number of other pairs, from the first on, to close for it."""
 
-    What was tuned for the usual context stays valid.
+    planned: PlannedPair
+    held: HeldMemory
+    closes: int
+
+    @property
+    def plan(self) -> OpenPlan:
+        """Return the options that open it, with which call costs are saved."""
+        return replace(self.planned.plan, remembers_costs=True)
+
+
+Growth = Literal["alone", "beside others"] | None
+"""Whether a context that is not asked for grows up to the trained one, as far as memory allows.
+
+`beside others` leaves half of each GPU free for pairs that open later.
+"""
+
+
+def plan_beside(
+    request: PairRequest,
+    files: PairFiles,
+    others: Sequence[HeldMemory],
+    *,
+    via: ValuesOf | None,
+    grows: Growth = "alone",
+) -> RoomyPair:
+    """Plan a pair that is served, beside open ones in the order in which they may be closed.
+
+    What was tuned for the usual context stays valid. Raises UserError if the pair does not fit, whatever is
+    closed.
     """
-    from localspec.hardware.machine import known_machine
-    from localspec.hardware.placement import plan
+    from localspec.hardware.machine import known_machine  # looks at the devices: 0.3 s
+    from localspec.hardware.placement.plan import needs_of, with_longest_context
+    from localspec.hardware.placement.room import HeldMemory, beside, fewest_to_close
 
-    machine = known_machine(may_measure=False, via=via)
-    wider = plan.with_longest_context(planned.plan, files, planned.request, machine, via)
-    return replace(planned, plan=wider)
+    if not request.plans:
+        return RoomyPair(plan_to_open(request, files, via=via, report=None), HeldMemory(), 0)
+    seen = known_machine(may_measure=False, via=via)
+    planned, closes = fewest_to_close(
+        lambda machine: plan_to_open(request, files, via=via, report=None, machine=machine),
+        lambda planned: planned.plan.placement,
+        seen,
+        others,
+    )
+    room = beside(seen, others[closes:], others[:closes])
+    if grows is not None and not request.context:
+        shares = grows == "beside others"
+        wider = with_longest_context(planned.plan, files, request, room, via, shares=shares)
+        planned = replace(planned, plan=wider)
+    needs = needs_of(planned.plan, files, request, room)
+    return RoomyPair(planned, HeldMemory(needs, planned.plan.target.mmap), closes)
+
+
+def plan_embeddings(path: Path, others: Sequence[HeldMemory]) -> tuple[HeldMemory, int]:
+    """Return the memory that a model for embeddings takes, and the number of others to close for it.
+
+    Raises UserError if it does not fit.
+    """
+    from localspec.hardware.bandwidth import PROCESSOR
+    from localspec.hardware.devices import processor
+    from localspec.hardware.memory.budget import check_fit
+    from localspec.hardware.memory.needs import DeviceNeed
+    from localspec.hardware.placement.room import HeldMemory, beside
+    from localspec.llama.cores import allowed_cores
+
+    seen, need = processor(allowed_cores()), DeviceNeed(PROCESSOR, read_model(path).weight_bytes, 0, 0)
+    for closes in range(len(others)):
+        with suppress(UserError):
+            check_fit([need], beside(seen, others[closes:], others[:closes]))
+            return HeldMemory((need,)), closes
+    check_fit([need], beside(seen, (), others))
+    return HeldMemory((need,)), len(others)
 
 
 def placed_with_draft(
@@ -234,13 +302,14 @@ def placed_with_draft(
     via: ValuesOf | None,
     report: Reporter | None,
     explain: bool = False,
+    machine: Machine | None = None,
 ) -> OpenPlan:
     """Plan the models, with the draft model even if it is not expected to help, if it fits."""
-    plan = placed(files, request, via=via, report=None)
+    plan = placed(files, request, via=via, report=None, machine=machine)
     if files.draft is not None and plan.draft is None:
         with suppress(UserError):  # not enough memory for both
-            plan = placed(files, replace(request, mode="sd"), via=via, report=None)
-    _report_plan(plan, report, explain=explain)
+            plan = placed(files, replace(request, mode="sd"), via=via, report=None, machine=machine)
+    report_plan(plan, report, explain=explain)
     return plan
 
 

@@ -16,6 +16,7 @@ from localspec.gguf import check_model_file
 from localspec.hardware.device_info import Machine
 from localspec.hardware.placement.candidates import COMFORTABLE_CONTEXT, Placement
 from localspec.hardware.placement.place import place
+from localspec.hardware.placement.room import HeldMemory, beside
 from localspec.models.catalogue import (
     Catalogue,
     CatalogueModel,
@@ -347,13 +348,13 @@ def choices(open_now: Sequence[ModelInfo], opened: Sequence[Path] = ()) -> Itera
     yield from (pair for pair in recommend(machine, known.pairs, local) if pair.missing)
 
 
-def choice_named(text: str, open_now: Sequence[ModelInfo]) -> ModelChoice:
+def choice_named(text: str, open_now: Sequence[ModelInfo], held: Sequence[HeldMemory] = ()) -> ModelChoice:
     """Return the model that `-m` would take by this name, and the draft model on disk that serves it best.
 
-    Raises UserError.
+    Raises UserError. The memory that open models hold may be used, too.
     """
     path, (machine, local, known) = local_file(text), surroundings(open_now)
-    found = partners(Target(text, read_shape(path), path), machine, local, known)
+    found = partners(Target(text, read_shape(path), path), beside(machine, (), held), local, known)
     return ModelChoice(
         path.absolute(), next((each.path for each in found if each.path and each.placement), None)
     )

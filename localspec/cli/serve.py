@@ -8,14 +8,14 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import closing, nullcontext, suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.app.opening import plan_to_open, saved_bytes, with_config, with_longest_context
+from localspec.app.offered import OfferedPair, name_of_file, offered
+from localspec.app.opening import plan_embeddings, report_plan, with_config
 from localspec.chat.answer_settings import AUTO, with_auto
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import session_request
@@ -28,26 +28,30 @@ from localspec.cli.shared.arguments import (
     add_sampling_flags,
     add_speculation_flags,
     add_verbose_flag,
+    length_of_time,
     pair_request,
     set_up_logging,
     verb_parser,
     whole,
 )
 from localspec.cli.shared.console import SUCCESS, exit_on_signals, say
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.gguf import read_model
 from localspec.inference.interface import SharedModels
 from localspec.models.default_pair import name_of
-from localspec.models.pair_files import local_file
+from localspec.models.pair_files import PairFiles, local_file
 from localspec.storage.config import read_config
 from localspec.storage.paths import config_dir
 from localspec.storage.profiles import profiles
-from localspec.types.models import ModelInfo, ModelOptions
+from localspec.types.models import ModelInfo
 from localspec.units import memory
 
 if TYPE_CHECKING:
     from localspec.chat.tool_use.kit import ToolKit
-    from localspec.inference.embedder import Embedder
+    from localspec.server.served import OfferedModel, ServedModel, ServedModels
+    from localspec.server.service import ChatService
+
+_SHOWN = 12  # names of models
 
 
 def parser() -> Parser:
@@ -55,7 +59,8 @@ def parser() -> Parser:
     result = verb_parser(
         "serve",
         "Serve the OpenAI and Anthropic APIs at one address. Clients see each profile as a model; any other "
-        "model name means the default profile. Flags set the defaults of requests.",
+        "model name means the default profile. With --models they see models, with each profile behind a "
+        "colon: NAME:coding. Flags set the defaults of requests.",
     )
     add = result.add_argument_group("server").add_argument
     add("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen at (127.0.0.1)")
@@ -75,7 +80,13 @@ def parser() -> Parser:
     add("--embeddings", metavar="FILE", help=about)
     about = "let clients use these MCP servers, or single tools of them: time,git.git_log; they run unasked"
     add("--mcp", metavar="NAMES", help=about)
-    about = "memory for the KV caches of other conversations, in MiB (a quarter of free memory, at most 8192)"
+    about = "open the models that requests name: those of [pairs] in config.toml, or all on this computer"
+    add("--models", action="store_true", help=about)
+    about = "close a model after this time without a request, such as 10m; the next request opens it again"
+    add("--idle", type=length_of_time(1), metavar="TIME", help=about)
+    about = (
+        "MiB for the KV caches of other conversations, of each pair (a quarter of free memory, at most 8192)"
+    )
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
@@ -93,61 +104,77 @@ def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
     if args.tunnel:
-        from localspec.inference.remote import end_with_input
-
-        args.api_key = sys.stdin.readline().strip() or None
-        threading.Thread(target=end_with_input, name="localspec-tunnel", daemon=True).start()
+        args.api_key = _begin_tunnel()
     is_local = _check_safe(args)
     known_profiles = profiles(config_dir() / "profiles")
     usual = args.profile or AUTO
-    offered = sorted(with_auto(known_profiles), key=lambda known: known.name != usual)
-    by_name = {known.name: known for known in offered}
+    in_order = sorted(with_auto(known_profiles), key=lambda known: known.name != usual)
+    by_name = {known.name: known for known in in_order}
     if usual not in by_name:
         known_profiles.named(usual)  # says what is close
-    asked, request = session_request(args), with_config(pair_request(args))
-    files = opening.find_files(request)
-    kit = None if args.mcp is None else _kit(args.mcp)
-    if args.embeddings is not None:
-        read_model(local_file(args.embeddings, opening.TERMINAL))  # a mistake shows before models open
+    asked, request = session_request(args), pair_request(args)
+    if args.models and not request.plans:
+        raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
+    pairs = read_config(config_dir() / "config.toml").pairs if args.models else ()
+    first, files = with_config(request), None
+    if request.is_named or not pairs:
+        files = opening.find_files(first)
+    embeddings = None if args.embeddings is None else local_file(args.embeddings, opening.TERMINAL)
+    embeddings_name = None if embeddings is None else read_model(embeddings).name  # a mistake shows early
     set_up_logging(verbose=args.verbose)
     from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
-    from localspec.server.queue import EngineQueue
-    from localspec.server.service import ChatService
+    from localspec.server.offers import ChatOffer, EmbeddingOffer, PairSettings, named_offers
+    from localspec.server.served import ServedModels
+    from localspec.server.service import ServerSettings
 
     doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
+    kit = None if args.mcp is None else _kit(args.mcp)
+    server = ServerSettings(usual, asked, say, kit=kit)
+    settings = PairSettings(
+        server,
+        1 if args.share == "off" else args.parallel,
+        None if args.cache_ram is None else args.cache_ram * 2**20,
+        None if args.tunnel else "beside others" if args.models else "alone",
+        opening.listener(verbose=args.verbose),
+        request.target.threads or 0,
+    )
+    offers: list[OfferedModel] = [ChatOffer(first, settings, by_name, tuple(by_name))]
+    if args.models:
+        pair = None if files is None else OfferedPair(name_of_file(files.target), first)
+        offers = named_offers(
+            offered(request, pairs, pair, None if files is None else files.target), settings, by_name
+        )
+    if embeddings is not None and embeddings_name is not None:
+        offers.append(EmbeddingOffer(embeddings_name, embeddings, settings.threads))
+    models = ServedModels(offers, server, any_name=not args.models, idle_s=args.idle)
     with (
         running.listen(args.host, args.port) as listener,
-        opening.start_worker(verbose=args.verbose) as first,
+        nullcontext() if kit is None else closing(kit),
+        closing(models),
     ):
-        opening.check_explained(request, explain=args.explain)
-        report = say if args.explain else None
-        planned = plan_to_open(request, files, via=first.values_of, report=report, explain=args.explain)
-        if not request.context and not args.tunnel:
-            planned = with_longest_context(planned, files, via=first.values_of)
-        plan = replace(planned.plan, remembers_costs=True)
-        saved = saved_bytes() if args.cache_ram is None else args.cache_ram * 2**20
-        workers = [first]
-
-        def open_models() -> SharedModels:
-            worker = workers.pop() if workers else opening.start_worker(verbose=args.verbose)
-            opening.load(worker, plan)
-            worker.keep_conversations(saved)
-            return worker
-
-        parallel = 1 if args.share == "off" else args.parallel
-        queue = EngineQueue(open_models, planned.tuned_for, parallel, say)
-        embeds = _embedder(args.embeddings, plan.target.threads)
-        with closing(queue), nullcontext() if kit is None else closing(kit), embeds as embedder:
-            opening.tell_notes(first, plan, request)
+        if files is not None and (request.is_named or not args.models):
+            service = _open_first(models, files, args)
             if args.explain:
-                say(asked.explained_sampling(by_name[usual], queue.models.target.recommended))
-            if kit is not None:
-                say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
-            _tell_address(listener, queue.models, list(by_name))
-            service = ChatService(queue, by_name, usual, asked, say, embedder=embedder, kit=kit)
-            with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
-                running.run(service, doors, listener)
+                recommended = service.queue.models.target.recommended
+                say(asked.explained_sampling(by_name[usual], recommended))
+            _tell_pair(service.queue.models)
+        if embeddings is not None:
+            _open_embeddings(models, models.all[-1])
+        if pairs:
+            _tell_missing(models)
+        _tell_address(listener, models)
+        with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
+            running.run(models, doors, listener)
     return SUCCESS
+
+
+def _begin_tunnel() -> str | None:
+    """Read the key that the other machine sends, and end with its input."""
+    from localspec.inference.remote import end_with_input
+
+    key = sys.stdin.readline().strip() or None
+    threading.Thread(target=end_with_input, name="localspec-tunnel", daemon=True).start()
+    return key
 
 
 def _kit(named: str) -> ToolKit:
@@ -160,32 +187,66 @@ def _kit(named: str) -> ToolKit:
         raise UserError("--mcp names no server", "`localspec mcp list` lists them")
     kit = clients_kit(read_config(config_dir() / "config.toml"), Path.cwd(), names)
     check_installed()
+    say(f"MCP servers for clients: {', '.join(kit.boxes)}; their tools run without a question")
     return kit
 
 
-@contextmanager
-def _embedder(named: str | None, threads: int) -> Iterator[Embedder | None]:
-    """Open the model for embeddings, if there is one, on the CPU: the plan is that of the others."""
-    if named is None:
-        yield None
-        return
-    from localspec.inference.embedder import Embedder
+def _open_first(models: ServedModels, files: PairFiles, args: argparse.Namespace) -> ChatService:
+    """Open the first pair before the server runs, so that a mistake ends the program."""
+    from localspec.server.offers import ChatOffer
 
-    path = local_file(named, opening.TERMINAL)
-    embedder = Embedder(ModelOptions(path=path, gpu_layers=0, threads=threads))
-    say(f"embeddings by {embedder.info.name}, of texts up to {embedder.info.context:,} tokens")
-    with closing(embedder):
-        yield embedder
+    model = models.all[0]
+    offer = model.offer
+    assert isinstance(offer, ChatOffer)
+    worker = opening.start_worker(verbose=args.verbose)
+    try:
+        opening.check_explained(offer.request, explain=args.explain)
+        found = offer.planned(worker, offer.request, files)
+        report_plan(found.plan, say if args.explain else None, explain=args.explain)
+        service = offer.opened(worker, found, lambda first: opening.load(first, found.plan))
+    except BaseException:
+        worker.close()
+        raise
+    models.has_opened(model, service, found.held)
+    opening.tell_notes(worker, found.plan, offer.request)
+    return service
 
 
-def _tell_address(listener: socket.socket, models: SharedModels, names: Sequence[str]) -> None:
+def _open_embeddings(models: ServedModels, model: ServedModel) -> None:
+    """Open the model of --embeddings before the server runs."""
+    from localspec.server.offers import EmbeddingOffer
+
+    assert isinstance(model.offer, EmbeddingOffer)
+    held, _ = plan_embeddings(model.offer.path, ())
+    service = model.offer.opened()
+    models.has_opened(model, service, held)
+    info = service.embedder.info
+    say(f"embeddings by {info.name}, of texts up to {info.context:,} tokens")
+
+
+def _tell_missing(models: ServedModels) -> None:
+    """Print which models cannot be opened as they are named now; the others can."""
+    for model in models.all:
+        try:
+            model.offer.describe()
+        except LocalSpecError as error:
+            opening.note(f"{model.name} in config.toml: {error}")
+
+
+def _tell_pair(models: SharedModels) -> None:
+    with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
+    say(f"{name_of(models.target)}{with_draft}")
+    say(_context_line(models.target))
+    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /props")
+
+
+def _tell_address(listener: socket.socket, models: ServedModels) -> None:
     from localspec.inference.remote import READY
 
     host, port = listener.getsockname()[:2]
-    with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
-    say(f"{name_of(models.target)}{with_draft}; models for clients: {', '.join(names)}")
-    say(_context_line(models.target))
-    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /props")
+    names = [name for model in models.all for name in model.offer.ids]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    say(f"models for clients: {', '.join(names[:_SHOWN])}{more}")
     say(f"{READY}http://{f'[{host}]' if ':' in host else host}:{port}/v1; Ctrl+C ends it")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from asyncio import to_thread
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from localspec.app.answer_json import Json
-from localspec.server.queue import Job
-from localspec.server.service import FINGERPRINT, ChatService, Protocol
+from localspec.errors import LocalSpecError
+from localspec.server.queue import EngineQueue, Job
+from localspec.server.served import ModelDescription, ServedModel, ServedModels
+from localspec.server.service import FINGERPRINT, ChatService, EmbeddingService, Protocol
 from localspec.types.models import ModelInfo
 
 STARTED = int(time.time())
@@ -23,48 +25,87 @@ _PAGE = Path(__file__).with_name("page.html")
 _NOTHING_FROM_ELSEWHERE = "default-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
 
 
-async def _health(service: ChatService, _request: Request) -> Response:
-    if trouble := service.queue.trouble:
-        payload = {"code": 503, "message": trouble, "type": "unavailable_error"}
+async def _health(models: ServedModels, _request: Request) -> Response:
+    chat = models.first("chat")
+    if chat is not None and isinstance(chat.opened, ChatService) and chat.opened.queue.trouble:
+        payload = {"code": 503, "message": chat.opened.queue.trouble, "type": "unavailable_error"}
         return JSONResponse({"error": payload}, 503)
     return JSONResponse({"status": "ok"})
 
 
-async def _models(service: ChatService, _request: Request) -> Response:
-    data = [_listed(service, name) for name in service.profiles]
-    if service.embedder is not None:
-        data.append(_listed_embedder(service.embedder.info))
+async def _models(models: ServedModels, _request: Request) -> Response:
+    data = [entry for model in models.all for entry in await _listed(model)]
     around: Json = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}  # Anthropic's
     return JSONResponse({"object": "list", "data": data} | around)
 
 
-async def _model(service: ChatService, request: Request) -> Response:
+async def _model(models: ServedModels, request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in service.profiles:
-        raise HTTPException(404, f"there is no model {name[:100]}; there are {', '.join(service.profiles)}")
-    return JSONResponse(_listed(service, name))
+    model = models.named(name)
+    if model is None:
+        raise models.unknown(name)
+    entry = next((each for each in await _listed(model) if each["id"] == name), None)
+    return JSONResponse(entry or (await _listed(model))[0] | {"id": name})
 
 
-def _listed(service: ChatService, name: str) -> Json:
-    """Return a profile as a model, in the words of OpenAI, Anthropic and llama-server."""
-    profile, models = service.profiles[name], service.queue.models
-    return {
-        "id": name,
+async def _listed(model: ServedModel) -> list[Json]:
+    """Return a model under all its names, in the words of OpenAI, Anthropic and llama-server."""
+    described = await description(model)
+    about: Json = {
         "object": "model",
-        "type": "model",
-        "display_name": profile.title,
-        "description": profile.description,
+        "type": "model" if model.offer.kind == "chat" else "embedding",
         "created": STARTED,
         "created_at": datetime.fromtimestamp(STARTED, UTC).isoformat().replace("+00:00", "Z"),
         "owned_by": "localspec",
-        "meta": _facts(models.target) | {"draft": models.draft and _facts(models.draft)},
+        "status": _status(model),
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
     }
+    if described is not None:
+        about |= {
+            "meta": _facts(described.target) | {"draft": described.draft and _facts(described.draft)},
+            "capabilities": {
+                "context": described.target.context,
+                "tools": model.offer.kind == "chat",
+                "tools_in_template": described.takes_tools,
+                "thinking": described.thinks,
+            },
+        }
+    if model.offer.aliases:
+        about["aliases"] = list(model.offer.aliases)
+    return [{"id": name} | about | _shown(model, name) for name in model.offer.ids]
 
 
-def _listed_embedder(model: ModelInfo) -> Json:
-    """Return the model for embeddings, which is known by its own name."""
-    about: Json = {"id": model.name, "object": "model", "type": "embedding", "display_name": model.name}
-    return about | {"created": STARTED, "owned_by": "localspec", "meta": _facts(model)}
+def _shown(model: ServedModel, name: str) -> Json:
+    profile = model.offer.profiles.get(name)
+    if profile is None:
+        return {"display_name": name}
+    return {"display_name": profile.title, "description": profile.description}
+
+
+def _status(model: ServedModel) -> Json:
+    """Return the status in llama-server's words, and what an open model takes of each device."""
+    told: Json = {"value": model.status}
+    if model.status == "loading" and model.progress is not None:
+        told["progress"] = {"value": round(model.progress, 2)}
+    if model.status == "loaded":
+        told["memory"] = model.held.by_device
+    if model.status == "unloaded" and model.failure:
+        told |= {"failed": True, "error": model.failure}
+    return told
+
+
+async def description(model: ServedModel) -> ModelDescription | None:
+    """Describe a model, as it is open or by its files; None for files that cannot be read."""
+    try:
+        described = await to_thread(model.offer.describe)
+    except LocalSpecError:
+        described = None
+    if isinstance(model.opened, ChatService):
+        pair = model.opened.queue.models
+        described = replace(described or ModelDescription(pair.target), target=pair.target, draft=pair.draft)
+    elif isinstance(model.opened, EmbeddingService):
+        described = ModelDescription(model.opened.embedder.info)
+    return described
 
 
 def _facts(model: ModelInfo) -> Json:
@@ -78,31 +119,40 @@ def _facts(model: ModelInfo) -> Json:
     }
 
 
-async def _props(service: ChatService, _request: Request) -> Response:
-    models = service.queue.models
-    saved = await to_thread(models.saved)
+async def _props(models: ServedModels, request: Request) -> Response:
+    model = models.find(request.query_params.get("model"), "chat")
+    service = model.opened
+    if not isinstance(service, ChatService):
+        told: Json = {"build_info": FINGERPRINT, "model_alias": model.name, "is_sleeping": True}
+        return JSONResponse(told | {"status": _status(model)})
+    pair = service.queue.models
+    saved = await to_thread(pair.saved)
     return JSONResponse(
         {
             "build_info": FINGERPRINT,
-            "model_path": str(models.target.path),
-            "model_alias": service.usual,
-            "draft_model_path": models.draft and str(models.draft.path),
-            "devices": list(models.target.devices),
+            "model_path": str(pair.target.path),
+            "model_alias": model.name,
+            "is_sleeping": False,
+            "draft_model_path": pair.draft and str(pair.draft.path),
+            "devices": list(pair.target.devices),
             "total_slots": service.queue.parallel,
             "default_generation_settings": {
-                "n_ctx": models.target.context,
-                "speculative": models.draft is not None,
+                "n_ctx": pair.target.context,
+                "speculative": pair.draft is not None,
                 "params": service.settings(service.usual_request),
             },
             "modalities": {"vision": False, "audio": False},
             "saved": asdict(saved),
-            "notes": list(models.notes),
+            "notes": list(pair.notes),
         }
     )
 
 
-async def _slots(service: ChatService, request: Request) -> Response:
+async def _slots(models: ServedModels, request: Request) -> Response:
     """Return a slot for each answer that may be interleaved."""
+    service = models.find(request.query_params.get("model"), "chat").opened
+    if not isinstance(service, ChatService):
+        return JSONResponse([])
     current, waiting = service.queue.jobs()
     begun = [job for job in (current, *waiting) if job is not None and (job is current or job.is_begun)]
     idle = [None] * (service.queue.parallel - len(begun))
@@ -140,43 +190,57 @@ class _Metric:
 
     name: str
     about: str
-    value: Callable[[ChatService], float]
+    value: Callable[[ServedModels], float]
     llama: str = ""
     kind: str = "counter"
 
-    def lines(self, service: ChatService) -> str:
+    def lines(self, models: ServedModels) -> str:
         """Return the figure in Prometheus' format."""
         names = [f"localspec_{self.name}"] + [f"llamacpp:{self.llama}"] * bool(self.llama)
-        value = f"{self.value(service):.10g}"
+        value = f"{self.value(models):.10g}"
         return "".join(
             f"# HELP {name} {self.about}\n# TYPE {name} {self.kind}\n{name} {value}\n" for name in names
         )
 
 
 def _total(name: str, about: str, llama: str = "") -> _Metric:
-    return _Metric(f"{name}_total", about, lambda service: service.totals[name], llama)
+    return _Metric(f"{name}_total", about, lambda models: models.totals[name], llama)
 
 
-def _is_answering(service: ChatService) -> float:
-    return float(service.queue.jobs()[0] is not None)
+def _queues(models: ServedModels) -> list[EngineQueue]:
+    """Return the queues of open pairs."""
+    return [model.opened.queue for model in models.all if isinstance(model.opened, ChatService)]
 
 
-def _waiting(service: ChatService) -> float:
-    return len(service.queue.jobs()[1])
+def _answering(models: ServedModels) -> float:
+    return sum(queue.jobs()[0] is not None for queue in _queues(models))
 
 
-def _read(service: ChatService) -> float:
-    return service.totals["prompt_tokens"] - service.totals["cached_tokens"]
+def _waiting(models: ServedModels) -> float:
+    waiting = sum(len(queue.jobs()[1]) for queue in _queues(models))
+    return waiting + sum(len(model.waiting) for model in models.all)
 
 
-def _read_speed(service: ChatService) -> float:
-    seconds = service.totals["prompt_s"]
-    return _read(service) / seconds if seconds else 0.0
+def _restarts(models: ServedModels) -> float:
+    return sum(queue.restarts for queue in _queues(models))
 
 
-def _speed(service: ChatService) -> float:
-    seconds = service.totals["decode_s"]
-    return service.totals["tokens"] / seconds if seconds else 0.0
+def _loaded(models: ServedModels) -> float:
+    return sum(model.opened is not None for model in models.all)
+
+
+def _read(models: ServedModels) -> float:
+    return models.totals["prompt_tokens"] - models.totals["cached_tokens"]
+
+
+def _read_speed(models: ServedModels) -> float:
+    seconds = models.totals["prompt_s"]
+    return _read(models) / seconds if seconds else 0.0
+
+
+def _speed(models: ServedModels) -> float:
+    seconds = models.totals["decode_s"]
+    return models.totals["tokens"] / seconds if seconds else 0.0
 
 
 _METRICS = (
@@ -193,7 +257,7 @@ _METRICS = (
     _Metric(
         "longest_tokens",
         "Tokens of the longest conversation, with its answer.",
-        lambda service: service.totals["longest"],
+        lambda models: models.totals["longest"],
         "n_tokens_max",
     ),
     _total("drafted", "Tokens drafted.", "spec_decode_num_draft_tokens_total"),
@@ -209,44 +273,45 @@ _METRICS = (
     _Metric(
         "answers_per_pass",
         "Answers that a pass works on.",
-        lambda service: float(service.totals["rounds"] > 0),
+        lambda models: float(models.totals["rounds"] > 0),
         "n_busy_slots_per_decode",
         "gauge",
     ),
-    _Metric("restarts_total", "Restarts of the model process.", lambda service: service.queue.restarts),
-    _Metric("answering", "Answers being written.", _is_answering, "requests_processing", "gauge"),
+    _Metric("restarts_total", "Restarts of model processes.", _restarts),
+    _Metric("models_loaded", "Models that are open.", _loaded, kind="gauge"),
+    _Metric("answering", "Answers being written.", _answering, "requests_processing", "gauge"),
     _Metric("waiting", "Answers that wait.", _waiting, "requests_deferred", "gauge"),
 )
 
 
-async def _metrics(service: ChatService, _request: Request) -> Response:
-    text = "".join(metric.lines(service) for metric in _METRICS)
+async def _metrics(models: ServedModels, _request: Request) -> Response:
+    text = "".join(metric.lines(models) for metric in _METRICS)
     headers = {"Process-Start-Time-Unix": str(STARTED)}
     return PlainTextResponse(text, headers=headers, media_type="text/plain; version=0.0.4")
 
 
-async def _no_adapters(_service: ChatService, _request: Request) -> Response:
+async def _no_adapters(_models: ServedModels, _request: Request) -> Response:
     return JSONResponse([])
 
 
-async def _not_offered(_service: ChatService, request: Request) -> Response:
+async def _not_offered(_models: ServedModels, request: Request) -> Response:
     """Refuse what llama-server offers at such a path."""
     raise HTTPException(501, f"{request.url.path} is not offered by this server")
 
 
-async def _page(_service: ChatService, _request: Request) -> Response:
+async def _page(_models: ServedModels, _request: Request) -> Response:
     headers = {"Content-Security-Policy": _NOTHING_FROM_ELSEWHERE}
     return HTMLResponse(_PAGE.read_text(encoding="utf-8"), headers=headers)
 
 
 _OF_OTHERS = ("/rerank", "/reranking", "/lora-adapters", "/props", "/slots/{slot}", "/audio/transcriptions")
-PROTOCOL = Protocol(
+PROTOCOL: Protocol[ServedModels] = Protocol(
     dict.fromkeys(_OF_OTHERS, _not_offered),
     told={
         "/": _page,
         "/health": _health,
         "/v1/models": _models,
-        "/v1/models/{name}": _model,
+        "/v1/models/{name:path}": _model,
         "/props": _props,
         "/slots": _slots,
         "/metrics": _metrics,

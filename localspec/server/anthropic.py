@@ -212,4 +212,6 @@ def _block(block: ContentBlock) -> Json:
     return {"type": "text", "text": block.text}
 
 
-PROTOCOL = Protocol({"/v1/messages": _answer, "/v1/messages/count_tokens": _count}, error)
+PROTOCOL: Protocol[ChatService] = Protocol(
+    {"/v1/messages": _answer, "/v1/messages/count_tokens": _count}, error
+)

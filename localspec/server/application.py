@@ -7,11 +7,12 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from socket import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 import h11
@@ -34,15 +35,18 @@ from localspec.server import (
     completion,
     embeddings,
     engine,
+    loading,
     ollama,
     openai,
     responses,
     texts,
 )
 from localspec.server.exchange import GONE, error, to_api_error, without_content
+from localspec.server.opening import answered
 from localspec.server.origins import ANY, pattern
 from localspec.server.queue import QueueFullError
-from localspec.server.service import ChatService, Handler
+from localspec.server.served import Kind, ServedModels
+from localspec.server.service import Handler, Protocol
 
 MAX_HEADER = 64 * 2**10  # bytes
 MAX_CONNECTIONS = 512  # below the 1,024 descriptors that a process has by default
@@ -51,11 +55,9 @@ KEEP_ALIVE_S = 60  # for the next request; many clients find out late that a con
 DRAIN_S = 30  # for answers in progress when the server is to end
 CUT_S = 5  # for clients to hear that their answers do not go on then
 RETRY_S = 10  # after which a client may ask again that found the queue full
-_PROTOCOLS = (
-    *(each.PROTOCOL for each in (about, openai, responses, anthropic, completion, texts, ollama, engine)),
-    embeddings.PROTOCOL,
-    embeddings.OLLAMA,
-)
+_OF_CHATS = tuple(each.PROTOCOL for each in (openai, responses, anthropic, completion, texts, ollama, engine))
+_OF_EMBEDDINGS = (embeddings.PROTOCOL, embeddings.OLLAMA)
+_OF_SERVER = (about.PROTOCOL, loading.PROTOCOL, ollama.TOLD, engine.TOLD)
 _LONGEST_PATH = 200  # in the log
 _OPEN = ("/", "/health", "/v1/health")  # which also who has no key may ask for
 
@@ -87,11 +89,9 @@ class AccessPolicy:
 class LoggedApplication:
     """Logs a line for every request that is rejected or fails, without the client's data."""
 
-    def __init__(
-        self, application: ASGIApp, report: Callable[[str], object], cut: Callable[[], object]
-    ) -> None:
-        """Remember what answers, who hears, and what ends the answers in progress."""
-        self._application, self._report, self._cut = application, report, cut
+    def __init__(self, application: ASGIApp, models: ServedModels) -> None:
+        """Remember what answers, and the models of the server."""
+        self._application, self.models = application, models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -118,21 +118,24 @@ class LoggedApplication:
             elif failure is None and status >= 400:
                 self.report(f"{asked}  {status}")
 
-    def cut(self) -> None:
-        """End the answers in progress, each with an error that its client sees."""
-        self._cut()
-
     def report(self, line: str) -> None:
         """Log a line, after the time."""
-        self._report(f"{time.strftime('%H:%M:%S')}  {line}")
+        self.models.report(f"{time.strftime('%H:%M:%S')}  {line}")
 
 
-def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
+def application(models: ServedModels, policy: AccessPolicy) -> LoggedApplication:
     """Return the ASGI application."""
 
-    async def answer(handler: Handler, request: Request) -> Response:
+    async def tell(_protocol: object, handler: Handler[ServedModels], request: Request) -> Response:
         policy.check(request)
-        return await handler(served, request)
+        return await handler(models, request)
+
+    def by(kind: Kind) -> Callable[[Protocol[Any], Handler[Any], Request], Awaitable[Response]]:
+        async def answer(protocol: Protocol[Any], handler: Handler[Any], request: Request) -> Response:
+            policy.check(request)
+            return await answered(models, kind, protocol, request, lambda opened: handler(opened, request))
+
+        return answer
 
     async def fail(request: Request, failed: Exception) -> Response:
         request.state.failure = failed
@@ -140,14 +143,25 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
         later = {"Retry-After": str(RETRY_S)} if isinstance(failed, QueueFullError) else None
         return JSONResponse(words(refused), refused.status, later)
 
-    known = {path for protocol in _PROTOCOLS for path in (*protocol.handlers, *protocol.told)}
+    groups: tuple[tuple[Callable[..., Awaitable[Response]], Sequence[Protocol[Any]]], ...] = (
+        (tell, _OF_SERVER),
+        (by("chat"), _OF_CHATS),
+        (by("embeddings"), _OF_EMBEDDINGS),
+    )
+    known = {
+        path
+        for _, protocols in groups
+        for protocol in protocols
+        for path in (*protocol.handlers, *protocol.told)
+    }
     errors, routes = {}, list[Route]()
-    for protocol in _PROTOCOLS:
-        for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):
-            for path, handler in handlers.items():
-                for name in {path, *({_twin(path)} - known)}:
-                    errors[name] = protocol.error
-                    routes.append(Route(name, partial(answer, handler), methods=[method]))
+    for answer, protocols in groups:
+        for protocol in protocols:
+            for method, handlers in (("POST", protocol.handlers), ("GET", protocol.told)):
+                for path, handler in handlers.items():
+                    for name in {path, *({_twin(path)} - known)}:
+                        errors[name] = protocol.error
+                        routes.append(Route(name, partial(answer, protocol, handler), methods=[method]))
     cors = Middleware(
         CORSMiddleware,
         allow_origins=[ANY] if ANY in policy.origins else [],
@@ -162,7 +176,7 @@ def application(served: ChatService, policy: AccessPolicy) -> LoggedApplication:
         exception_handlers={LocalSpecError: fail, HTTPException: fail, Exception: fail},
     )
     found.router.redirect_slashes = False  # to wherever the request says that it is
-    return LoggedApplication(found, served.report, served.queue.cut)
+    return LoggedApplication(found, models)
 
 
 def _twin(path: str) -> str:
@@ -204,9 +218,18 @@ def http_server(application: LoggedApplication) -> Server:
 class _DrainingServer(Server):
     """Ends answers that take too long with an error when it is stopped; uvicorn would only drop them."""
 
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+    @property
+    def _models(self) -> ServedModels:
         assert isinstance(self.config.app, LoggedApplication)
-        cut = asyncio.get_running_loop().call_later(DRAIN_S, self.config.app.cut)
+        return self.config.app.models
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._models.start()
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        self._models.stop()
+        cut = asyncio.get_running_loop().call_later(DRAIN_S, self._models.cut)
         await super().shutdown(sockets)
         cut.cancel()
 

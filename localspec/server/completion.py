@@ -214,4 +214,6 @@ def _probability(token: int, data: bytes, logprob: float) -> Json:
     return {"id": token, "token": text, "bytes": list(data), "logprob": max(logprob, -9999.0)}
 
 
-PROTOCOL = Protocol({"/completion": _complete, "/completions": _complete, "/infill": _infill})
+PROTOCOL: Protocol[ChatService] = Protocol(
+    {"/completion": _complete, "/completions": _complete, "/infill": _infill}
+)

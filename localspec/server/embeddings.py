@@ -1,4 +1,4 @@
-"""Embeddings, as OpenAI, llama-server and Ollama word them, by the model that `serve --embeddings` names."""
+"""Embeddings, as OpenAI, llama-server and Ollama word them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,7 +15,7 @@ from localspec.errors import UserError
 from localspec.inference.embedder import Embedder
 from localspec.server import ollama
 from localspec.server.exchange import read, read_json
-from localspec.server.service import ChatService, Protocol
+from localspec.server.service import EmbeddingService, Protocol
 
 if TYPE_CHECKING:
     from localspec.llama.embedding import Embedding
@@ -54,7 +53,7 @@ class _Embedded:
         return sum(each.tokens for each in self.found)
 
 
-async def _embeddings(service: ChatService, request: Request) -> Response:
+async def _embeddings(service: EmbeddingService, request: Request) -> Response:
     body, embedded = await _embedded(service, request)
     data = [
         {"object": "embedding", "index": at, "embedding": _vector(each, body.encoding_format)}
@@ -64,7 +63,7 @@ async def _embeddings(service: ChatService, request: Request) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": embedded.model, "usage": usage})
 
 
-async def _native(service: ChatService, request: Request) -> Response:
+async def _native(service: EmbeddingService, request: Request) -> Response:
     """Answer as llama-server does at its own path: a list of vectors for each text."""
     _, embedded = await _embedded(service, request)
     return JSONResponse(
@@ -72,7 +71,7 @@ async def _native(service: ChatService, request: Request) -> Response:
     )
 
 
-async def _ollama(service: ChatService, request: Request) -> Response:
+async def _ollama(service: EmbeddingService, request: Request) -> Response:
     _, embedded = await _embedded(service, request)
     vectors = [_vector(each) for each in embedded.found]
     return JSONResponse(
@@ -80,16 +79,14 @@ async def _ollama(service: ChatService, request: Request) -> Response:
     )
 
 
-async def _old_ollama(service: ChatService, request: Request) -> Response:
+async def _old_ollama(service: EmbeddingService, request: Request) -> Response:
     _, embedded = await _embedded(service, request)
     return JSONResponse({"embedding": _vector(embedded.found[0])})
 
 
-async def _embedded(service: ChatService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
-    """Embed the texts of a request; raises UserError, and HTTPException (501) without a model."""
+async def _embedded(service: EmbeddingService, request: Request) -> tuple[EmbeddingBody, _Embedded]:
+    """Embed the texts of a request; raises UserError."""
     body, embedder = read(EmbeddingBody, await read_json(request)), service.embedder
-    if embedder is None:
-        raise HTTPException(501, "this server has no model for embeddings; start it with --embeddings FILE")
     texts = _texts(body.given)
     if body.embd_normalize != 2:
         raise UserError("embd_normalize is offered as 2 alone: vectors have a length of 1", "leave it out")
@@ -99,7 +96,7 @@ async def _embedded(service: ChatService, request: Request) -> tuple[EmbeddingBo
         raise UserError(
             f"dimensions is {body.dimensions}, but the model's vectors have {width}", "leave it out"
         )
-    return body, _Embedded(embedder.info.name, found)
+    return body, _Embedded(service.name, found)
 
 
 def _one(embedder: Embedder, text: Text, at: int) -> Embedding:
@@ -132,5 +129,7 @@ def _vector(embedding: Embedding, form: str = "float") -> str | list[float]:
     return [float(each) for each in embedding.vector]
 
 
-PROTOCOL = Protocol({"/v1/embeddings": _embeddings, "/embedding": _native})
-OLLAMA = Protocol({"/api/embed": _ollama, "/api/embeddings": _old_ollama}, ollama.error)
+PROTOCOL: Protocol[EmbeddingService] = Protocol({"/v1/embeddings": _embeddings, "/embedding": _native})
+OLLAMA: Protocol[EmbeddingService] = Protocol(
+    {"/api/embed": _ollama, "/api/embeddings": _old_ollama}, ollama.error
+)

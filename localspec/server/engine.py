@@ -19,9 +19,11 @@ from localspec.inference.attached import EngineConnection, TextToTokenize, from_
 from localspec.inference.interface import ModeChoice, SharedModels
 from localspec.server.exchange import error, read_body, streamed
 from localspec.server.queue import QueuedRequest
+from localspec.server.served import ServedModels
 from localspec.server.service import ChatService, Protocol
 from localspec.types.drafts import Token
 from localspec.types.events import GenerationEvent
+from localspec.types.models import DeviceMemory
 from localspec.types.request import EngineSettings, Message, TaskType
 from localspec.types.request import Request as GenerationRequest
 from localspec.values import tagged
@@ -135,8 +137,19 @@ _VERBS: dict[str, Verb] = {
     "recall": _recall,
     "render": _render,
     "tokenize": _tokenize,
-    "memory": lambda service, _body: to_thread(service.queue.models.memory),
     "choices": lambda service, _body: to_thread(_choices, service.queue.models),
 }
 _ANSWERED = {f"/engine/{name}": partial(_answered, verb) for name, verb in _VERBS.items()}
-PROTOCOL = Protocol({**_ANSWERED, "/engine/generate": _generate})
+
+
+async def _memory(models: ServedModels, _request: Request) -> Response:
+    """Return the memory of every device of the pair; none while it is closed, which this does not change."""
+    pair = models.first("chat")
+    found: tuple[DeviceMemory, ...] = ()
+    if pair is not None and isinstance(pair.opened, ChatService):
+        found = await to_thread(pair.opened.queue.models.memory)
+    return Response(to_json(found), media_type="application/json")
+
+
+PROTOCOL: Protocol[ChatService] = Protocol({**_ANSWERED, "/engine/generate": _generate}, names_model=False)
+TOLD: Protocol[ServedModels] = Protocol({"/engine/memory": _memory})

@@ -41,7 +41,7 @@ WAITING = ": waiting\n"
 OVERFLOW = "context_length_exceeded"  # OpenAI's code
 GONE = 499  # nginx's status for a client that has disconnected
 _LINE_ENDS = {ord(each): f"\\u{ord(each):04x}" for each in "\x85\u2028\u2029"}  # for some readers of lines
-_UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+UNCACHED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 T = TypeVar("T")
 
 
@@ -119,7 +119,14 @@ def _kind(status: int) -> str:
 
 
 async def read_body(request: Request) -> bytes:
-    """Read the body of a request; raises HTTPException if it is too large or too slow."""
+    """Read the body of a request, the same at each call; raises HTTPException if it is too large or slow."""
+    if not hasattr(request.state, "body"):
+        request.state.body = await _received(request)
+    data: bytes = request.state.body
+    return data
+
+
+async def _received(request: Request) -> bytes:
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_S):
@@ -133,8 +140,14 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_json(request: Request) -> object:
-    """Return the JSON that a client sends; raises UserError, and what `read_body` raises."""
-    data = await read_body(request)
+    """Return the JSON that a client sends, each time it is called; raises UserError, and as `read_body`."""
+    if not hasattr(request.state, "json"):
+        request.state.json = await _parsed(request)
+    return request.state.json
+
+
+async def _parsed(request: Request) -> object:
+    data = await _received(request)
     try:
         text = data.decode("utf-8-sig")
         value: object = json.loads(with_whole_characters(text), parse_constant=_no_number)
@@ -204,7 +217,7 @@ async def streamed(
         await events.aclose()
         raise
     frames = _frames(request, first, events, failed, form)
-    return _EventStream(frames, media_type=form.media_type, headers=_UNCACHED)
+    return _EventStream(frames, media_type=form.media_type, headers=UNCACHED)
 
 
 async def _looked_for(event: asyncio.Future[Json], seconds: float) -> None:
@@ -262,20 +275,21 @@ class _EventStream(StreamingResponse):
 
 async def unless_gone(request: Request, wanted: Coroutine[object, object, T]) -> T:
     """Wait for something as long as the client does; raises HTTPException when it has left."""
-    task, leaving = asyncio.ensure_future(wanted), asyncio.ensure_future(_leaving(request))
+    task, left = asyncio.ensure_future(wanted), asyncio.ensure_future(leaving(request))
     try:
-        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise HTTPException(GONE, "the client has left")
         return task.result()
     finally:
-        leaving.cancel()
+        left.cancel()
         if not task.done():
             task.cancel()
             with suppress(asyncio.CancelledError, LocalSpecError):
                 await task
 
 
-async def _leaving(request: Request) -> None:
+async def leaving(request: Request) -> None:
+    """Wait until the client disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
-from localspec.server.about import STARTED
+from localspec.server.about import STARTED, description
 from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, ProtocolReply, warned
 from localspec.server.exchange import ApiError, StreamForm, json_line, read_json
 from localspec.server.messages import an_object, call_arguments, objects
@@ -28,8 +27,10 @@ from localspec.server.openai import (
     schemas_of,
 )
 from localspec.server.queue import QueuedRequest
+from localspec.server.served import ServedModel, ServedModels
 from localspec.server.service import ChatService, Protocol
 from localspec.types.events import Summary
+from localspec.types.models import ModelInfo
 from localspec.types.request import Infill
 
 VERSION = "0.12.0"  # of Ollama, whose API these paths follow; clients ask for a least one
@@ -202,59 +203,88 @@ def _call(block: ContentBlock, at: int) -> Json:
     return {"id": block.id, "index": at, "function": function}
 
 
-async def _version(_service: ChatService, _request: Request) -> Response:
+def _opening(_words: str, path: str, model: str) -> str:
+    """Return an empty line for a stream whose model is being opened: JSON has no comments."""
+    said: Json = {"response": ""}
+    if path.endswith("/chat"):
+        said = {"message": {"role": "assistant", "content": ""}}
+    return json_line({"model": model, "created_at": _now(), **said, "done": False})
+
+
+async def _version(_models: ServedModels, _request: Request) -> Response:
     return JSONResponse({"version": VERSION})
 
 
-async def _tags(service: ChatService, _request: Request) -> Response:
-    return JSONResponse({"models": [_listed(service, name) for name in service.profiles]})
+async def _tags(models: ServedModels, _request: Request) -> Response:
+    found = [entry for model in models.all for entry in await _listed(model)]
+    return JSONResponse({"models": found})
 
 
-async def _running(service: ChatService, _request: Request) -> Response:
-    rest = {"size_vram": 0, "context_length": service.queue.models.target.context}
-    return JSONResponse({"models": [_listed(service, service.usual) | rest]})
+async def _running(models: ServedModels, _request: Request) -> Response:
+    found = list[Json]()
+    for model in models.all:
+        described = None if model.opened is None else await description(model)
+        if described is not None:
+            taken = model.held.by_device
+            rest = {
+                "size": sum(taken.values()) or described.target.file_bytes,
+                "size_vram": sum(size for device, size in taken.items() if device != "CPU"),
+                "context_length": described.target.context,
+            }
+            found.append((await _listed(model))[0] | rest)
+    return JSONResponse({"models": found})
 
 
-async def _show(service: ChatService, request: Request) -> Response:
+async def _show(models: ServedModels, request: Request) -> Response:
     body = an_object(await read_json(request), "the request")
-    name = str(body.get("model") or body.get("name")).removesuffix(":latest")
-    if name not in service.profiles:
-        raise HTTPException(404, f"model '{name[:100]}' not found; there are {', '.join(service.profiles)}")
-    target = service.queue.models.target
-    settings = service.settings(QueuedRequest(service.profiles[name], service.asked))
+    name = str(body.get("model") or body.get("name"))
+    model = models.named(name)
+    described = None if model is None else await description(model)
+    if model is None or described is None:
+        raise models.unknown(name)
+    target, settings = described.target, dict[str, object]()
+    profile = model.offer.profiles.get(name.removesuffix(":latest"))
+    if isinstance(model.opened, ChatService) and profile is not None:
+        settings = model.opened.settings(QueuedRequest(profile, model.opened.asked))
     info = {
         "general.architecture": target.architecture,
         "general.basename": target.name,
         "general.parameter_count": target.parameters,
         f"{target.architecture}.context_length": target.context,
     }
+    can = ["completion", "tools", *["thinking"] * described.thinks]
     return JSONResponse(
         {
             "modelfile": "",
             "template": "",
             "parameters": "\n".join(f"{key} {json.dumps(value)}" for key, value in settings.items()),
-            "details": _details(service),
+            "details": _details(target),
             "model_info": info,
-            "capabilities": ["completion", "tools"],
+            "capabilities": can if model.offer.kind == "chat" else ["embedding"],
             "modified_at": _started(),
         }
     )
 
 
-def _listed(service: ChatService, name: str) -> Json:
-    """Return a profile as one of Ollama's models."""
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _started(),
-        "size": service.queue.models.target.file_bytes,
-        "digest": hashlib.sha256(name.encode()).hexdigest(),
-        "details": _details(service),
-    }
+async def _listed(model: ServedModel) -> list[Json]:
+    """Return a model, by each of its names, as one of Ollama's."""
+    described = await description(model)
+    if described is None:
+        return []
+    return [
+        {
+            "name": name,
+            "model": name,
+            "modified_at": _started(),
+            "size": described.target.file_bytes,
+            "digest": hashlib.sha256(name.encode()).hexdigest(),
+            "details": _details(described.target),
+        }
+        for name in model.offer.ids
+    ]
 
 
-def _details(service: ChatService) -> Json:
-    target = service.queue.models.target
+def _details(target: ModelInfo) -> Json:
     millions = target.parameters / 1e6
     size = f"{millions / 1000:.1f}B" if millions >= 1000 else f"{millions:.0f}M"
     return {**_GGUF, "family": target.architecture, "families": [target.architecture], "parameter_size": size}
@@ -264,8 +294,13 @@ def _started() -> str:
     return datetime.fromtimestamp(STARTED, UTC).isoformat().replace("+00:00", "Z")
 
 
-PROTOCOL = Protocol(
-    {"/api/chat": _chat, "/api/generate": _generate, "/api/show": _show},
+PROTOCOL: Protocol[ChatService] = Protocol(
+    {"/api/chat": _chat, "/api/generate": _generate},
     error,
-    told={"/api/version": _version, "/api/tags": _tags, "/api/ps": _running},
+    streams=True,
+    form=StreamForm(json_line, "application/x-ndjson", lambda: ""),
+    opening=_opening,
+)
+TOLD: Protocol[ServedModels] = Protocol(
+    {"/api/show": _show}, error, told={"/api/version": _version, "/api/tags": _tags, "/api/ps": _running}
 )

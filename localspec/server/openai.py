@@ -259,7 +259,7 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
 
 async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
     """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
-    kit, tools = service.kit, body.tools or ()
+    kit, tools = service.server.kit, body.tools or ()
     if kit is None or body.tool_choice == "none":
         return None
     found = [wanted_server(tool, kit, f"tools[{at}]") for at, tool in enumerate(tools)]
@@ -507,4 +507,4 @@ def _variables(body: Body) -> TemplateVariables:
     return tuple({**(variables if effort else {}), **value}.items())
 
 
-PROTOCOL = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})
+PROTOCOL: Protocol[ChatService] = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})

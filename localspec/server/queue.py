@@ -157,12 +157,12 @@ class EngineQueue:
                 self.models.cancel()
         return job is not None
 
-    def cut(self) -> None:
+    def cut(self, reason: str) -> None:
         """End every answer with `ServerEndsError`, those in progress and those that wait."""
         with self._changed:
             for job in [*self._jobs, self._current]:
                 if job is not None:
-                    job.send(ServerEndsError("the server is being stopped"))
+                    job.send(ServerEndsError(reason))
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""

@@ -291,4 +291,4 @@ def _part(block: ContentBlock) -> Json:
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
 
 
-PROTOCOL = Protocol({"/v1/responses": _answer})
+PROTOCOL: Protocol[ChatService] = Protocol({"/v1/responses": _answer})

@@ -11,7 +11,7 @@ import psutil
 from localspec.errors import UserError
 from localspec.server.application import AccessPolicy, application, http_server
 from localspec.server.origins import read_origin
-from localspec.server.service import ChatService
+from localspec.server.served import ServedModels
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -50,6 +50,6 @@ def access(
     return AccessPolicy(key, hosts, frozenset(map(read_origin, origins)))
 
 
-def run(service: ChatService, policy: AccessPolicy, listener: socket.socket) -> None:
+def run(models: ServedModels, policy: AccessPolicy, listener: socket.socket) -> None:
     """Serve until the program is stopped."""
-    http_server(application(service, policy)).run(sockets=[listener])
+    http_server(application(models, policy)).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""The service of a server: profiles as models, and answers for the protocols."""
+"""What answers requests, an open pair or a model for embeddings, and the protocols of requests."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
+from typing import Generic, TypeVar
+from typing import Protocol as PythonProtocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,7 +23,7 @@ from localspec.inference.interface import check_room
 from localspec.llama.library import LLAMA_BUILD
 from localspec.safe_text import safe_line
 from localspec.server.beginnings import Beginnings
-from localspec.server.exchange import ApiError, error
+from localspec.server.exchange import SERVER_SENT, ApiError, StreamForm, error
 from localspec.server.queue import EngineQueue, QueuedRequest
 from localspec.storage.profiles import Profile
 from localspec.types.events import Finished, GenerationEvent, ModeChanged, Summary
@@ -39,26 +41,50 @@ LLAMA_NAMES = {"repetition_penalty": "repeat_penalty", "penalty_window": "repeat
 
 
 @dataclass(frozen=True, slots=True)
-class ChatService:
-    """The models behind the queue, and the settings of the server's start."""
+class ServerSettings:
+    """What all models of a server have in common: the settings of its start, its log and its figures."""
 
-    queue: EngineQueue
-    profiles: Mapping[str, Profile]
     usual: str  # the profile of requests that name none
     asked: SessionRequest  # settings by flags, for what requests leave open
     report: Callable[[str], object] = lambda _line: None
     totals: Counter[str] = field(default_factory=Counter)  # of `Summary`, and of requests
     warned: set[str] = field(default_factory=set)
-    embedder: Embedder | None = None
-    beginnings: Beginnings = field(default_factory=Beginnings)
     kit: ToolKit | None = None  # of MCP servers that clients may use
+
+
+@dataclass(frozen=True, slots=True)
+class ChatService:
+    """An open pair behind its queue, with its profiles by the names that clients give them."""
+
+    queue: EngineQueue
+    profiles: Mapping[str, Profile]
+    server: ServerSettings
+    beginnings: Beginnings = field(default_factory=Beginnings)
+
+    @property
+    def asked(self) -> SessionRequest:
+        """Return the settings of the server's start."""
+        return self.server.asked
+
+    @property
+    def report(self) -> Callable[[str], object]:
+        """Return the function that logs a line."""
+        return self.server.report
+
+    def cut(self, reason: str) -> None:
+        """End the answers in progress with an error."""
+        self.queue.cut(reason)
+
+    def close(self) -> None:
+        """Free the models."""
+        self.queue.close()
 
     def profile(self, model: str | None) -> Profile:
         """Return the profile that a request names; the default one for an unknown name.
 
         Clients often send the name of another model.
         """
-        return self.profiles.get(model or "") or self.profiles[self.usual]
+        return self.profiles.get(model or "") or self.profiles[self.server.usual]
 
     def conversation(
         self, profile: Profile, messages: tuple[Message, ...]
@@ -72,8 +98,8 @@ class ChatService:
 
     def warn(self, line: str) -> None:
         """Log a line the first time, about what clients send with every request."""
-        if line not in self.warned:
-            self.warned.add(line)
+        if line not in self.server.warned:
+            self.server.warned.add(line)
             self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
 
     def compare_beginning(self, messages: Sequence[Message], tools: Sequence[str]) -> None:
@@ -107,7 +133,7 @@ class ChatService:
         Raises `QueueFullError`, and what writing the answer raises.
         """
         began, finished = time.monotonic(), None
-        self.totals["requests"] += 1
+        self.server.totals["requests"] += 1
         try:
             await self._check_room(asked)
             async with aclosing(self.queue.answer(asked)) as events:
@@ -119,7 +145,7 @@ class ChatService:
                         self.report(note(event))
                     yield event
         finally:
-            self.totals["failed"] += finished is None
+            self.server.totals["failed"] += finished is None
 
     async def _check_room(self, asked: QueuedRequest) -> None:
         """Raise ContextFullError for a conversation that would only be refused when its turn comes."""
@@ -134,9 +160,13 @@ class ChatService:
     def _count(self, asked: QueuedRequest, summary: Summary, seconds: float) -> None:
         figures = {name: getattr(summary, name) for name in _COUNTED}
         waited = max(0.0, seconds - summary.seconds)
-        self.totals["longest"] = max(self.totals["longest"], summary.prompt_tokens + summary.tokens)
-        self.totals["verifications"] += summary.rounds if summary.drafted else 0
-        self.totals.update(figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited})
+        self.server.totals["longest"] = max(
+            self.server.totals["longest"], summary.prompt_tokens + summary.tokens
+        )
+        self.server.totals["verifications"] += summary.rounds if summary.drafted else 0
+        self.server.totals.update(
+            figures | {"first_token_s": waited + summary.first_token_s, "waited_s": waited}
+        )
         line = summary_line("", summary).strip()
         if asked.reads:
             line = f"read {summary.new_prompt_tokens:,} tokens before they are asked"
@@ -144,13 +174,49 @@ class ChatService:
         self.report(f"{time.strftime('%H:%M:%S')}  {asked.profile.name}  {line}{waited_for}")
 
 
-Handler = Callable[[ChatService, Request], Awaitable[Response]]
+@dataclass(frozen=True, slots=True)
+class EmbeddingService:
+    """An open model for embeddings, and the name that clients see."""
+
+    name: str
+    embedder: Embedder
+
+    def cut(self, _reason: str) -> None:
+        """Do nothing: a text is read in a moment."""
+
+    def close(self) -> None:
+        """Free the model."""
+        self.embedder.close()
+
+
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class Handler(PythonProtocol[S_contra]):
+    """Answers requests with what is open: a pair, a model for embeddings, or all models of the server."""
+
+    def __call__(self, open_now: S_contra, request: Request, /) -> Awaitable[Response]:
+        """Answer a request."""
+
+
+def comment(words: str, _path: str, _model: str) -> str:
+    """Return a comment of a stream, which readers of server-sent events skip."""
+    return f": {words}\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
-    """Paths with the handlers of what is sent there or only `told`, and the wording of errors."""
+class Protocol(Generic[S_contra]):
+    """Paths with the handlers of what is sent there or only `told`, and the wording of errors.
 
-    handlers: Mapping[str, Handler] = field(default_factory=dict)
+    The bodies of those that need a model name it, unless it is always the first. A stream, which `streams`
+    says is the usual reply, says by `opening` that its model is being opened, in the words, for the path and
+    the name that are given.
+    """
+
+    handlers: Mapping[str, Handler[S_contra]] = field(default_factory=dict)
     error: Callable[[ApiError], Json] = error
-    told: Mapping[str, Handler] = field(default_factory=dict)
+    told: Mapping[str, Handler[S_contra]] = field(default_factory=dict)
+    names_model: bool = True
+    streams: bool = False
+    form: StreamForm = SERVER_SENT
+    opening: Callable[[str, str, str], str] = comment

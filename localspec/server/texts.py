@@ -58,7 +58,7 @@ def _with_piece(token: int, data: bytes) -> Json:
     return {"id": token, "piece": list(data)}
 
 
-PROTOCOL = Protocol(
+PROTOCOL: Protocol[ChatService] = Protocol(
     {
         "/tokenize": _tokenize,
         "/detokenize": _detokenize,

@@ -35,6 +35,17 @@ _KEY = re.compile(r"(?:(?:ctrl|shift|alt|super|hyper|meta)\+)*(?:[^\s+,]+|\+)")
 
 
 @dataclass(frozen=True, slots=True)
+class NamedPair:
+    """A pair that `serve --models` offers by a name: paths, or names that `localspec models` lists."""
+
+    name: str
+    target: str = ""
+    draft: str = ""
+    context: int | None = None
+    embeddings: str = ""  # a model for embeddings instead of a pair
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The user's configuration."""
 
@@ -45,6 +56,7 @@ class Config:
     draft: Path | None = None
     context: int = 0
     templates: tuple[tuple[str, Path | None], ...] = ()  # by the name of a model file; None: the file's own
+    pairs: tuple[NamedPair, ...] = ()
     rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices this machine uses
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
     remote_program: str = "localspec"  # the name of the program there
@@ -83,7 +95,9 @@ def read_config(path: Path) -> Config:
     except OSError:  # a closed folder: the next line says so
         pass
     root = read_table(path)
-    root.allow(("theme", "backend", "models", "templates", "chat", "tuning", "attachments", "tools", "keys"))
+    root.allow(
+        ("theme", "backend", "models", "pairs", "templates", "chat", "tuning", "attachments", "tools", "keys")
+    )
     models, chat = root.table("models"), root.table("chat")
     attachments, tools = root.table("attachments"), root.table("tools")
     models.allow(("target", "draft", "context", "rpc", "host", "program"))
@@ -109,6 +123,7 @@ def read_config(path: Path) -> Config:
         draft=draft,
         context=_context(models),
         templates=tuple(_templates(root.table("templates"), path.parent)),
+        pairs=tuple(_pairs(root.table("pairs"), path.parent)),
         rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
@@ -135,6 +150,32 @@ def _templates(table: TomlTable, folder: Path) -> Iterator[tuple[str, Path | Non
             hint = "write the name of the model's file, with * for any text, or its whole path"
             table.complain(key, f"`{name}` is not the name of a file", hint)
         yield name, _file(holder, key, folder)
+
+
+def _pairs(table: TomlTable, folder: Path) -> Iterator[NamedPair]:
+    for name in table:
+        pair = table.table(name)
+        pair.allow(("target", "draft", "context", "embeddings"))
+        if "embeddings" in pair:
+            pair.allow(("embeddings",))
+        else:
+            pair.require("target", "name a file, or a model of `localspec models`")
+        yield NamedPair(
+            name,
+            _model(pair, "target", folder),
+            _model(pair, "draft", folder),
+            _context(pair) if "context" in pair else None,
+            _model(pair, "embeddings", folder),
+        )
+
+
+def _model(table: TomlTable, key: str, folder: Path) -> str:
+    """Return the path of a file, or else the name of a model."""
+    path = _file(table, key, folder)
+    with suppress(OSError):  # too long for a path, or in a closed folder
+        if path is not None and path.exists():
+            return str(path)
+    return table.line(key)
 
 
 def _is_called(model: Path, pattern: str) -> bool:

@@ -7,19 +7,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx2
 from uvicorn import Server
 
-from localspec.chat.answer_settings import SessionRequest, nothing_known, with_auto
+from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.tool_use.kit import ToolKit
+from localspec.hardware.placement.room import HeldMemory
 from localspec.inference.embedder import Embedder
 from localspec.inference.interface import SharedModels
 from localspec.server.application import AccessPolicy, application, http_server
-from localspec.server.queue import EngineQueue
-from localspec.server.service import ChatService
-from localspec.storage.profiles import profiles
+from localspec.server.served import ServedModels
+from localspec.server.service import ChatService, ServerSettings
+from tests.server.scripted_offers import ScriptedEmbeddings, ScriptedPair
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,33 @@ def serving(
 ) -> Iterator[Served]:
     """Serve what `open_models` opens, at a free port."""
     lines: list[str] = []
-    known = {each.name: each for each in with_auto(profiles(Path("/nonexistent")))}
-    queue = EngineQueue(open_models, nothing_known, report=lines.append)
-    service = ChatService(queue, known, "auto", SessionRequest(), lines.append, embedder=embedder, kit=kit)
-    server = http_server(application(service, policy or AccessPolicy()))
+    settings = ServerSettings("auto", SessionRequest(), lines.append, kit=kit)
+    pair = ScriptedPair("pair", open_models, settings, is_named=False)
+    vectors = None if embedder is None else ScriptedEmbeddings(embedder.info.name, embedder)
+    models = ServedModels([pair] if vectors is None else [pair, vectors], settings)
+    service = pair.opened()
+    models.has_opened(models.all[0], service, HeldMemory())
+    if vectors is not None:
+        models.has_opened(models.all[1], vectors.opened(), HeldMemory())
+    with serving_models(models, policy) as (port, client, server):
+        yield Served(port, service, client, server, lines)
+
+
+@contextmanager
+def serving_models(
+    models: ServedModels, policy: AccessPolicy | None = None
+) -> Iterator[tuple[int, httpx2.Client, Server]]:
+    """Serve models at a free port."""
+    server = http_server(application(models, policy or AccessPolicy()))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             port: int = listener.getsockname()[1]
             with httpx2.Client(base_url=f"http://127.0.0.1:{port}", verify=False, timeout=30) as client:
-                yield Served(port, service, client, server, lines)
+                yield port, client, server
         finally:
             server.should_exit = True
             thread.join(timeout=10)
-            queue.close()
+            models.close()
     assert not thread.is_alive()

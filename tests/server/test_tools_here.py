@@ -335,7 +335,7 @@ def test_a_client_that_leaves_stops_what_runs(here: Here, streams: bool) -> None
         client.post(f"{here.served.url}/v1/chat/completions", json=body)
     assert began.is_set()
     assert stopped.wait(10)
-    until(lambda: here.served.service.totals["requests"] > 0)
+    until(lambda: here.served.service.server.totals["requests"] > 0)
     assert len(here.asked) == 1
 
 

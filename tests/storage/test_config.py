@@ -188,3 +188,31 @@ def test_a_model_that_is_not_there_is_named_with_its_line(path: Path) -> None:
 def test_a_file_that_no_one_may_look_at_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read .*: File name too long"):
         read_config(tmp_path / ("x" * 300))
+
+
+def test_pairs_to_serve_have_names(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "large.gguf").touch()
+    text = """
+    [pairs]
+    large = { target = "large.gguf", draft = "Qwen3:0.6b", context = 4096 }
+    "a:b" = { embeddings = "large.gguf" }
+    """
+    large, vectors = read(path, text).pairs
+    file = str(tmp_path / "large.gguf")
+    assert (large.name, large.target, large.draft, large.context) == ("large", file, "Qwen3:0.6b", 4096)
+    assert (vectors.name, vectors.embeddings, vectors.context) == ("a:b", file, None)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('a = { draft = "x" }', "line 2: `target` is missing from the table [pairs.a]"),
+        ('a = { target = "x", traget = "x" }', "line 2: there is no key `traget`"),
+        ('a = { target = "x", embeddings = "y" }', "line 2: there is no key `target`"),
+        ('a = { target = "x", context = 3 }', "line 2: `context` of 3 is too small"),
+        ('a = "x"', "line 2: `a` has to be a table: [pairs.a]"),
+    ],
+)
+def test_a_pair_that_cannot_be_read_is_named_with_its_line(path: Path, line: str, complaint: str) -> None:
+    with pytest.raises(UserError, match=re.escape(complaint)):
+        read(path, f"[pairs]\n{line}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -38,6 +39,8 @@ SERVER_PORT = 8080  # llama-server's
 KEY_VARIABLE = "LOCALSPEC_API_KEY"  # of `serve`, and of what attaches to it
 MAX_DRAFT_LENGTH = 256
 MAX_FAN_OUT = 64
+_DAY_S = 24 * 3600
+_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
 MODES = ("auto", *get_args(Mode))  # that one can ask for
 _SAMPLING = Sampling()
 _SETTINGS = EngineSettings()
@@ -69,6 +72,24 @@ def decimal(low: float, high: float) -> Callable[[str], float]:
 def _or_minus_one(low: int, high: int) -> Callable[[str], int | None]:
     """Return a reader of whole numbers in which -1 means none, as in llama.cpp."""
     return lambda text: None if text == "-1" else whole(low, high)(text)
+
+
+def length_of_time(shortest_s: int) -> Callable[[str], float]:
+    """Return a reader of lengths of time such as 90s, 3m, 1h30m, 1h30, or seconds, up to a day."""
+
+    def read(text: str) -> float:
+        found = _TIME.fullmatch(text.strip().replace(" ", ""))
+        if found is None or not any(found.groups()):
+            raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
+        hours, minutes, seconds = (int(group or 0) for group in found.groups())
+        if found[1] and not found[2] and found[0][-1].isdigit():  # 1h30 means 1h30m
+            minutes, seconds = seconds, 0
+        total_s = 3600 * hours + 60 * minutes + seconds
+        if not shortest_s <= total_s <= _DAY_S:
+            raise argparse.ArgumentTypeError(f"`{text}` is not between {shortest_s}s and 24h")
+        return float(total_s)
+
+    return read
 
 
 def context_size(text: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -77,7 +77,12 @@ def opened(
 
 def start_worker(*, verbose: bool) -> Worker:
     """Start the process for models, which gets ready while this one plans them."""
-    return opening.start_worker(_log if verbose else None)
+    return opening.start_worker(listener(verbose=verbose))
+
+
+def listener(*, verbose: bool) -> Callable[[LogLine], None] | None:
+    """Return the listener to the log of such a process, if there is one."""
+    return _log if verbose else None
 
 
 def _log(line: LogLine) -> None:

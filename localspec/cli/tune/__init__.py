@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import time
 from collections.abc import Iterator, Sequence
@@ -24,6 +23,7 @@ from localspec.app.tuning import (
 from localspec.cli.shared.arguments import (
     Parser,
     add_model_flags,
+    length_of_time,
     pair_request,
     set_up_logging,
     verb_parser,
@@ -73,9 +73,9 @@ from localspec.tuning.words import (
 from localspec.types.request import TaskType
 from localspec.units import duration
 
-_SHORTEST_S, _LONGEST_S = 10, 24 * 3600
-_TIME = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+)s?)?", re.IGNORECASE)
 EXPORTS = ("llama-server", "preset.ini", "llama-swap", "toml")
+budget = length_of_time(10)
+"""Reads the time limit of a run."""
 
 
 def parser() -> Parser:
@@ -101,20 +101,6 @@ def parser() -> Parser:
     _add_kept_flags(result.with_output())
     add_model_flags(result)
     return result
-
-
-def budget(text: str) -> float:
-    """Read a length of time such as 90s, 3m, 1h30m, 1h30, or seconds."""
-    found = _TIME.fullmatch(text.strip().replace(" ", ""))
-    if found is None or not any(found.groups()):
-        raise argparse.ArgumentTypeError(f"`{text}` is not a time such as 90s, 3m or 1h30m")
-    hours, minutes, seconds = (int(group or 0) for group in found.groups())
-    if found[1] and not found[2] and found[0][-1].isdigit():  # 1h30 means 1h30m
-        minutes, seconds = seconds, 0
-    total_s = 3600 * hours + 60 * minutes + seconds
-    if not _SHORTEST_S <= total_s <= _LONGEST_S:
-        raise argparse.ArgumentTypeError(f"`{text}` is not between {_SHORTEST_S}s and 24h")
-    return float(total_s)
 
 
 def _add_kept_flags(result: Parser) -> None:

@@ -105,11 +105,18 @@ def _is_certain(placement: Placement, machine: Machine, request: PairRequest) ->
 
 
 def with_longest_context(
-    plan: OpenPlan, files: PairFiles, request: PairRequest, machine: Machine, via: ValuesOf | None = None
+    plan: OpenPlan,
+    files: PairFiles,
+    request: PairRequest,
+    machine: Machine,
+    via: ValuesOf | None = None,
+    *,
+    shares: bool = False,
 ) -> OpenPlan:
     """Return a plan with the largest context, up to the trained one, that fits where it puts the models.
 
-    Half of the CPU's free memory stays free. What GPUs hold is confirmed as in `plan_pair`.
+    Half of the CPU's free memory stays free, and with `shares`, for other pairs, half of each GPU's. What
+    GPUs hold is confirmed as in `plan_pair`.
     """
     placement = plan.placement
     if placement is None:
@@ -117,21 +124,30 @@ def with_longest_context(
     shapes = _shapes(files, request)
     usual = _planned(placement, shapes, on_machine(request, machine), machine)
     budget = MemoryBudget(machine, request.reserve)
-    kept = max(_left(usual, budget) // 2, int(_CLOSE * budget.free[PROCESSOR]))
+    left = _left(usual, budget)
+    kept = {device: left[device] // 2 if shares else 0 for device in left}
+    kept[PROCESSOR] = max(left[PROCESSOR] // 2, int(_CLOSE * budget.free[PROCESSOR]))
     for size in _larger_contexts(placement.target.context, shapes[0].training_context):
         models = tuple((shape, replace(asks, context=size)) for shape, asks in usual)
-        needs = [need for shape, asks in models for need in estimate(shape, asks)]
         wider = _with_context(plan, placement, size)
-        if _left(models, budget) >= kept and not budget.shortages(needs):
+        if all(free >= kept[device] for device, free in _left(models, budget).items()):
             if placement.target.devices and not _is_confirmed(wider, machine, request, models, via):
                 continue
             return wider
     return plan
 
 
-def _left(models: Models, budget: MemoryBudget) -> int:
-    """Return the bytes of the CPU's memory that models leave free."""
-    return budget.left(need for shape, asks in models for need in estimate(shape, asks))[PROCESSOR]
+def needs_of(plan: OpenPlan, files: PairFiles, request: PairRequest, machine: Machine) -> Needs:
+    """Return the needs of a plan on each device; none where llama.cpp places the models."""
+    if plan.placement is None:
+        return ()
+    models = _planned(plan.placement, _shapes(files, request), on_machine(request, machine), machine)
+    return tuple(need for shape, asks in models for need in estimate(shape, asks))
+
+
+def _left(models: Models, budget: MemoryBudget) -> dict[str, int]:
+    """Return the bytes that models leave free on each device; negative if they do not fit."""
+    return budget.left(need for shape, asks in models for need in estimate(shape, asks))
 
 
 def _larger_contexts(usual: int, trained: int) -> list[int]:

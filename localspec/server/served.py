@@ -1,0 +1,443 @@
+"""The models of a server: opened when a request names them, closed to make room or when they idle.
+
+All of it runs in the server's event loop, except for what takes time: planning, opening and closing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from asyncio import to_thread
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from starlette.exceptions import HTTPException
+
+from localspec.errors import Cancelled, EngineError, LocalSpecError
+from localspec.hardware.placement.room import HeldMemory
+from localspec.models.names import close_names
+from localspec.safe_text import safe_line
+from localspec.server.queue import MAX_WAITING, QueueFullError, ServerEndsError
+from localspec.server.service import ServerSettings
+from localspec.storage.profiles import Profile
+from localspec.types.models import ModelInfo
+from localspec.units import duration, memory
+
+_ENDS = "the server is being stopped"
+_FEW = 8  # names, that an error lists
+STOP_S = 10.0  # for running answers of a model that is unloaded, as llama-server gives them
+PROGRESS_S = 5.0  # between two lines of the log about a model that is being opened
+Kind = Literal["chat", "embeddings"]
+_FOR: Mapping[Kind, str] = {"chat": "chats", "embeddings": "embeddings"}
+_NONE: Mapping[Kind, str] = {
+    "chat": "this server has no model for chats",
+    "embeddings": "this server has no model for embeddings; start it with --embeddings FILE",
+}
+OnProgress = Callable[[float], bool]
+"""Gets the share that is done; returns False to stop."""
+
+
+class OpenedModel(Protocol):
+    """What answers requests, as long as its model is open."""
+
+    def cut(self, reason: str, /) -> None:
+        """End the answers in progress with an error."""
+
+    def close(self) -> None:
+        """Free the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What the files of a model say; a draft model is only there in a pair."""
+
+    target: ModelInfo
+    draft: ModelInfo | None = None
+    takes_tools: bool = False  # in its template; else they are described to it in words
+    thinks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedModel:
+    """A planned model: what it will take, the number of others, from the first on, to close, how to open it.
+
+    `open` raises `Cancelled` when `OnProgress` stops it. `drop` ends what is not opened.
+    """
+
+    held: HeldMemory
+    closes: int
+    open: Callable[[OnProgress], OpenedModel]
+    drop: Callable[[], None]
+
+
+class OfferedModel(Protocol):
+    """A model that can be opened. The first of its `ids` is what it is called; `aliases` are not listed."""
+
+    @property
+    def kind(self) -> Kind:
+        """Return the purpose of the model."""
+
+    @property
+    def profiles(self) -> Mapping[str, Profile]:
+        """Return the profiles by the names that clients give them; none for embeddings."""
+
+    @property
+    def ids(self) -> Sequence[str]:
+        """Return the names that clients see."""
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        """Return further names that clients may use."""
+
+    def describe(self) -> ModelDescription:
+        """Describe the model by its files; raises LocalSpecError."""
+
+    def prepare(self, others: Sequence[HeldMemory], on_progress: OnProgress) -> PreparedModel:
+        """Check and plan the model beside open ones, in the order in which they may close.
+
+        Raises LocalSpecError, and `Cancelled` when `on_progress` stops it.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class ServedModel:
+    """One of the models, open or not."""
+
+    offer: OfferedModel
+    opened: OpenedModel | None = None
+    held: HeldMemory = field(default_factory=HeldMemory)
+    uses: int = 0  # requests that are being answered
+    used_at: float = field(default_factory=time.monotonic)  # when the last one ended
+    waiting: list[asyncio.Future[OpenedModel]] = field(default_factory=list)  # requests until it is open
+    progress: float | None = None  # of being opened, once that has begun
+    failure: str = ""  # of the last opening
+    wanted: bool = False  # open even if no request waits
+    stopped: bool = False
+    leaving: int = 0  # reasons to close it as soon as it idles
+    opening: asyncio.Task[None] | None = None
+    closing: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        return self.offer.ids[0]
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it is open, and stays so for another request."""
+        return self.opened is not None and not self.leaving and self.closing is None
+
+    @property
+    def is_opening(self) -> bool:
+        """Return whether it is being opened, or waits for its turn or for memory."""
+        return self.opening is not None
+
+    @property
+    def status(self) -> Literal["loaded", "loading", "unloaded"]:
+        """Return its status in llama-server's words."""
+        return "loaded" if self.opened is not None else "loading" if self.is_opening else "unloaded"
+
+    @property
+    def opening_words(self) -> str:
+        """Return the words that a client may read while it waits."""
+        if self.progress is None:
+            return f"{self.name} waits for other models"
+        return f"opening {self.name}: {self.progress:.0%}"
+
+
+class ServedModels:
+    """The models that a server offers. One opens at a time, in the order in which they were asked for.
+
+    With `any_name`, a name that is not known means the first model of its kind; without, it is refused.
+    Models that were not used for `idle_s` are closed.
+    """
+
+    def __init__(
+        self,
+        offers: Iterable[OfferedModel],
+        server: ServerSettings,
+        *,
+        any_name: bool = True,
+        idle_s: float | None = None,
+    ) -> None:
+        """OfferedModel some models, all of them closed."""
+        self.all = [ServedModel(offer) for offer in offers]
+        self.report, self.totals = server.report, server.totals
+        self._any_name, self._idle_s = any_name, idle_s
+        self._by_name: dict[str, ServedModel] = {}
+        for model in self.all:
+            self._by_name.update((name, model) for name in model.offer.ids)
+        for model in self.all:
+            for name in model.offer.aliases:
+                self._by_name.setdefault(name, model)
+        self._turn = asyncio.Lock()
+        self._changed = asyncio.Event()
+        self._ends = False
+
+    def first(self, kind: Kind) -> ServedModel | None:
+        """Return the model for requests that name none; None without any of that kind."""
+        return next((model for model in self.all if model.offer.kind == kind), None)
+
+    def named(self, name: str | None) -> ServedModel | None:
+        """Return the model of a name, None if there is none of exactly this name."""
+        known = self._by_name
+        return known.get(name or "") or known.get((name or "").removesuffix(":latest"))
+
+    def find(self, name: str | None, kind: Kind) -> ServedModel:
+        """Return the model that a request means; raises HTTPException (400, 404 or 501)."""
+        usual = self.first(kind)
+        model = usual if self._any_name or not name else self.named(name)
+        if model is None and name and not self._any_name:
+            raise self.unknown(name)
+        if model is None:
+            raise HTTPException(501, _NONE[kind])
+        if model.offer.kind != kind:
+            raise HTTPException(400, f"{model.name} is a model for {_FOR[model.offer.kind]}")
+        return model
+
+    def unknown(self, name: str) -> HTTPException:
+        """Return the error about a name that no model has."""
+        names = [each for model in self.all for each in model.offer.ids]
+        hint = close_names(name, names) or "GET /v1/models lists what there is"
+        if len(names) <= _FEW:
+            hint = f"there are {', '.join(names)}"
+        return HTTPException(404, f"there is no model {safe_line(name)[:100]}; {hint}")
+
+    def has_opened(self, model: ServedModel, opened: OpenedModel, held: HeldMemory) -> None:
+        """Take a model that was opened before the server runs."""
+        model.opened, model.held = opened, held
+
+    def start(self) -> None:
+        """Begin to watch for models that idle: the server runs."""
+        for model in self.all:
+            if model.opened is not None:
+                self._watch(model)
+
+    async def use(self, model: ServedModel) -> OpenedModel:
+        """Return a model once it is open; it stays open until `release`.
+
+        Raises `QueueFullError`, `ServerEndsError`, and what opening it raises.
+        """
+        if self._ends:
+            raise ServerEndsError(_ENDS)
+        if model.is_ready:
+            assert model.opened is not None
+            model.uses += 1
+            return model.opened
+        if len(model.waiting) >= MAX_WAITING:
+            raise QueueFullError(f"{MAX_WAITING} requests wait for {model.name} already")
+        place: asyncio.Future[OpenedModel] = asyncio.get_running_loop().create_future()
+        model.waiting.append(place)
+        self._begin(model)
+        try:
+            return await place
+        except asyncio.CancelledError:  # the client has left
+            if place in model.waiting:
+                model.waiting.remove(place)
+                self._changed.set()  # what is not wanted any more makes no room for itself
+            elif not place.cancelled() and place.exception() is None:
+                self.release(model)
+            raise
+
+    def release(self, model: ServedModel) -> None:
+        """End a use of a model."""
+        model.uses -= 1
+        model.used_at = time.monotonic()
+        self._changed.set()
+        self._watch(model)
+
+    def load(self, model: ServedModel) -> None:
+        """Open a model without a request that waits for it."""
+        model.wanted = True
+        self._begin(model)
+
+    def unload(self, model: ServedModel) -> None:
+        """Close a model: stop its opening, or give its running answers `STOP_S` and cut them."""
+        if model.opened is not None and model.closing is None:
+            model.closing = asyncio.create_task(self._unloaded(model))
+        elif model.is_opening:
+            self._stop(model, ServerEndsError(f"{model.name} was unloaded while it was being opened"))
+
+    def stop(self) -> None:
+        """Stop opening models: the server is to end."""
+        self._ends = True
+        for model in self.all:
+            self._stop(model, ServerEndsError(_ENDS))
+
+    def cut(self) -> None:
+        """End all answers in progress with an error."""
+        for model in self.all:
+            if model.opened is not None:
+                model.opened.cut(_ENDS)
+
+    def close(self) -> None:
+        """Free all models, when the server has ended."""
+        for model in self.all:
+            opened, model.opened = model.opened, None
+            if opened is not None:
+                opened.close()
+
+    def _begin(self, model: ServedModel) -> None:
+        if model.opening is None and not model.is_ready:
+            model.stopped, model.failure = False, ""
+            model.opening = asyncio.create_task(self._open(model))
+
+    async def _open(self, model: ServedModel) -> None:
+        """Open a model when it is its turn, and tell the requests that wait for it."""
+        try:
+            async with self._turn:
+                if not model.is_ready:
+                    await self._open_with_room(model)
+        except Cancelled:
+            pass  # who waited for it knows, or has left
+        except LocalSpecError as error:
+            self._fail(model, error)
+        except Exception as error:  # noqa: BLE001 - requests wait for the outcome
+            self._fail(model, EngineError(f"unexpected {type(error).__name__}: {error}"))
+        model.opening, model.progress = None, None
+        if model.is_ready:
+            model.wanted = False
+            self._hand_over(model)
+        elif (model.waiting or model.wanted) and not self._ends:  # asked for again while it was stopped
+            self._begin(model)
+
+    async def _open_with_room(self, model: ServedModel) -> None:
+        began, on_progress = time.monotonic(), self._progress_of(model)
+        self._log(f"opening {model.name}")
+        while True:
+            await self._until(model, lambda: not any(other.closing for other in self.all))
+            others, model.progress = self._in_order_of_leaving(), 0.0
+            held = [other.held for other in others]
+            prepared = await to_thread(model.offer.prepare, held, on_progress)
+            if _is_unwanted(model) or prepared.closes:
+                await to_thread(prepared.drop)
+            if _is_unwanted(model):
+                raise Cancelled
+            if not prepared.closes:
+                break
+            await self._make_room(model, others[: prepared.closes])
+        model.opened = await to_thread(_opened, model, prepared, on_progress)
+        model.held, model.used_at = prepared.held, time.monotonic()
+        self._log(f"{model.name} is open after {duration(time.monotonic() - began)}; {taken(model.held)}")
+
+    def _progress_of(self, model: ServedModel) -> OnProgress:
+        """Return a callback for the thread that opens a model; the progress is logged."""
+        told = time.monotonic()
+
+        def on_progress(share: float) -> bool:
+            nonlocal told
+            model.progress = share
+            if time.monotonic() - told > PROGRESS_S:
+                told = time.monotonic()
+                self._log(model.opening_words)
+            return not model.stopped
+
+        return on_progress
+
+    def _in_order_of_leaving(self) -> list[ServedModel]:
+        """Return the open models: idle ones first, and of those the one that was not used for the longest."""
+        is_open = [model for model in self.all if model.opened is not None]
+        return sorted(is_open, key=lambda model: (model.uses > 0, model.used_at))
+
+    async def _make_room(self, model: ServedModel, others: Sequence[ServedModel]) -> None:
+        """Close other models for one, each when it idles; requests for them wait from now on."""
+        model.progress = None
+        for other in others:
+            other.leaving += 1
+        try:
+            await self._until(model, lambda: not any(other.uses for other in others))
+            for other in others:
+                if other.opened is not None and other.closing is None:
+                    await self._close(other, f"to make room for {model.name}")
+        finally:
+            for other in others:
+                other.leaving -= 1
+
+    async def _until(self, model: ServedModel, holds: Callable[[], bool]) -> None:
+        """Wait for a change of the models; raises `Cancelled` once none waits for this one."""
+        while not holds():
+            if _is_unwanted(model):
+                raise Cancelled
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _hand_over(self, model: ServedModel) -> None:
+        assert model.opened is not None
+        for place in model.waiting:
+            if not place.done():
+                model.uses += 1
+                place.set_result(model.opened)
+        model.waiting.clear()
+        self._watch(model)
+
+    def _fail(self, model: ServedModel, error: LocalSpecError) -> None:
+        model.failure, model.wanted = str(error), False
+        self._log(f"{model.name} cannot be opened: {error}")
+        _refuse(model, error)
+
+    def _stop(self, model: ServedModel, error: LocalSpecError) -> None:
+        model.stopped, model.wanted = True, False
+        _refuse(model, error)
+        self._changed.set()
+
+    async def _unloaded(self, model: ServedModel) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                while model.uses:
+                    await self._change()
+        if model.uses and model.opened is not None:
+            model.opened.cut(f"{model.name} was unloaded")
+        await self._close(model, "as asked")
+
+    def _watch(self, model: ServedModel) -> None:
+        """Close a model when it has idled for long enough."""
+        if self._idle_s is not None and not model.uses:
+            asyncio.get_running_loop().call_later(self._idle_s, self._look, model, model.used_at)
+
+    def _look(self, model: ServedModel, used_at: float) -> None:
+        if model.is_ready and not model.uses and model.used_at == used_at:
+            reason = f"after {duration(self._idle_s or 0)} without a request"
+            model.closing = asyncio.create_task(self._close(model, reason))
+
+    async def _close(self, model: ServedModel, reason: str) -> None:
+        opened, model.opened = model.opened, None
+        if opened is not None:
+            await to_thread(opened.close)
+            self._log(f"{model.name} was closed {reason}")
+        model.held, model.closing = HeldMemory(), None
+        self._changed.set()
+
+    def _log(self, line: str) -> None:
+        self.report(f"{time.strftime('%H:%M:%S')}  {safe_line(line)}")
+
+
+def _opened(model: ServedModel, prepared: PreparedModel, on_progress: OnProgress) -> OpenedModel:
+    """Open a model; raises `Cancelled` when it was stopped meanwhile."""
+    opened = prepared.open(on_progress)
+    if model.stopped:
+        opened.close()
+        raise Cancelled
+    return opened
+
+
+def _is_unwanted(model: ServedModel) -> bool:
+    """Return whether there is no reason left to open a model; an opening that has begun goes on."""
+    return model.stopped or not (model.waiting or model.wanted)
+
+
+def _refuse(model: ServedModel, error: LocalSpecError) -> None:
+    for place in model.waiting:
+        if not place.done():
+            place.set_exception(error)
+    model.waiting.clear()
+
+
+def taken(held: HeldMemory) -> str:
+    """Return the memory that a model takes of each device, in words."""
+    parts = (f"{memory(size)} of {device}" for device, size in held.by_device.items())
+    return "it takes " + (", ".join(parts) or "what llama.cpp gives it")

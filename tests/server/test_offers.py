@@ -1,0 +1,130 @@
+"""The models that `serve --models` offers, by their names, and what their files say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gguf
+import pytest
+
+from localspec.app import offered as offered_module
+from localspec.app.offered import Offered, OfferedEmbeddings, OfferedPair, offered
+from localspec.chat.answer_settings import SessionRequest
+from localspec.errors import UserError
+from localspec.hardware.placement.room import HeldMemory
+from localspec.models.local import find_models
+from localspec.models.pair_request import ModelRequest, PairRequest
+from localspec.server.offers import ChatOffer, EmbeddingOffer, PairSettings, named_offers
+from localspec.server.served import ServedModels
+from localspec.server.service import ServerSettings
+from localspec.storage.config import NamedPair
+from tests.llama import tiny
+from tests.server.scripted_offers import PROFILES
+
+SERVER = ServerSettings("auto", SessionRequest())
+SETTINGS = PairSettings(SERVER, 4)
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def pooled(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_pooling_type(gguf.PoolingType.MEAN)
+
+    return tiny.llama(tmp_path_factory.mktemp("models") / "vectors.gguf", adjust=pooled)
+
+
+def served(each: Sequence[Offered]) -> ServedModels:
+    return ServedModels(named_offers(each, SETTINGS, PROFILES), SERVER, any_name=False)
+
+
+def test_the_table_names_pairs_and_models_for_embeddings(
+    demo_target: Path, demo_draft: Path, vectors: Path
+) -> None:
+    pairs = (
+        NamedPair("large", str(demo_target), str(demo_draft), 4096),
+        NamedPair("alone", str(demo_target)),
+        NamedPair("vectors", embeddings=str(vectors)),
+    )
+    large, alone, embeddings = offered(PairRequest(context=2048, mode="ngram"), pairs)
+    assert isinstance(large, OfferedPair)
+    assert isinstance(alone, OfferedPair)
+    assert (large.request.target.name, large.request.draft.name) == (str(demo_target), str(demo_draft))
+    assert (large.request.context, large.request.mode, large.finds_draft) == (4096, "ngram", False)
+    assert (alone.request.context, alone.request.draft.name) == (2048, None)
+    assert embeddings == OfferedEmbeddings("vectors", vectors)
+    with pytest.raises(UserError, match="no model `missing`"):
+        offered(PairRequest(), [NamedPair("vectors", embeddings="missing")])
+
+
+def test_without_a_table_the_models_on_disk_are_offered(
+    demo_target: Path, demo_draft: Path, vectors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    found = find_models([tmp_path, vectors.parent], bundled=[demo_target, demo_draft], places=[])
+    monkeypatch.setattr(offered_module, "on_this_computer", lambda: found)
+    first = OfferedPair("mine", PairRequest(ModelRequest(str(demo_target))))
+    assert [each.name for each in offered(PairRequest(), (), first, demo_target)] == ["mine", "vectors"]
+    pair, embeddings = sorted(offered(PairRequest(), ()), key=lambda each: each.name)
+    assert isinstance(pair, OfferedPair)
+    assert (pair.name, pair.finds_draft) == ("demo-target", True)
+    assert embeddings == OfferedEmbeddings("vectors", vectors)
+
+
+def test_profiles_stand_behind_a_colon(demo_target: Path, vectors: Path) -> None:
+    request = PairRequest(ModelRequest(str(demo_target)))
+    models = served(
+        [OfferedPair("a", request), OfferedPair("b:coding", request), OfferedEmbeddings("v", vectors)]
+    )
+    a, b, v = models.all
+    for name, model in {"a": a, "a:coding": a, "b:coding": b, "b:coding:general": b, "coding": a}.items():
+        assert models.find(name, "chat") is model
+        profile = model.offer.profiles[name]
+        assert profile.name == ("a:coding" if name == "coding" else name)
+    assert a.offer.profiles["a"].task == PROFILES["auto"].task
+    assert models.find(None, "chat") is a
+    assert models.find(None, "embeddings") is models.find("v:latest", "embeddings") is v
+    for name, status in (("v", 400), ("b", 404), ("a:nothing", 404)):
+        with pytest.raises(Exception, match=f"{status}: ") as refused:
+            models.find(name, "chat")
+        assert getattr(refused.value, "status_code", None) == status
+
+
+def test_files_say_what_a_closed_model_can(
+    demo_target: Path, demo_draft: Path, vectors: Path, tmp_path: Path
+) -> None:
+    template = tmp_path / "thinks.jinja"
+    template.write_text("{% if tools %}{% endif %}{% if enable_thinking %}<think>{% endif %}")
+    request = PairRequest(ModelRequest(str(demo_target)), ModelRequest(str(demo_draft)))
+    plain = ChatOffer(request, SETTINGS, PROFILES, ("a",)).describe()
+    assert (plain.target.parameters, plain.target.context) == (4_229_568, 1024)
+    assert plain.draft is not None
+    assert (plain.takes_tools, plain.thinks) == (False, False)
+    thinking = PairRequest(ModelRequest(str(demo_target)), chat_template=template)
+    able = ChatOffer(thinking, SETTINGS, PROFILES, ("a",)).describe()
+    assert (able.takes_tools, able.thinks, able.draft) == (True, True, None)
+    missing = PairRequest(ModelRequest(str(tmp_path / "gone.gguf")))
+    with pytest.raises(UserError, match=r"gone\.gguf"):
+        ChatOffer(missing, SETTINGS, PROFILES, ("a",)).describe()
+    assert EmbeddingOffer("v", vectors).describe().target.path == vectors
+
+
+@pytest.mark.slow
+def test_real_models_open_and_close(demo_target: Path, demo_draft: Path, vectors: Path) -> None:
+    request = PairRequest(
+        ModelRequest(str(demo_target), threads=1), ModelRequest(str(demo_draft)), context=512
+    )
+    shares: list[float] = []
+
+    def on_progress(share: float) -> bool:
+        shares.append(share)
+        return True
+
+    prepared = ChatOffer(request, SETTINGS, PROFILES, ("a",)).prepare([HeldMemory()], on_progress)
+    assert prepared.closes == 0
+    assert prepared.held.by_device["CPU"] > 8 * 2**20
+    service = prepared.open(on_progress)
+    assert shares
+    service.close()
+    embeddings = EmbeddingOffer("v", vectors).prepare([prepared.held], on_progress)
+    embeddings.open(on_progress).close()
