@@ -104,15 +104,11 @@ def _id_here(item: Json) -> str:
 
 def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
     """Add what the assistant thought, said or called to its message."""
-    if kind == "mcp_call":
-        name = tool_name(str(item.get("server_label")), str(item.get("name")))
-        function = {"name": name, "arguments": item.get("arguments")}
-        turn["tool_calls"] = [{"id": _id_here(item), "function": function}]
-        return
-    if kind == "function_call" or (kind.endswith("_call") and item.get("call_id")):
+    is_here = kind == "mcp_call"
+    if is_here or kind == "function_call" or (kind.endswith("_call") and item.get("call_id")):
         calls = turn.setdefault("tool_calls", [])
         assert isinstance(calls, list)
-        calls.append(_call(item, kind))
+        calls.append(_call_here(item) if is_here else _call(item, kind))
         return
     if kind == "reasoning":
         name, text = "reasoning_content", text_of(item.get("content")) or text_of(item.get("summary"))
@@ -124,6 +120,12 @@ def _add_to_turn(turn: Json, item: Json, kind: str) -> None:
         name, text = "content", text_of({field: item[field] for field in item if field not in _BOOKKEEPING})
     before = turn.get(name)
     turn[name] = f"{before}\n\n{text}" if before else text
+
+
+def _call_here(item: Json) -> Json:
+    """Return a call that ran on this side in the form of a chat."""
+    name = tool_name(str(item.get("server_label")), str(item.get("name")))
+    return {"id": _id_here(item), "function": {"name": name, "arguments": item.get("arguments")}}
 
 
 def _call(item: Json, kind: str) -> Json:
