@@ -25,14 +25,30 @@ class _Conversation:
         return sum(each[0].size for each in self.states if each is not None)
 
 
+class _Store:
+    """Saved conversations, the least recently used first, and the limit of their bytes."""
+
+    def __init__(self) -> None:
+        self.saved: list[_Conversation] = []
+        self.limit = 0
+
+
 class Conversations:
     """Copies of caches, of at most `limit` bytes together: the least recently used go first."""
 
-    def __init__(self, *caches: Decoder | DraftState) -> None:
-        """Take the target's cache, and perhaps the draft model's."""
+    def __init__(self, *caches: Decoder | DraftState, beside: Conversations | None = None) -> None:
+        """Take the target's cache, and perhaps the draft model's.
+
+        Those `beside` others have the same copies and the same limit.
+        """
         self._caches = caches
-        self._saved: list[_Conversation] = []  # the least recently used first
-        self.limit = 0
+        self.store: _Store = _Store() if beside is None else beside.store
+        self._saved = self.store.saved
+
+    @property
+    def limit(self) -> int:
+        """Return the limit in bytes."""
+        return self.store.limit
 
     def forget_draft(self) -> None:
         """From now on save only the target's caches."""
@@ -46,23 +62,24 @@ class Conversations:
 
     def keep(self, limit: int) -> None:
         """Set the limit in bytes."""
-        self.limit = limit
+        self.store.limit = limit
         self._make_room(0, 0)
 
-    def turn_to(self, prompt: Sequence[int], *, evicts: bool = True) -> bool:
+    def turn_to(self, prompt: Sequence[int], *, evicts: bool = True, elsewhere: int = 0) -> bool:
         """Restore the saved cache with the longest prefix of `prompt`, if that saves enough tokens.
 
         Cells that this or the prompt would drop are saved first. Without `evicts`, nothing changes where that
-        would cost a conversation its cache; returns whether it turned.
+        would cost a conversation its cache; returns whether it turned. So many tokens of the prompt are
+        there `elsewhere` at no cost.
         """
         held = self._caches[0].cached_tokens()
         shared = common_prefix(held, prompt)
-        loses = len(held) - shared >= _worth(held)
+        loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
         found = max(self._saved, key=lambda each: common_prefix(each.text, prompt), default=None)
         common = 0 if found is None else common_prefix(found.text, prompt)
-        if found is not None and common - shared < _worth(found.text):
+        if found is not None and common - max(shared, elsewhere) < worth(found.text):
             found = None
         if found is not None:
             self._saved.remove(found)  # removed first, so saving the current cache cannot evict it
@@ -73,7 +90,7 @@ class Conversations:
             return False
         if found is not None:
             self._take_up(found)
-            if len(found.text) - common >= _worth(found.text):  # another prompt may continue from there
+            if len(found.text) - common >= worth(found.text):  # another prompt may continue from there
                 self._saved.append(found)
         return True
 
@@ -84,7 +101,7 @@ class Conversations:
         """
         text = self._caches[0].cached_tokens()
         for each in self._saved.copy():
-            if len(each.text) - common_prefix(each.text, text) < _worth(each.text):
+            if len(each.text) - common_prefix(each.text, text) < worth(each.text):
                 self._saved.remove(each)
         states: list[tuple[SavedState, tuple[int, ...]] | None] = []
         for cache in self._caches:
@@ -101,7 +118,7 @@ class Conversations:
         for cache, saved in zip(self._caches, conversation.states, strict=False):
             if saved is not None:
                 state, text = saved
-                state.restore()
+                cache.model.restore(state)
                 cache.set_cached(text)
 
     def _make_room(self, taken: int, size: int, *, evicts: bool = True) -> bool:
@@ -113,6 +130,6 @@ class Conversations:
         return True
 
 
-def _worth(text: Sequence[int]) -> int:
+def worth(text: Sequence[int]) -> int:
     """Return the number of tokens that a copy of a text's cache must save to be worth its time."""
     return max(FEWEST, len(text) // _SHARE)

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
-from localspec.decoding.conversations import Conversations
+from localspec.decoding.conversations import Conversations, worth
 from localspec.decoding.drafters.draft_worker import in_thread
 from localspec.decoding.drafters.drafter import Drafter, DraftState, common_prefix, failing
 from localspec.decoding.drafters.model_drafter import HeadDrafter, ModelDrafter
@@ -95,12 +95,17 @@ class Drafters:
 class Engine:
     """What outlives answers: both caches, the index of the text, and how often drafts were accepted."""
 
-    def __init__(self, target: LanguageModel, draft: LanguageModel | None = None) -> None:
+    def __init__(
+        self, target: LanguageModel, draft: LanguageModel | None = None, beside: Engine | None = None
+    ) -> None:
+        """Take the models; those `beside` another engine save conversations together with it."""
         self.decoder = Decoder(target)
         self._vocabulary = target.vocabulary_size
         state = None if draft is None else DraftState(draft)
         self.drafters = Drafters(state)
-        self.conversations = Conversations(self.decoder, *([] if state is None else [state]))
+        caches: list[Decoder | DraftState] = [self.decoder] if state is None else [self.decoder, state]
+        store = None if beside is None else beside.conversations
+        self.conversations: Conversations = Conversations(*caches, beside=store)
         self._reused: int | None = None  # of the prompt, where a later segment of the answer has been decoded
         self._settled = 0  # tokens of the last prompt, or of what was read ahead before an unsent question
         self._is_unsent = False  # the question at the end of the cached text
@@ -110,7 +115,7 @@ class Engine:
         """Return the number of cached tokens of the last prompt."""
         return self.decoder.reused if self._reused is None else self._reused
 
-    def turn_to(self, text: Sequence[int], *, evicts: bool = True) -> bool:
+    def turn_to(self, text: Sequence[int], *, evicts: bool = True, elsewhere: int = 0) -> bool:
         """Prepare the caches for a text as `Conversations.turn_to` does.
 
         Of the conversation that goes on, an unsent question that has changed is dropped: it is worth no copy.
@@ -118,7 +123,14 @@ class Engine:
         shared = common_prefix(self.decoder.cached_tokens(), text)
         if self._is_unsent and self._goes_on(shared):
             self.decoder.forget(shared)
-        return self.conversations.turn_to(text, evicts=evicts)
+        return self.conversations.turn_to(text, evicts=evicts, elsewhere=elsewhere)
+
+    def loses(self, text: Sequence[int]) -> bool:
+        """Return whether a text would cost another conversation a cache that is worth a copy."""
+        held = self.decoder.cached_tokens()
+        shared = common_prefix(held, text)
+        is_this_one = self._is_unsent and self._goes_on(shared)
+        return not is_this_one and len(held) - shared >= worth(held)
 
     def _goes_on(self, shared: int) -> bool:
         """Return whether a text that shares `shared` tokens with the cached one is of its conversation."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from localspec.types.candidates import Rows
+from localspec.types.candidates import Rows, Run
 
 
 class SavedState(Protocol):
@@ -115,6 +115,10 @@ class LanguageModel(Protocol):
         """
         return None
 
+    def restore(self, saved: SavedState) -> None:
+        """Restore sequence 0 from a copy and empty the branches; if that fails, everything is empty."""
+        saved.restore()
+
     def follow(self, *, on: bool, kept: int = 0) -> None:
         """Attach a head to the target's hidden states from the next call on, or detach it.
 
@@ -128,3 +132,49 @@ class LanguageModel(Protocol):
 
     def resume(self) -> None:
         """Take back a `cancel` that no call has noticed."""
+
+
+class SavedSeat(SavedState, Protocol):
+    """A saved copy of a seat's main sequence."""
+
+    @property
+    def restore_in(self) -> Callable[[int], None] | None:
+        """Restore it in any main sequence; if that fails, that one is empty. None where no seat was saved."""
+
+
+class SeveralSeats(LanguageModel, Protocol):
+    """A model with main sequences of several conversations, which share the cells of its cache.
+
+    It goes back anywhere. What is said here of sequence 0 holds for each of them where a call names it.
+    """
+
+    @property
+    def seats(self) -> int:
+        """Return the number of conversations."""
+
+    @property
+    def cells(self) -> int:
+        """Return the tokens that the main sequences have room for together; a shared one counts once."""
+
+    @property
+    def max_tokens(self) -> int:
+        """Return the most tokens of one call."""
+
+    @property
+    def max_rows(self) -> int:
+        """Return the most rows of candidates of one call."""
+
+    def seat(self, number: int) -> int:
+        """Return the main sequence of a seat; that of seat 0 is sequence 0."""
+
+    def evaluate_in(self, sequence: int, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to a main sequence as `evaluate` does to the first."""
+
+    def evaluate_runs(self, runs: Sequence[Run]) -> list[Rows]:
+        """Append tokens to several main sequences in one call; return the candidates that each run asks for.
+
+        Nothing is appended if it raises an error.
+        """
+
+    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedSeat | None:
+        """Return a copy of a main sequence as `save` does of the first."""

@@ -212,6 +212,11 @@ class LatencyModel:
         self.seconds_per_token = verify(1)
         self.unknown = unknown
 
+    @property
+    def answers(self) -> int:
+        """Return the number of answers that a round serves."""
+        return 1
+
 
 class SpeculationPolicy:
     """Stopping rules: a further draft token must earn more time than it costs.
@@ -250,11 +255,12 @@ class SpeculationPolicy:
         self.verify.observe(round_.drafted + 1, round_.verify_s)
         self._added = []
         self._plain_rounds = 0 if round_.drafted else self._plain_rounds + 1
+        per_token = round_.seconds / tokens / self._latency.answers
         if self._latency.unknown:
             self._latency.unknown -= 1
-            self._latency.seconds_per_token = round_.seconds / tokens
+            self._latency.seconds_per_token = per_token
         known = self._latency.seconds_per_token
-        per_token = min(round_.seconds / tokens, OUTLIER * known)
+        per_token = min(per_token, OUTLIER * known)
         rate = 1.0 - (1.0 - LEARNING_RATE / 2) ** tokens
         self._latency.seconds_per_token = known + rate * (per_token - known)
 

@@ -325,6 +325,11 @@ class AnswerEvents:
         if pieces := self._text.take():
             yield TextDelta(pieces)
 
+    def interrupt(self) -> None:
+        """Stop counting time; events follow later as after a pause."""
+        self.paused = True
+        self._stopwatch.stop()
+
     def finish(self, reason: FinishReason, cached_tokens: int) -> Iterator[GenerationEvent]:
         """Yield the rest of the text, and the end with its reason and figures."""
         if pieces := self._text.finish():

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
 
+from localspec.decoding.company import SharedLatency
 from localspec.decoding.engine import Engine, Rounds
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
+from localspec.decoding.passes import Passes, Seat
 from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is_plausible
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
@@ -32,7 +34,7 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.heads import HeadContext
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.llama.recurrent import RecurrentContext, open_context
+from localspec.llama.recurrent import RecurrentContext, open_context, slides
 from localspec.models.heads import head_kind, own_head
 from localspec.models.shape import read_shape
 from localspec.storage.call_costs import costs_file, keep_costs, opening_key, recall_costs
@@ -49,6 +51,7 @@ MEASURE_S = 1.0  # of calls, to learn their costs
 LONGEST_MEASURED = 64  # tokens that measuring adds to a text, at most
 COMPARED = 8  # rounds that compare the speed of calls with earlier measured costs
 BUSY_THEN = 0.6  # of the time that calls took then: the machine had other work to do, and costs are dropped
+MOST_SEATS = 64  # conversations that share calls
 THREAD_BYTES = 64 * 2**20  # of weights for each thread of a draft step: for less, waking it takes longer
 
 
@@ -62,11 +65,16 @@ class Contexts:
             raise UserError(
                 f"a context of {size} tokens is too small to talk", f"give -c {MIN_CONTEXT} or more"
             )
+        is_head = draft is not None and (
+            draft.pointer == target.pointer or head_kind(draft.header) is not None
+        )
+        self.seats = min(
+            plan.seats, *(1 if is_head else _most_seats(each) for each in (target, draft) if each)
+        )
         self.target = self._open(target, replace(target.options, context=size))
         self.can_branch = False
         self.draft: Context | None = None
         if draft is not None:
-            is_head = draft.pointer == target.pointer or head_kind(draft.header) is not None
             if is_head:
                 self.draft = HeadContext(draft, replace(draft.options, context=size), self.target)
             else:
@@ -81,14 +89,15 @@ class Contexts:
         self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
+        self.passes: Passes | None = Passes(self.target, self.draft) if self.seats > 1 else None
         self._at_work = False
         self._longest_asked = 0  # draft for which the target was to get more states
         self._plan = plan
         self._plan_threads(target.options, draft)
 
     def _open(self, model: Model, options: ModelOptions, sequences: int = 1) -> Context:
-        _check_memory(model, options, sequences)
-        return open_context(model, options, sequences=sequences)
+        _check_memory(model, options, sequences + self.seats - 1)
+        return open_context(model, options, sequences=sequences, seats=self.seats)
 
     def _plan_threads(self, target: ModelOptions, draft: Model | None) -> None:
         wanted = target.threads or physical_cores()
@@ -221,19 +230,33 @@ class Contexts:
                 context.resume()
 
 
+@dataclass(slots=True)
+class KnownCosts:
+    """What is known of the costs of calls, by whether both models work at once."""
+
+    plain: PlainCost = field(default_factory=PlainCost)
+    latency: dict[bool, LatencyModel] = field(default_factory=dict)
+    assumed: dict[bool, LatencyModel] = field(default_factory=dict)  # until they are measured
+    looked_up: set[bool] = field(default_factory=set)  # in the costs of an earlier program
+    earlier: dict[bool, CostCurve] = field(default_factory=dict)  # of verification, as measured by it
+    speeds: list[float] = field(default_factory=list)  # of calls, against what they took then
+
+
 class CostedEngine(Engine):
     """The engine on a pair of contexts: it knows what its calls cost, and shares the CPU out."""
 
-    def __init__(self, contexts: Contexts) -> None:
-        super().__init__(contexts.target, contexts.draft)
-        self.plain = PlainCost()
+    def __init__(
+        self, contexts: Contexts, seats: Sequence[Seat] = (), beside: CostedEngine | None = None
+    ) -> None:
+        """Take both contexts, or a conversation's seats of them; engines `beside` others share the costs."""
+        self.seats = seats
+        target, *drafts = seats or (contexts.target, contexts.draft)
+        assert target is not None
+        super().__init__(target, drafts[0] if drafts else None, beside)
         self._contexts = contexts
         self.drafters.reads_late = contexts.share_processor
-        self._latency: dict[bool, LatencyModel] = {}
-        self._assumed: dict[bool, LatencyModel] = {}  # until they are measured
-        self._looked_up: set[bool] = set()  # in the costs of an earlier program
-        self.earlier: dict[bool, CostCurve] = {}  # of verification, as measured by an earlier program
-        self._speeds: list[float] = []  # of calls, against what they took then
+        self.known: KnownCosts = KnownCosts() if beside is None else beside.known
+        self.plain = self.known.plain
 
     def allow_drafts(self, settings: EngineSettings) -> ModeChanged | None:
         """Let the target take back drafts of these settings; return the change if memory is short.
@@ -250,46 +273,55 @@ class CostedEngine(Engine):
 
     def costs(self, *, together: bool) -> LatencyModel:
         """Return the call costs of a way of working, measured once, perhaps by an earlier program."""
-        if together not in self._latency:
-            self._latency[together] = self.known_costs(together=together) or self._measured(together)
-        return self._latency[together]
+        if together not in self.known.latency:
+            self.known.latency[together] = self.known_costs(together=together) or self._measured(together)
+        return self.known.latency[together]
 
     def known_costs(self, *, together: bool) -> LatencyModel | None:
         """Return the call costs if they were measured, perhaps by an earlier program; takes no time."""
-        if together not in self._latency and together not in self._looked_up:
-            self._looked_up.add(together)
+        if together not in self.known.latency and together not in self.known.looked_up:
+            self.known.looked_up.add(together)
             if (kept := self._recalled(together)) is not None:
-                self._latency[together] = kept
-        return self._latency.get(together)
+                self.known.latency[together] = kept
+        return self.known.latency.get(together)
 
     def ready_costs(self, *, together: bool) -> LatencyModel:
         """Return the call costs, measured or assumed, without waiting."""
         known = self.known_costs(together=together)
         if known is not None:
             return known
-        if together not in self._assumed:
+        if together not in self.known.assumed:
             target, draft = self._contexts.target.model.header, self._contexts.draft
             share = 1.0 if draft is None else draft.model.header.weight_bytes / target.weight_bytes
             on_card = self._contexts.on_card
-            self._assumed[together] = assumed_costs(min(1.0, share), on_card=on_card)
-        return self._assumed[together]
+            self.known.assumed[together] = assumed_costs(min(1.0, share), on_card=on_card)
+        return self.known.assumed[together]
 
     def lack_costs(self, *, together: bool) -> None:
         """Have costs measured between answers, or before the program ends."""
         self.ready_costs(together=together)
 
     @property
+    def has_earlier_costs(self) -> bool:
+        """Return whether an earlier program measured them."""
+        return bool(self.known.earlier)
+
+    @property
     def lacks_costs(self) -> bool:
         """Return whether answers had to do with assumed costs."""
-        return any(together not in self._latency for together in self._assumed)
+        return any(together not in self.known.latency for together in self.known.assumed)
 
     def measure_between_answers(self) -> None:
         """Measure the assumed costs, after the cached text; raises `Cancelled`."""
         room = min(each.context_size - each.length() for each in self._both() if each is not None)
         for together in (False, True):
-            if together in self._assumed and together not in self._latency and room > LONGEST_MEASURED:
+            if (
+                together in self.known.assumed
+                and together not in self.known.latency
+                and room > LONGEST_MEASURED
+            ):
                 self._contexts.share_threads(together=together)
-                self._latency[together] = self._measured(together, self._both())
+                self.known.latency[together] = self._measured(together, self._both())
 
     def _both(self) -> tuple[Context, Context | None]:
         return self._contexts.target, None if self.drafters.failure else self._contexts.draft
@@ -302,7 +334,7 @@ class CostedEngine(Engine):
         verify, step = kept
         if self._contexts.on_card:  # else the first rounds would count what making them takes
             make_programs(*self.alone(together=together))
-        self.earlier[together] = CostCurve(verify)
+        self.known.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 
     def _measured(
@@ -328,12 +360,12 @@ class CostedEngine(Engine):
 
         Slower calls are ignored: they may only have a longer text.
         """
-        if False in self.earlier and len(self._speeds) < COMPARED:
-            verify = self.earlier.get(together, self._latency[together].verify)
-            self._speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
-            if len(self._speeds) == COMPARED:
-                speed = sorted(self._speeds)[COMPARED // 2]
-                self.plain.observe(PREFIX, self.earlier[False](1) * min(1.0, speed))
+        if False in self.known.earlier and len(self.known.speeds) < COMPARED:
+            verify = self.known.earlier.get(together, self.known.latency[together].verify)
+            self.known.speeds.append(event.stats.verify_s / verify(event.stats.drafted + 1))
+            if len(self.known.speeds) == COMPARED:
+                speed = sorted(self.known.speeds)[COMPARED // 2]
+                self.plain.observe(PREFIX, self.known.earlier[False](1) * min(1.0, speed))
                 file = self._contexts.costs_file(together=together) if speed < BUSY_THEN else None
                 if file is not None:
                     with suppress(OSError):
@@ -350,6 +382,25 @@ class CostedEngine(Engine):
         self.forget()
         self._contexts.share_threads(together=together)
         return self._both()
+
+    def segment_in_company(
+        self,
+        text: Sequence[int],
+        settings: EngineSettings,
+        params: DecodeParams,
+        seed: int | None,
+        segment: int,
+        answers: Callable[[], int],
+    ) -> Rounds:
+        """Decode one segment of an answer whose calls serve others as well, without branches."""
+        target, *draft = self.seats
+        with ExitStack() as locked:
+            for seat in self.seats:
+                locked.enter_context(seat.lock)
+            self._contexts.share_threads(together=False)
+        costs = self.costs_in(settings.mode)
+        latency = SharedLatency(costs, target, draft[0] if draft else None, answers)
+        yield from self.rounds(text, settings, params, latency, seed, segment)
 
     def segment(
         self,
@@ -371,12 +422,23 @@ class CostedEngine(Engine):
                     break
             contexts.give_target(together=together)
             for event in rounds:
-                if isinstance(event, Round) and self._assumed.get(together) is latency:
+                if isinstance(event, Round) and self.known.assumed.get(together) is latency:
                     if not together and not event.stats.drafted:
                         self.plain.observe(len(text), event.stats.seconds)
                 elif isinstance(event, Round):
                     self._compare(event, together=together)
                 yield event
+
+
+def _most_seats(model: Model) -> int:
+    """Return the number of conversations that can share a model's calls.
+
+    A running state or a window forgets what others need. A call that several parts of a machine, or several
+    machines, compute has its own limits on sequences, which nothing here has measured.
+    """
+    is_here = not any(card.startswith("RPC") for card in model.cards)
+    shares = not model.recurrent and not slides(model) and is_here and model.options.split_mode != "tensor"
+    return MOST_SEATS if shares else 1
 
 
 def _rereads(model: Model) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
@@ -18,10 +18,12 @@ from localspec.decoding.constraint import Constraint, ForcedTokens, TokenRules
 from localspec.decoding.drafters.drafter import common_prefix
 from localspec.decoding.drafters.prompt_lookup import longest_draft
 from localspec.decoding.engine import Rounds, decode_in_segments
-from localspec.decoding.fallback import ModeFallback
+from localspec.decoding.fallback import ModeFallback, PlainCost
 from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS, plain_rate
 from localspec.decoding.model import LanguageModel
+from localspec.decoding.passes import Participant
 from localspec.decoding.rounds import DecodeParams, Round
+from localspec.decoding.seating import Place, Seating
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
@@ -87,6 +89,7 @@ class _Answer:
     text: list[int]  # the prompt and what was decoded
     mode: Mode  # of the last segment
     segment: int = 0  # the next one
+    engine: CostedEngine | None = None  # of its place among others, since its last pause
     cached: int | None = None  # tokens of the prompt that were not read
     forced: ForcedTokens | None = None  # which closed the thinking
 
@@ -98,12 +101,15 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._target_model = target
         self._draft_model = draft
         self._contexts = contexts
-        self._engine = CostedEngine(contexts)
+        self._seating = _seating(contexts)
+        self._engine = self._last = self._seating.places[0].engine
+        self.seats = len(self._seating.places)
         self._chosen: dict[tuple[bool, bool], tuple[Mode, str]] = {}  # by which costs are measured
         self._asked_for_fastest = False
         self._fallbacks: dict[EngineSettings, ModeFallback] = {}
         self._text: list[int] = []  # of the last prompt and its answer
-        self._pausing = False
+        self._running: list[Participant] = []
+        self._latest = Participant()
         self._paused: dict[int, _Answer] = {}
         self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
@@ -174,13 +180,13 @@ class Runtime(AbstractContextManager["Runtime"]):
         settings = settings or EngineSettings()
         if self._draft_model is None:
             return replace(settings, mode="ngram"), f"there is no draft model; {_REPEATED}"
-        with self._contexts.at_work():
+        with self._undisturbed():
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
             ranked = rank(alone, together, self._draft_model.header.acceptance)
         if self._engine.drafters.failure:
             return replace(settings, mode="ngram"), f"{self._engine.drafters.failure}; {_REPEATED}"
-        reason = explain(ranked) + (", measured earlier" if self._engine.earlier else "")
+        reason = explain(ranked) + (", measured earlier" if self._engine.has_earlier_costs else "")
         return replace(settings, mode=ranked[0].mode), reason
 
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
@@ -214,7 +220,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def measure_between_answers(self, wanted: Callable[[], bool]) -> None:
         """Measure the costs that answers assumed, while idle; `cancel` ends it."""
-        with suppress(Cancelled), self._contexts.at_work():
+        with suppress(Cancelled), self._undisturbed():
             if not wanted():
                 self._engine.measure_between_answers()
                 if self._asked_for_fastest:  # by which both at once may be worth measuring
@@ -247,8 +253,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         """
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
-        with suppress(Cancelled), self._contexts.reading_ahead() as chunk:
-            for tokens in self._engine.read_ahead(text, settled, chunk, drafts=drafts) if wanted() else ():
+        with suppress(Cancelled), self._seating.closed(), self._contexts.reading_ahead() as chunk:
+            self._last = engine = self._seating.place_of(text).engine
+            for tokens in engine.read_ahead(text, settled, chunk, drafts=drafts) if wanted() else ():
                 yield ReadAhead(tokens, len(text))
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
@@ -259,7 +266,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         stopwatch, summary, total = Stopwatch(), Summary(), 0
         with closing(self.read_now(request, lambda: True)) as progress:
             for so_far in progress:
-                total, cached = so_far.total, self._engine.decoder.reused
+                total, cached = so_far.total, self._last.decoder.reused
                 summary = Summary(so_far.tokens, cached, prompt_s=stopwatch.seconds())
                 yield PromptProgress(so_far.tokens - cached, total - cached, cached)
         is_whole = summary.prompt_tokens == total > 0
@@ -337,51 +344,92 @@ class Runtime(AbstractContextManager["Runtime"]):
 
     def generate(self, request: Request) -> Iterator[GenerationEvent]:
         """Yield the answer as it is written, and at last why it ended and what it cost."""
-        self._pausing = False
-        return self._run(partial(self._begin, request))
+        return self._one().generate(request)
 
-    def _run(self, begin: Callable[[], _Answer]) -> Iterator[GenerationEvent]:
+    def for_one_answer(self) -> OneAnswer:
+        """Return these models for one of several answers, each in a thread of its own."""
+        return OneAnswer(self)
+
+    def events(self, begin: Callable[[], _Answer], participant: Participant) -> Iterator[GenerationEvent]:
         """Yield the events of an answer up to its end, or to where it is paused."""
-        reason: FinishReason = "cancelled"
-        with self._contexts.at_work():
-            answer = begin()
-            events = answer.events
-            if answer.opening and not answer.segment and not isinstance(answer.request.prompt, str):
-                yield ThinkingOpened(answer.opening)
-            with suppress(Cancelled):
-                goes_on = True
-                while goes_on:
-                    if events.thinking_is_to_be_closed:
-                        self._close_thinking(answer)
-                    with closing(self._rounds(answer)) as rounds:
-                        yield from events.events(rounds, lambda: self._pausing)
-                    goes_on = events.thinking_is_to_be_closed
-                reason = events.ending
-        if answer.cached is None:
-            answer.cached = self._engine.reused
+        self._running.append(participant)
+        try:
+            with nullcontext() if self._seating.are_several else self._contexts.at_work():
+                answer = begin()
+                if answer.opening and not answer.segment and not isinstance(answer.request.prompt, str):
+                    yield ThinkingOpened(answer.opening)
+                reason: FinishReason = "cancelled"
+                reuses = answer.request.reuses_cache or answer.segment > 0
+                with (
+                    suppress(Cancelled),
+                    self._seating.taken(participant, answer.text, reuses=reuses) as place,
+                ):
+                    answer.engine = place.engine
+                    yield from self._decoded(answer, participant, place)
+                    reason = answer.events.ending
+        finally:
+            self._running.remove(participant)
+        events, engine = answer.events, answer.engine or self._engine
+        if participant.is_crowded_out and not participant.is_cancelled:
+            events.interrupt()
+            reason = events.ending
+        if answer.cached is None and answer.engine is not None:
+            answer.cached = engine.reused
+        cached, answer.engine = answer.cached or 0, None
         if events.paused and reason != "cancelled":
             number = next(self._numbers)
             self._paused[number] = answer
-            yield Paused(number, events.summary(answer.cached))
+            yield Paused(number, events.summary(cached))
         else:
-            yield from events.finish(reason, answer.cached)
+            yield from events.finish(reason, cached)
+
+    def _decoded(
+        self, answer: _Answer, participant: Participant, place: Place[CostedEngine]
+    ) -> Iterator[GenerationEvent]:
+        """Yield the events of one segment after another, until the answer ends or is to be paused."""
+        events, goes_on = answer.events, True
+        while goes_on:
+            if events.thinking_is_to_be_closed:
+                self._close_thinking(answer)
+            with self._seating.segment(participant, place) as is_alone:
+                works_alone = is_alone and self._seating.are_several
+                at_work = self._contexts.at_work() if works_alone else nullcontext()
+                with at_work, closing(self._rounds(answer, is_alone=is_alone)) as rounds:
+                    yield from events.events(
+                        rounds, lambda: participant.wants_pause or participant.wants_change
+                    )
+            changes = events.paused and not participant.wants_pause
+            if changes:
+                events.tally.change(answer.mode)
+            goes_on = events.thinking_is_to_be_closed or changes
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Keep answers out of the block, and make it cancellable."""
+        with self._seating.closed(), self._contexts.at_work():
+            yield
 
     def pause(self) -> None:
-        """End the running answer's events with `Paused` after its round; callable from any thread."""
-        self._pausing = True
+        """End the running answers' events with `Paused` after their round; callable from any thread."""
+        for participant in (*self._running, self._latest):
+            participant.wants_pause = True
 
     def resume(self, number: int) -> Iterator[GenerationEvent]:
         """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
-        self._pausing = False
+        return self._one().resume(number)
 
-        def go_on() -> _Answer:
-            answer = self._paused.pop(number, None)
-            if answer is None:
-                raise UserError(f"there is no paused answer {number}", "it has continued, or was dropped")
-            answer.events.tally.change(answer.mode)
-            return answer
+    def _one(self) -> OneAnswer:
+        one = OneAnswer(self)
+        self._latest = one.participant  # which may be paused before it begins
+        return one
 
-        return self._run(go_on)
+    def taken_up(self, number: int) -> _Answer:
+        """Return a paused answer, which is not paused any more; raises `UserError` if there is none."""
+        answer = self._paused.pop(number, None)
+        if answer is None:
+            raise UserError(f"there is no paused answer {number}", "it has continued, or was dropped")
+        answer.events.tally.change(answer.mode)
+        return answer
 
     def drop(self, number: int) -> None:
         """Drop a paused answer, if there is one of this number; callable from any thread."""
@@ -401,9 +449,12 @@ class Runtime(AbstractContextManager["Runtime"]):
         Costs are measured first. Raises `DraftError` where the draft model fails.
         """
         request = replace(request, measures_first=True)
+        answer, participant = self.begin(request), Participant()
         with (
+            self._seating.taken(participant, answer.text) as place,
+            self._seating.segment(participant, place),
             self._contexts.at_work(),
-            closing(self._rounds(self._begin(request))) as rounds,
+            closing(self._rounds(answer)) as rounds,
         ):
             for event in rounds:
                 if isinstance(event, ModeChanged) and event.draft_failed:
@@ -426,8 +477,16 @@ class Runtime(AbstractContextManager["Runtime"]):
             self._engine.forget()
 
     def cancel(self) -> None:
-        """End the running answer or measurement within a moment; callable from any thread."""
+        """End the running answers or measurement within a moment; callable from any thread."""
+        for participant in self._running.copy():
+            self._seating.cancel(participant)
         self._contexts.cancel()
+
+    def cancel_one(self, participant: Participant) -> None:
+        """End one answer within a moment; callable from any thread."""
+        self._seating.cancel(participant)
+        if participant.is_alone or not self._seating.are_several:
+            self._contexts.cancel()
 
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
@@ -436,7 +495,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         """
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
-        is_cached = end > 0 and self._engine.decoder.cached(self._text) == end - 1
+        engine = self._last
+        is_cached = end > 0 and engine.decoder.cached(self._text) == end - 1
         if room <= MIN_PLAIN_TOKENS or not is_cached:
             return None
         self._contexts.target.checkpoint()
@@ -445,15 +505,15 @@ class Runtime(AbstractContextManager["Runtime"]):
         params = DecodeParams(self._sampling, "rejection", 0, room, frozenset())
 
         def decode(mode: Mode, segment: int) -> Rounds:
-            return self._engine.segment(text, EngineSettings(mode=mode), params, None, segment)
+            return engine.segment(text, EngineSettings(mode=mode), params, None, segment)
 
         try:
-            with self._contexts.at_work():
-                return plain_rate(answer, decode_in_segments(decode, "off", text, self._engine.plain), end)
+            with self._undisturbed():
+                return plain_rate(answer, decode_in_segments(decode, "off", text, engine.plain), end)
         except Cancelled:
             return None
         finally:
-            self._engine.decoder.forget(end)
+            engine.decoder.forget(end)
 
     def perform(self, task: Callable[..., _Value], *arguments: object) -> _Value:
         """Run a function on these models, as `Worker.perform` does in another process."""
@@ -465,7 +525,7 @@ class Runtime(AbstractContextManager["Runtime"]):
 
         They have the threads that they need one after the other, or `together`.
         """
-        with self._contexts.at_work():
+        with self._undisturbed():
             try:
                 yield self._engine.alone(together=together)
             finally:
@@ -500,7 +560,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         check_room(len(prompt), self.target)
         return prompt
 
-    def _begin(self, request: Request) -> _Answer:
+    def begin(self, request: Request) -> _Answer:
         """Return a new answer."""
         stopwatch, prompt, settings = Stopwatch(), self._prompt(request), self._checked(request.settings)
         is_chat, vocabulary = not isinstance(request.prompt, str), self._target_model.vocabulary
@@ -544,28 +604,32 @@ class Runtime(AbstractContextManager["Runtime"]):
         opening = opened_at_end(end)
         return LeadingThinking(tags_of(opening) if opening else None), opening, 0
 
-    def _rounds(self, answer: _Answer) -> DecodeEvents:
-        change = self._engine.allow_drafts(answer.settings)
+    def _rounds(self, answer: _Answer, *, is_alone: bool = True) -> DecodeEvents:
+        engine = answer.engine or self._engine
+        change = engine.allow_drafts(answer.settings)
         if change is not None:
             answer.settings, answer.mode = replace(answer.settings, mode=change.mode), change.mode
             yield change
         request, settings, text = answer.request, answer.settings, answer.text
-        self._sampling, self._text = request.sampling, text
+        self._sampling, self._text, self._last = request.sampling, text, engine
         limit, rules = self._limit(request), self._rules(answer)
         fallback = None
-        if request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
-            fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, self._engine.plain))
-            self._engine.known_costs(together=False)  # of plain decoding
-        if request.measures_first and settings.mode != "off":  # before the prompt is in the cache
-            self._engine.costs(together=settings.mode == "ssd")
-        if request.reuses_cache or answer.segment:
-            self._engine.turn_to(text)
-        else:
-            self._engine.forget()
+        if is_alone and request.steps_down and settings.mode != "off" and not self._left_out(settings.mode):
+            fallback = self._fallbacks.setdefault(settings, ModeFallback(settings.mode, engine.plain))
+            engine.known_costs(together=False)  # of plain decoding
+        if (
+            is_alone and request.measures_first and settings.mode != "off"
+        ):  # before the prompt is in the cache
+            engine.costs(together=settings.mode == "ssd")
+        if not self._seating.are_several:
+            if request.reuses_cache or answer.segment:
+                engine.turn_to(text)
+            else:
+                engine.forget()
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, segment: int) -> Rounds:
-            answer.mode, answer.segment = mode, segment + 1
+            answer.segment = segment + 1
             left = limit - (len(text) - answer.prompt_tokens)
             params = DecodeParams(
                 request.sampling,
@@ -577,9 +641,18 @@ class Runtime(AbstractContextManager["Runtime"]):
                 request.top_logprobs,
                 answer.prompt_tokens,
             )
-            return self._engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
+            if is_alone:
+                answer.mode = mode
+                return engine.segment(text, replace(settings, mode=mode), params, request.seed, segment)
+            answers = self._seating.answers
+            shared = replace(settings, mode=mode)
+            return engine.segment_in_company(text, shared, params, request.seed, segment, answers)
 
-        yield from decode_in_segments(decode, answer.mode, text, self._engine.plain, fallback, answer.segment)
+        if is_alone:
+            mode, plain = answer.mode, engine.plain
+        else:  # where speeds say nothing of those of an answer alone
+            mode, plain = "sd" if answer.mode == "ssd" else answer.mode, PlainCost()
+        yield from decode_in_segments(decode, mode, text, plain, fallback, answer.segment)
 
     def _left_out(self, mode: Mode) -> bool:
         """Return whether a mode needs the draft model, which has failed."""
@@ -633,6 +706,47 @@ class Runtime(AbstractContextManager["Runtime"]):
         if settings.mode == "ssd" and not self._contexts.can_branch:
             return replace(settings, mode="sd")
         return settings
+
+
+class OneAnswer:
+    """The models for one of several answers that they write at once.
+
+    It is written in the thread that takes its events, and the others wait for that.
+    """
+
+    def __init__(self, models: Runtime) -> None:
+        self._models = models
+        self.participant = Participant()
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        """Yield the answer as it is written, and at last why it ended and what it cost."""
+        return self._events(partial(self._models.begin, request))
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+        return self._events(partial(self._models.taken_up, number))
+
+    def pause(self) -> None:
+        """End its events with `Paused` after its round; callable from any thread."""
+        self.participant.wants_pause = True
+
+    def cancel(self) -> None:
+        """End it within a moment; callable from any thread."""
+        self._models.cancel_one(self.participant)
+
+    def _events(self, begin: Callable[[], _Answer]) -> Iterator[GenerationEvent]:
+        return self._models.events(begin, self.participant)
+
+
+def _seating(contexts: Contexts) -> Seating[CostedEngine]:
+    """Return the places for conversations: one for each pair of seats, or one on the contexts themselves."""
+    passes = contexts.passes
+    if passes is None:
+        return Seating([Place(CostedEngine(contexts))])
+    first, *others = passes.seats
+    engine = CostedEngine(contexts, first)
+    engines = [engine, *(CostedEngine(contexts, seats, engine) for seats in others)]
+    return Seating(list(map(Place, engines, passes.seats)), passes)
 
 
 def _begun_answer(request: Request) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -25,7 +26,7 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types.candidates import ChosenRows, FullRows, Rows
+from localspec.types.candidates import ChosenRows, FullRows, Rows, Run
 from localspec.types.models import FLOAT_TYPES, ModelOptions
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
@@ -57,6 +58,14 @@ class HeadLink:
     is_mtp: bool
 
 
+class Restorable(Protocol):
+    """A saved main sequence, with whatever it consists of."""
+
+    @property
+    def restore(self) -> Callable[[], None]:
+        """Restore the main sequence and empty the branches; if that fails, everything is empty."""
+
+
 @dataclass(frozen=True, slots=True)
 class SavedSequence:
     """A saved main sequence: its tokens and bytes."""
@@ -64,11 +73,14 @@ class SavedSequence:
     length: int
     size: int
     restore: Callable[[], None]
+    restore_in: Callable[[int], None] | None = None  # another sequence; None where only the main one can
 
 
 class Context:
     """The state of one model: sequence 0 is the main sequence, the others are branches.
 
+    With several `seats`, the last sequences are main sequences of other conversations, which share the cells:
+    `seat` says which. Calls that name no sequence are about the first.
     One thread at a time; only `cancel` and `first_call_s` may be called from another.
     On the CPU a cancel stops native code within one graph node, elsewhere between calls: a prompt is read
     in calls that a GPU ends within `STOPPABLE_S`, or what `stop_within` says.
@@ -86,6 +98,7 @@ class Context:
         options: ModelOptions,
         *,
         sequences: int = 1,
+        seats: int = 1,
         rows: int = 128,
         link: HeadLink | None = None,
     ) -> None:
@@ -93,7 +106,8 @@ class Context:
         self.model = model
         self.vocabulary_size = model.vocabulary.size
         self.context_size = options.context or model.training_context  # of one sequence in tokens
-        self.max_sequences = sequences  # the main sequence included
+        self.max_sequences = sequences  # the main sequence and its branches
+        self.seats = seats
         self.max_draft = self.context_size  # tokens of the last call that can be taken back
         self.rereads = False
         self.busy_s = 0.0  # in native code since the context was opened
@@ -123,15 +137,16 @@ class Context:
         """Make llama.cpp's context, with empty sequences; raises `UserError` or `EngineError`."""
         api, model, options, link = native(), self.model, self._options, self._link
         snapshots, spare = self._extra_states
-        sequences = self.max_sequences + spare
+        used = self.max_sequences + self.seats - 1
+        sequences = used + spare
         _check_options(options, sequences)
-        cells = self.context_size + (self.max_sequences - 1) * _CELLS_PER_BRANCH
+        cells = self.context_size + (used - 1) * _CELLS_PER_BRANCH
         chains, rows = None, self._most_rows
         if self._can_choose:  # they copy the rows once more: half as many take as much memory
-            chains, rows = Chains(SIZES[0], self.vocabulary_size, self.max_sequences), min(rows, _MIN_ROWS)
+            chains, rows = Chains(SIZES[0], self.vocabulary_size, used), min(rows, _MIN_ROWS)
         parameters = context_parameters(options, cells, sequences, rows)
         if chains is not None:
-            parameters.samplers, parameters.n_samplers = chains.configuration, self.max_sequences
+            parameters.samplers, parameters.n_samplers = chains.configuration, used
             parameters.n_outputs_max_per_seq = parameters.n_outputs_max
         parameters.n_rs_seq, parameters.swa_full = snapshots, not self.is_windowed
         if link is not None:
@@ -153,8 +168,10 @@ class Context:
         self.max_rows: int = parameters.n_outputs_max  # of logits that one call can give
         self._micro_batch: int = parameters.n_ubatch
         width = link.width if link else 0
-        self._batch = Batch(parameters.n_batch, self.max_sequences, self.context_size, width)
-        self._lengths = [0] * self.max_sequences
+        self.max_tokens: int = parameters.n_batch  # of one call
+        self.cells = self.context_size + (self.seats - 1) * _CELLS_PER_BRANCH  # that the seats share
+        self._batch = Batch(parameters.n_batch, used, self.context_size, width)
+        self._lengths = [0] * used
         self._width = 0  # tokens of the last call that read a run
         self._addresses: tuple[int | None, ...] = ()  # of the last call's logits, after those of their ids
         self._views: dict[tuple[int, type], NDArray[Any]] = {}  # of rows at an address
@@ -185,7 +202,7 @@ class Context:
             known.unset(self.pointer)
             self._chains = None
         elif size and (known is None or known.limit < size):
-            self._chains = Chains(size, self.vocabulary_size, self.max_sequences)
+            self._chains = Chains(size, self.vocabulary_size, len(self._lengths))
             self._chains.set(self.pointer)
         self._held_chains[:] = [self._chains]
 
@@ -195,16 +212,24 @@ class Context:
         Raises `Cancelled` with the whole micro-batches so far in place, `ContextFullError` before anything
         is read.
         """
+        return self.evaluate_in(0, tokens, logits)
+
+    def seat(self, number: int) -> int:
+        """Return the main sequence of a seat."""
+        return self.max_sequences + number - 1 if number else 0
+
+    def evaluate_in(self, sequence: int, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens to a seat's main sequence, as `evaluate` does to the first."""
         total = len(tokens)
-        self._check_call(total, logits)
+        self._check_call(total, logits, sequence)
         done = 0
         while done < total:
             count = self._chunk(total - done, logits)
             rows = logits if done + count == total else 0
-            part, start = tokens[done : done + count], self._lengths[0]
-            self._batch.fill_run(part, start, rows)
-            self._run((0,), rows, count)
-            self._lengths[0] += count
+            part, start = tokens[done : done + count], self._lengths[sequence]
+            self._batch.fill_run(part, start, rows, sequence)
+            self._run((sequence,), rows, count)
+            self._lengths[sequence] += count
             self._width = count
             done += count
             if self.reader is not None:
@@ -212,6 +237,27 @@ class Context:
                 self.reader.read(start, part)
                 self.busy_s += perf_counter() - started
         return self._rows(logits)
+
+    def evaluate_runs(self, runs: Sequence[Run]) -> list[Rows]:
+        """Append tokens to several seats' main sequences in one call; return the candidates for each run.
+
+        They are valid until the next call. `max_tokens` and `max_rows` limit the sums. Nothing is appended if
+        it raises `Cancelled`, `ContextFullError` or `EngineError`.
+        """
+        total, rows = sum(len(run.tokens) for run in runs), sum(run.rows for run in runs)
+        if not 0 < total <= self.max_tokens or rows > self.max_rows:
+            most = f"{self.max_tokens} tokens and {self.max_rows} rows"
+            raise ValueError(f"{total} tokens with {rows} rows in one call; the most is {most}")
+        starts = [self._lengths[self._checked(run.sequence)] for run in runs]
+        for run, start in zip(runs, starts, strict=True):
+            self._check_room(start + len(run.tokens), run.sequence)
+        self._batch.fill_runs(runs, starts)
+        self._run([run.sequence for run in runs], rows, total)
+        for run in runs:
+            self._lengths[run.sequence] += len(run.tokens)
+        found = self._rows(rows)
+        ends = accumulate(run.rows for run in runs)
+        return [found.part(end - run.rows, run.rows) for run, end in zip(runs, ends, strict=True)]
 
     def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
         """Append `tokens[i]` to `sequences[i]` in one pass and return the candidates after each.
@@ -302,20 +348,32 @@ class Context:
         """Return a copy of the main sequence; None if memory is short or `room(bytes)` is False."""
         for branch in range(1, self.max_sequences):
             self.truncate(0, branch)
-        length, api = self._lengths[0], native()
-        size = api.llama_state_seq_get_size(self.pointer, 0)
-        state = state_memory(size) if length and room(size) else None
-        if state is None or not api.llama_state_seq_get_data(self._pointer, address_of(state), size, 0):
-            return None
-        return SavedSequence(length, size, partial(self._take_up, state, length))
+        return self.save_in(0, room)
 
-    def _take_up(self, state: NDArray[np.uint8], length: int) -> None:
-        """Restore the main sequence from a copy; leave it empty if llama.cpp cannot."""
+    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedSequence | None:
+        """Return a copy of a seat's main sequence, as `save` does of the first."""
+        length, api = self._lengths[sequence], native()
+        size = api.llama_state_seq_get_size(self.pointer, sequence)
+        state = state_memory(size) if length and room(size) else None
+        if state is None:
+            return None
+        if not api.llama_state_seq_get_data(self._pointer, address_of(state), size, sequence):
+            return None
+        restore_in = partial(self._take_up, state, length)
+        return SavedSequence(length, size, partial(restore_in, 0), restore_in)
+
+    def restore(self, saved: Restorable) -> None:
+        """Restore the main sequence from a copy and empty the branches; if that fails, all is empty."""
+        saved.restore()
+
+    def _take_up(self, state: NDArray[np.uint8], length: int, sequence: int) -> None:
+        """Restore a seat's main sequence from a copy; leave it empty if llama.cpp cannot."""
         self._check_open()
-        for sequence in range(self.max_sequences):
-            self.truncate(0, sequence)
-        if native().llama_state_seq_set_data(self._pointer, address_of(state), state.size, 0):
-            self._lengths[0] = length
+        for branch in range(1, self.max_sequences):
+            self.truncate(0, branch)
+        self.truncate(0, sequence)
+        if native().llama_state_seq_set_data(self._pointer, address_of(state), state.size, sequence):
+            self._lengths[sequence] = length
 
     def first_call_s(self) -> float | None:
         """Return for how long a GPU has been at a call unlike any before, if longer than calls take.
@@ -363,12 +421,12 @@ class Context:
         self._views = {}
         self._free()
 
-    def _check_call(self, total: int, logits: int) -> None:
+    def _check_call(self, total: int, logits: int, sequence: int = 0) -> None:
         if not total:
             raise ValueError("there are no tokens to evaluate")
         if not 0 <= logits <= min(total, self.max_rows):
             raise ValueError(f"{logits} rows of logits from {total} tokens; the most is {self.max_rows}")
-        self._check_room(self._lengths[0] + total, 0)
+        self._check_room(self._lengths[self._checked(sequence)] + total, sequence)
 
     def _check_open(self) -> None:
         if self._pointer is None:
@@ -381,7 +439,8 @@ class Context:
 
     def _check_room(self, length: int, sequence: int) -> None:
         if length > self.context_size:
-            place = "the conversation" if sequence == 0 else f"branch {sequence}"
+            is_branch = 0 < sequence < self.max_sequences
+            place = f"branch {sequence}" if is_branch else "the conversation"
             larger = " or open the model with a larger context"
             raise ContextFullError(
                 f"{place} would be {length:,} tokens long; {self.model.name} holds {self.context_size:,}",
@@ -518,7 +577,8 @@ class Batch:
         self._ids = np.arange(sequences, dtype=np.int32)
         self._id_addresses = self._ids.ctypes.data + np.arange(sequences, dtype=np.uintp) * self._ids.itemsize
         self._pointers = np.full(capacity, self._id_addresses[0], np.uintp)
-        self._fanned = 0  # number of tokens at the front that may belong to other sequences
+        self._fanned = 0  # number of tokens at the front that may belong to other sequences than this one
+        self._sequence = 0
         self._counting = np.arange(positions, dtype=np.int32)
         self.native: Native = api.llama_batch(
             n_tokens=0,
@@ -530,9 +590,14 @@ class Batch:
             logits=_pointer(self._wanted, ctypes.c_int8),
         )
 
-    def fill_run(self, tokens: Sequence[int] | NDArray[np.int32], start: int, rows: int) -> None:
-        """Put a run of the main sequence's tokens from position `start`; the last `rows` get logits."""
+    def fill_run(
+        self, tokens: Sequence[int] | NDArray[np.int32], start: int, rows: int, sequence: int = 0
+    ) -> None:
+        """Put a run of a sequence's tokens from position `start`; the last `rows` get logits."""
         count = len(tokens)
+        if sequence != self._sequence:
+            self._pointers[:] = self._id_addresses[sequence]
+            self._sequence, self._fanned = sequence, 0
         if count == 1:  # most calls: single numbers are stored ten times as fast as slices
             token, position, wanted = self._first
             token[0], position[0], wanted[0] = tokens[0], start, rows
@@ -542,9 +607,24 @@ class Batch:
             self._wanted[: count - rows] = 0
             self._wanted[count - rows : count] = 1
         if self._fanned:
-            self._pointers[: self._fanned] = self._id_addresses[0]
+            self._pointers[: self._fanned] = self._id_addresses[sequence]
             self._fanned = 0
         self.native.n_tokens = count
+
+    def fill_runs(self, runs: Sequence[Run], starts: Sequence[int]) -> None:
+        """Put one run after another, each from its position on."""
+        begin = 0
+        for (sequence, tokens, rows), start in zip(runs, starts, strict=True):
+            count = len(tokens)
+            end = begin + count
+            self._tokens[begin:end] = tokens
+            self._positions[begin:end] = self._counting[start : start + count]
+            self._pointers[begin:end] = self._id_addresses[sequence]
+            self._wanted[begin:end] = 0
+            self._wanted[end - rows : end] = 1
+            begin = end
+        self._fanned = max(self._fanned, begin)
+        self.native.n_tokens = begin
 
     def fill_fan(self, tokens: Sequence[int], sequences: Sequence[int], positions: Sequence[int]) -> None:
         """Put one token for each entry of `sequences`; every one gets logits."""

@@ -29,12 +29,19 @@ from localspec.types.models import ModelOptions
 _MERGED = 8  # tokens after a mark that are cheaper to add to another call than to process alone
 
 
-def open_context(model: Model, options: ModelOptions, *, sequences: int = 1, rows: int = 128) -> Context:
-    """Open the context that a model needs."""
+def slides(model: Model) -> bool:
+    """Return whether a model has layers that look back no further than a window."""
+    return bool(native().llama_model_n_swa(model.pointer) > 0)
+
+
+def open_context(
+    model: Model, options: ModelOptions, *, sequences: int = 1, seats: int = 1, rows: int = 128
+) -> Context:
+    """Open the context that a model needs; several seats are for models that remember every token."""
     if not model.recurrent:
-        slides = native().llama_model_n_swa(model.pointer) > 0
-        kind = WindowedContext if slides and sequences == 1 else Context
-        return kind(model, options, sequences=sequences, rows=rows)
+        if slides(model) and sequences == seats == 1:
+            return WindowedContext(model, options, rows=rows)
+        return Context(model, options, sequences=sequences, seats=seats, rows=rows)
     return RecurrentContext(model, options, sequences=sequences, rows=rows)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from math import exp, inf
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,8 +91,20 @@ class Rows(ABC):
         """Return all logits, float32 (n, vocabulary); raise `EngineError` if they stayed on the device."""
 
     @abstractmethod
+    def part(self, first: int, count: int) -> Rows:
+        """Return `count` rows from one on."""
+
     def last(self, count: int) -> Rows:
         """Return the last `count` rows."""
+        return self.part(len(self) - count, count)
+
+
+class Run(NamedTuple):
+    """Tokens to append to a sequence, and after how many of the last of them candidates are wanted."""
+
+    sequence: int
+    tokens: Sequence[int]
+    rows: int
 
 
 class FullRow(Candidates):
@@ -154,9 +167,9 @@ class FullRows(Rows):
         """Return the rows."""
         return self._rows
 
-    def last(self, count: int) -> FullRows:
-        """Return the last `count` rows."""
-        return FullRows(self._rows[len(self._rows) - count :])
+    def part(self, first: int, count: int) -> FullRows:
+        """Return `count` rows from one on."""
+        return FullRows(self._rows[first : first + count])
 
 
 class ChosenRow(Candidates):
@@ -221,10 +234,9 @@ class ChosenRows(Rows):
         """Raise `EngineError`: the other logits stayed on the device."""
         return self[0].logits
 
-    def last(self, count: int) -> ChosenRows:
-        """Return the last `count` rows."""
-        first = len(self) - count
-        return ChosenRows(self._ids[first:], self._values[first:])
+    def part(self, first: int, count: int) -> ChosenRows:
+        """Return `count` rows from one on."""
+        return ChosenRows(self._ids[first : first + count], self._values[first : first + count])
 
 
 def masked(row: Logits, mask: TokenMask) -> tuple[Logits, Ids | None]:

@@ -30,6 +30,7 @@ class OpenPlan:
     placement: Placement | None = None
     notes: tuple[str, ...] = ()
     remembers_costs: bool = False
+    seats: int = 1  # answers that are to share calls, where the models can
 
     def opened_with(self, found: LoadOptions) -> OpenPlan:
         """Return the plan with tuned options; fields that they leave at the default stay as planned."""

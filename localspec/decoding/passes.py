@@ -1,0 +1,419 @@
+"""Several answers on shared models: each decodes as if alone, and their calls are made together.
+
+A `Seat` is one conversation's sequence of a shared model, as a model of its own. What its answer asks for
+waits until all answers that take part have asked, or have left; then one of their threads makes one call for
+all of them. So rows, which are views of a model's memory, stay valid until their answer asks again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from copy import copy
+from queue import SimpleQueue
+from typing import cast
+
+from localspec.decoding.model import LanguageModel, SavedSeat, SavedState, SeveralSeats
+from localspec.errors import Cancelled, EngineError
+from localspec.types.candidates import Rows, Run
+
+SHORT = 64  # tokens that are not cut: a draft, or the end of a prompt
+STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
+LEAST_READ = 16  # tokens of prompts in a pass nevertheless
+
+
+class Participant:
+    """An answer, from when it is asked for: where it stands, and what others want of it."""
+
+    def __init__(self, *, is_alone: bool = False) -> None:
+        self.is_alone = is_alone  # its calls go to the models directly
+        self.is_cancelled = False
+        self.is_crowded_out = False  # there is no room for its text beside the others'
+        self.wants_pause = False
+        self.wants_change = False  # it is alone, and another comes, or all others have left
+        self.asked: Asked | None = None
+        self.replies: SimpleQueue[Rows | BaseException | None] = SimpleQueue()  # None: make the call
+
+
+class Asked:
+    """What an answer has asked a model for, and the part that is done."""
+
+    def __init__(self, seat: Seat, tokens: Sequence[int], rows: int, number: int) -> None:
+        self.seat, self.tokens, self.rows = seat, tokens, rows
+        self.number = number  # in the order in which answers asked
+        self.done = 0
+        self.has_had_a_call = False  # since the target's last one
+
+    @property
+    def left(self) -> int:
+        """Return the number of tokens to append."""
+        return len(self.tokens) - self.done
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether this is a prompt, which can be read in pieces."""
+        return self.rows < 2 and self.left > SHORT
+
+    def run(self, count: int) -> Run:
+        """Return the next tokens as a run."""
+        rows = self.rows if count == self.left else 0
+        return Run(self.seat.sequence, self.tokens[self.done : self.done + count], rows)
+
+
+class Cells:
+    """The cells of a shared model: which prefixes several sequences share."""
+
+    def __init__(self, model: SeveralSeats, seats: Sequence[Seat]) -> None:
+        self._model, self._seats = model, seats
+        self._shared: dict[Seat, tuple[Seat, int]] = {}  # the source of a prefix, and its length
+
+    def shared(self, source: Seat, target: Seat, length: int) -> None:
+        """Note that an empty sequence got a prefix of another one."""
+        self._shared[target] = source, length
+
+    def cut(self, seat: Seat, length: int) -> None:
+        """Note that a sequence was cut: what it reads then has cells of its own."""
+        for target, (source, shared) in self._shared.items():
+            if shared > length and seat in (target, source):
+                self._shared[target] = source, length
+
+    def left(self) -> int:
+        """Return the number of free cells, without those for the prompts of answers that have begun."""
+        taken = {seat: max(seat.length(), seat.promised) for seat in self._seats}
+        for target, (source, shared) in self._shared.items():
+            taken[target] -= min(shared, source.length(), target.length())
+        return self._model.cells - sum(taken.values())
+
+
+class Passes:
+    """The calls that several answers make together."""
+
+    def __init__(self, target: SeveralSeats, draft: SeveralSeats | None = None) -> None:
+        self._models = [target] if draft is None else [target, draft]
+        self._lock = threading.Lock()
+        self._participants: dict[Participant, None] = {}  # the first to come first
+        self._in_call: list[Asked] = []
+        self._is_calling = False  # or a participant was told to
+        self._numbers = 0
+        self._pieces: dict[SeveralSeats, int] = {}
+        self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
+        """Frees cells of conversations that rest; returns whether so many are free."""
+        self.seats: list[tuple[Seat, ...]] = [  # by conversation, the target's first
+            tuple(Seat(model, number, self) for model in self._models) for number in range(target.seats)
+        ]
+        for model, seats in zip(self._models, zip(*self.seats, strict=True), strict=True):
+            cells, lock = Cells(model, seats), threading.RLock()
+            for seat in seats:
+                seat.cells, seat.lock = cells, lock
+
+    def ask(self, seat: Seat, tokens: Sequence[int], rows: int) -> Rows:
+        """Append tokens to a seat's sequence in a call with others; raises its error, or `Cancelled`."""
+        participant = seat.participant
+        with self._lock:
+            if participant.is_cancelled:
+                raise Cancelled("the answer was stopped")
+            self._participants[participant] = None
+            self._numbers += 1
+            participant.asked = Asked(seat, tokens, rows, self._numbers)
+            self._call_if_all_ask(participant)
+        while (reply := participant.replies.get()) is None:
+            self._make_call(participant)
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    def leave(self, participant: Participant) -> None:
+        """Let the others continue without an answer."""
+        with self._lock:
+            self._participants.pop(participant, None)
+            self._call_if_all_ask()
+
+    def cancel(self, participant: Participant) -> None:
+        """End an answer at its next call, or at once while it waits; callable from any thread."""
+        with self._lock:
+            participant.is_cancelled = True
+            if participant.asked is None:
+                return
+            if participant.asked not in self._in_call:
+                self._end(participant, Cancelled("the answer was stopped"))
+            elif all(asked.seat.participant.is_cancelled for asked in self._in_call):
+                self._in_call[0].seat.model.cancel()
+
+    def _end(self, participant: Participant, reply: Rows | BaseException) -> None:
+        participant.asked = None
+        participant.replies.put(reply)
+
+    def _call_if_all_ask(self, preferred: Participant | None = None) -> None:
+        """Have a call made if nothing else can come before it; by the preferred thread, which is awake."""
+        if self._is_calling or not self._participants:
+            return
+        if all(each.asked is not None for each in self._participants):
+            self._is_calling = True
+            caller = preferred if preferred in self._participants else next(iter(self._participants))
+            assert caller is not None
+            caller.replies.put(None)
+
+    def _make_call(self, caller: Participant) -> None:
+        runs: list[tuple[Asked, int]] = []
+        failure: BaseException | None = None
+        with self._lock:
+            runs = self._chosen()
+            self._in_call = [asked for asked, _ in runs]
+        seconds, found = 0.0, list[Rows]()
+        if runs:
+            seat = runs[0][0].seat
+            before = seat.model.busy_s
+            try:
+                with seat.lock:
+                    _choose(seat.model, [asked.seat.wanted for asked, _ in runs])
+                    found = seat.model.evaluate_runs([asked.run(count) for asked, count in runs])
+            except BaseException as error:  # noqa: BLE001  every answer in the call has to hear of it
+                failure = error
+            finally:
+                seat.model.resume()
+            seconds = seat.model.busy_s - before
+        with self._lock:
+            self._in_call = []
+            if failure is not None:
+                for asked, _ in runs:
+                    self._end(asked.seat.participant, copy(failure))
+            else:
+                self._hand_out(runs, found, seconds)
+            self._is_calling = False
+            self._call_if_all_ask(caller if caller.asked is not None else None)
+
+    def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
+        total, rows = len(runs), sum(asked.rows for asked, _ in runs)
+        reads = any(count > SHORT or asked.left > count for asked, count in runs)
+        for (asked, count), part in zip(runs, found, strict=True):
+            seat = asked.seat
+            seat.spent_s += seconds
+            seat.others, seat.calls, seat.was_reading = rows - asked.rows, total, reads
+            asked.done += count
+            if not asked.left:
+                self._end(seat.participant, part)
+        if reads:
+            self._fit_piece(runs[0][0].seat.model, seconds)
+
+    def _fit_piece(self, model: SeveralSeats, seconds: float) -> None:
+        """Read more or less of prompts in the next call, by how long this one took."""
+        piece = self._pieces.get(model, SHORT)
+        if seconds > STALL_S:
+            self._pieces[model] = max(LEAST_READ, piece // 2)
+        elif seconds < STALL_S / 3:
+            self._pieces[model] = min(model.max_tokens // 2, piece * 2)
+
+    def _chosen(self) -> list[tuple[Asked, int]]:
+        """Return what to compute in the next call, with the number of tokens of each.
+
+        The draft model comes first, so that the target verifies drafts of all answers at once. But its
+        prompts are read between the target's calls, one piece after each.
+        """
+        asked = sorted((each.asked for each in self._participants if each.asked), key=_number)
+        target, draft = self._models[0], self._models[-1]
+        drafting = [each for each in asked if each.seat.model is not target]
+        verifying = [each for each in asked if each.seat.model is target]
+        if drafting and (not verifying or any(not each.has_had_a_call for each in drafting)):
+            runs = self._fitting(draft, drafting)
+            for each, _ in runs:
+                each.has_had_a_call = True
+        else:
+            runs = self._fitting(target, verifying)
+            for each in drafting:
+                each.has_had_a_call = False
+        return runs if self._have_room(runs) else []
+
+    def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
+        """Return what fits into a call: whole drafts in the order of asking, and pieces of prompts."""
+        tokens, rows, runs = model.max_tokens, model.max_rows, list[tuple[Asked, int]]()
+        for each in asked:
+            if not each.is_reading and each.left <= tokens and each.rows <= rows:
+                runs.append((each, each.left))
+                tokens, rows = tokens - each.left, rows - each.rows
+        reading = [each for each in asked if each.is_reading]
+        piece = min(self._pieces.get(model, SHORT), tokens)
+        for number, each in enumerate(reading):
+            share = min(each.left, max(1, piece // (len(reading) - number)))
+            if share == each.left and each.rows > rows:
+                share -= 1
+            if 0 < share <= tokens:
+                runs.append((each, share))
+                piece, tokens = piece - share, tokens - share
+                rows -= each.rows if share == each.left else 0
+        return runs
+
+    def _have_room(self, runs: Sequence[tuple[Asked, int]]) -> bool:
+        """Return whether there are cells for a call; if not, let the answer go that came last."""
+        if not runs:
+            return True
+        seat = runs[0][0].seat
+        needed = sum(asked.seat.growth(count) for asked, count in runs)
+        if needed <= seat.cells.left() or self.make_room(seat.model, needed):
+            return True
+        if len(self._participants) == 1:
+            return True  # its own text is too long for the model, which says so
+        *_, last = self._participants
+        last.is_crowded_out = True
+        self._end(last, Cancelled("there is no room beside other answers"))
+        return False
+
+
+def _number(asked: Asked) -> int:
+    return asked.number
+
+
+def _choose(model: SeveralSeats, wanted: Sequence[int | None]) -> None:
+    """Have the device choose as many candidates as the most demanding answer needs."""
+    counts = [count for count in wanted if count is not None]
+    model.choose(max(counts) if len(counts) == len(wanted) else None)
+
+
+NO_ONE = Participant(is_alone=True)
+"""Has a seat that no answer has: what else works with the models then is alone."""
+
+
+class Seat(LanguageModel):
+    """A conversation's sequence of a shared model; branches are there for an answer that is alone."""
+
+    cells: Cells
+    lock: AbstractContextManager[bool]  # of the model, around everything but calls of one that is alone
+
+    def __init__(self, model: SeveralSeats, number: int, passes: Passes) -> None:
+        self.model, self.sequence = model, model.seat(number)
+        self.participant = NO_ONE
+        self.promised = 0  # tokens of the prompt that its answer will read
+        self.wanted: int | None = None  # candidates of a row
+        self.others = 0  # rows of other answers in the last call
+        self.calls = 1  # runs in it
+        self.was_reading = False  # whether a prompt was among them
+        self.spent_s = 0.0  # in native calls for it, those for others among them
+        self.max_draft = model.max_draft
+        self._passes = passes
+
+    @property
+    def name(self) -> str:
+        """Return the model's name."""
+        return self.model.name
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Return the number of token ids."""
+        return self.model.vocabulary_size
+
+    @property
+    def context_size(self) -> int:
+        """Return the size of a sequence in tokens."""
+        return self.model.context_size
+
+    @property
+    def busy_s(self) -> float:
+        """Return the seconds of native calls for this conversation."""
+        return self.spent_s
+
+    @property
+    def max_sequences(self) -> int:
+        """Return the number of sequences: with branches, if its answer is alone."""
+        has_branches = self.participant.is_alone and self.participant is not NO_ONE
+        return self.model.max_sequences if has_branches else 1
+
+    def length(self, sequence: int = 0) -> int:
+        """Return the number of tokens in a sequence."""
+        return self.model.length(sequence or self.sequence)
+
+    def growth(self, tokens: int) -> int:
+        """Return the cells that further tokens take besides those that it was promised."""
+        length = self.length()
+        return max(0, length + tokens - max(length, self.promised))
+
+    def choose(self, count: int | None) -> None:
+        """Return only the `count` likeliest tokens of each row, or more, if the device can."""
+        self.wanted = count
+        if self.participant.is_alone:
+            self.model.choose(count)
+
+    def evaluate(self, tokens: Sequence[int], logits: int = 1) -> Rows:
+        """Append tokens, alone or in a call with other answers."""
+        if not self.participant.is_alone:
+            return self._passes.ask(self, tokens, logits)
+        model = self.model
+        if self.cells.left() < (growth := self.growth(len(tokens))):
+            self._passes.make_room(model, growth)
+        before = model.busy_s
+        try:
+            return model.evaluate_in(self.sequence, tokens, logits)
+        finally:
+            self.spent_s += model.busy_s - before
+
+    def step(self, tokens: Sequence[int], sequences: Sequence[int]) -> Rows:
+        """Append `tokens[i]` to `sequences[i]`; an answer in company has no branches."""
+        if not self.participant.is_alone:
+            if any(sequences):
+                raise EngineError("answers that share a model have no branches")
+            return self.evaluate(tokens, len(tokens))
+        before = self.model.busy_s
+        try:
+            return self.model.step(tokens, [each or self.sequence for each in sequences])
+        finally:
+            self.spent_s += self.model.busy_s - before
+
+    def truncate(self, length: int, sequence: int = 0) -> None:
+        """Forget everything of a sequence from position `length` on."""
+        own = sequence or self.sequence
+        with self.lock:
+            if length < self.model.length(own):
+                self.model.truncate(length, own)
+                if not sequence:
+                    self.cells.cut(self, length)
+
+    def branchable(self, end: int) -> bool:
+        """Return whether a branch can share the sequence up to position `end`."""
+        return end <= self.length()
+
+    def share(self, source: int, target: int, end: int) -> None:
+        """Share the cells of a sequence with a branch, or the other way round."""
+        with self.lock:
+            self.model.share(source or self.sequence, target or self.sequence, end)
+
+    def share_prefix(self, source: Seat, length: int) -> int:
+        """Take up to `length` tokens that another conversation holds, without reading; return their number.
+
+        What this one held is forgotten.
+        """
+        with self.lock:
+            length = min(length, source.length())
+            self.truncate(0)
+            if length > 0:
+                self.model.share(source.sequence, self.sequence, length)
+                self.cells.shared(source, self, length)
+        return length
+
+    def drop_branches(self) -> None:
+        """Empty the branches: they belong to the text of one conversation."""
+        with self.lock:
+            for branch in range(1, self.model.max_sequences):
+                if self.model.length(branch):
+                    self.model.truncate(0, branch)
+
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
+        """Return a copy of the sequence."""
+        with self.lock:
+            return self.model.save_in(self.sequence, room)
+
+    def restore(self, saved: SavedState) -> None:
+        """Restore the sequence from a copy; if that fails, it is empty."""
+        restore_in = cast(SavedSeat, saved).restore_in
+        assert restore_in is not None  # it is of a seat of this model
+        with self.lock:
+            restore_in(self.sequence)
+            self.cells.cut(self, 0)
+
+    def cancel(self) -> None:
+        """Stop the running or the next call of an answer that is alone."""
+        if self.participant.is_alone:
+            self.model.cancel()
+
+    def resume(self) -> None:
+        """Take back a `cancel` that no call has noticed."""
+        if self.participant.is_alone:
+            self.model.resume()

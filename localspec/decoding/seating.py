@@ -1,0 +1,246 @@
+"""Who works with shared models: answers in company, one alone, or something else that needs them whole."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Generic, TypeVar
+
+from localspec.decoding.conversations import FEWEST
+from localspec.decoding.drafters.drafter import DraftState, common_prefix
+from localspec.decoding.engine import Engine
+from localspec.decoding.loop import Decoder
+from localspec.decoding.model import SeveralSeats
+from localspec.decoding.passes import NO_ONE, Participant, Passes, Seat
+from localspec.errors import Cancelled
+
+AHEAD = 32  # tokens of its answer for which there has to be room when one begins beside others
+FEW = 128  # tokens that something else than an answer may need
+
+AnyEngine = TypeVar("AnyEngine", bound=Engine)
+
+
+class Place(Generic[AnyEngine]):
+    """What a conversation has of the models: an engine, on its seats of target and draft model."""
+
+    def __init__(self, engine: AnyEngine, seats: Sequence[Seat] = ()) -> None:
+        self.engine = engine
+        self.seats = seats
+        self.participant: Participant | None = None  # whose answer is being written
+        self.prompt = 0  # tokens of its prompt
+        self.used = 0  # the larger the number, the later
+
+    def sit(self, participant: Participant | None, prompt: int = 0) -> None:
+        """Give the place to an answer with a prompt of so many tokens, or to none."""
+        self.participant, self.prompt = participant, prompt
+        for seat in self.seats:
+            seat.participant, seat.promised = participant or NO_ONE, prompt
+
+    def shared(self, text: Sequence[int]) -> int:
+        """Return the length of the prefix of a text that is here; of an answer's text only in its prompt."""
+        shared = common_prefix(self.engine.decoder.cached_tokens(), text)
+        return shared if self.participant is None else min(shared, self.prompt)
+
+    def share_prefix(self, source: Place[AnyEngine], text: Sequence[int]) -> None:
+        """Take what another place holds of the beginning of a text, where that is more than is here."""
+        for own, other in zip(_caches(self.engine), _caches(source.engine), strict=True):
+            length = common_prefix(other.cached_tokens(), text)
+            if source.participant is not None:
+                length = min(length, source.prompt)
+            is_more = length - common_prefix(own.cached_tokens(), text) >= FEWEST
+            if is_more and isinstance(own.model, Seat) and isinstance(other.model, Seat):
+                own.model.share_prefix(other.model, length)
+                own.set_cached(text)
+
+
+def _caches(engine: Engine) -> list[Decoder | DraftState]:
+    state = engine.drafters.state
+    return [engine.decoder] if state is None else [engine.decoder, state]
+
+
+class Seating(Generic[AnyEngine]):
+    """The places, and the answers that are present.
+
+    With one place only, answers come one at a time and nothing is checked.
+    """
+
+    def __init__(self, places: Sequence[Place[AnyEngine]], passes: Passes | None = None) -> None:
+        """Take the places, and what makes their calls where there are several."""
+        self.places = places
+        self._passes = passes
+        self._changed = threading.Condition()
+        self._placing = threading.RLock()  # one conversation moves at a time
+        self._present: list[Participant] = []
+        self._alone: Participant | None = None  # decodes without the others
+        self._is_closed = False  # something needs the models whole
+        self._numbers = count(1)
+        if passes is not None:
+            passes.make_room = self._make_room
+
+    @property
+    def are_several(self) -> bool:
+        """Return whether several answers can be written at once."""
+        return self._passes is not None
+
+    def answers(self) -> int:
+        """Return the number of answers that are present."""
+        return len(self._present)
+
+    @contextmanager
+    def taken(
+        self, participant: Participant, text: Sequence[int], *, reuses: bool = True
+    ) -> Iterator[Place[AnyEngine]]:
+        """Lend a place with as much of a text as the caches have, or nothing of it if not `reuses`.
+
+        Raises `Cancelled` where there is no room beside others, and the participant then knows.
+        """
+        if self._passes is None:
+            yield self.places[0]
+            return
+        place: Place[AnyEngine] | None = None
+        try:
+            self._come(participant)
+            with self._placing:
+                place = self._place_for(text, reuses=reuses)
+                if place is not None:
+                    place.sit(participant, len(text))
+            if place is None:
+                participant.is_crowded_out = True
+                raise Cancelled("there is no room beside other answers")
+            yield place
+        finally:
+            self._go(participant, place)
+
+    def _come(self, participant: Participant) -> None:
+        """Wait until nothing else has the models whole."""
+        with self._changed:
+            self._present.append(participant)
+            if self._alone is not None:
+                self._alone.wants_change = True
+            self._changed.wait_for(
+                lambda: participant.is_cancelled or (self._alone is None and not self._is_closed)
+            )
+        if participant.is_cancelled:
+            raise Cancelled("the answer was stopped")
+
+    def _go(self, participant: Participant, place: Place[AnyEngine] | None) -> None:
+        assert self._passes is not None
+        with self._changed:
+            self._present.remove(participant)
+            if place is not None:
+                place.sit(None)
+                place.used = next(self._numbers)
+            if len(self._present) == 1:
+                self._present[0].wants_change = True
+            self._changed.notify_all()
+        self._passes.leave(participant)
+
+    @contextmanager
+    def segment(self, participant: Participant, place: Place[AnyEngine]) -> Iterator[bool]:
+        """Let an answer decode until it `wants_change`: alone, or (False) in company. Raises `Cancelled`."""
+        if self._passes is None:
+            participant.wants_change = False
+            yield True
+            return
+        with self._changed:
+            participant.wants_change = False
+            if participant.is_cancelled:
+                raise Cancelled("the answer was stopped")
+            participant.is_alone = is_alone = self._present == [participant]
+            self._alone = participant if is_alone else self._alone
+        if is_alone:
+            self._passes.leave(participant)
+        for seat in place.seats:
+            seat.drop_branches()
+        try:
+            yield is_alone
+        finally:
+            with self._changed:
+                participant.is_alone = False
+                if self._alone is participant:
+                    self._alone = None
+                    self._changed.notify_all()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Keep answers out of the block, which needs the models whole."""
+        if self._passes is None:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._present and not self._is_closed)
+            self._is_closed = True
+        try:
+            for seat in self.places[0].seats:
+                seat.drop_branches()
+                self._free_cells(seat, FEW, None)
+            yield
+        finally:
+            with self._changed:
+                self._is_closed = False
+                self._changed.notify_all()
+
+    def cancel(self, participant: Participant) -> None:
+        """End an answer soon; callable from any thread."""
+        if self._passes is None:
+            return
+        self._passes.cancel(participant)
+        with self._changed:
+            self._changed.notify_all()
+
+    def place_of(self, text: Sequence[int]) -> Place[AnyEngine]:
+        """Return the place that a text continues, else an empty one, else the least recently used."""
+        return self._best_of(self.places, {place: place.shared(text) for place in self.places}, text)
+
+    def forget(self) -> None:
+        """Empty all places; save their conversations if that is worth it."""
+        for place in self.places:
+            place.engine.forget()
+
+    def _place_for(self, text: Sequence[int], *, reuses: bool) -> Place[AnyEngine] | None:
+        """Prepare a place for a text; None if there is no room beside the other answers."""
+        free = [place for place in self.places if place.participant is None]
+        if not free:
+            return None
+        if reuses:
+            shared = {place: place.shared(text) for place in self.places}
+            source, place = max(self.places, key=shared.__getitem__), self._best_of(free, shared, text)
+            place.engine.turn_to(text, elsewhere=shared[source])
+            if source is not place:
+                place.share_prefix(source, text)
+        else:
+            place = self._best_of(free, dict.fromkeys(free, 0), text)
+            place.engine.forget()
+        ahead = AHEAD * len(self._present)
+        has_room = [self._free_cells(seat, len(text) - seat.length() + ahead, place) for seat in place.seats]
+        return place if all(has_room) or len(free) == len(self.places) else None
+
+    @staticmethod
+    def _best_of(
+        places: Sequence[Place[AnyEngine]], shared: Mapping[Place[AnyEngine], int], text: Sequence[int]
+    ) -> Place[AnyEngine]:
+        """Return the place that a text continues, else an empty one, else the least recently used."""
+        found = max(places, key=lambda each: (shared[each], each.used))
+        if shared[found] >= FEWEST and not found.engine.loses(text):
+            return found
+        return min(places, key=lambda each: (each.engine.loses(()), each.used))
+
+    def _make_room(self, model: SeveralSeats, tokens: int) -> bool:
+        with self._placing:
+            seats = [seat for seat in self.places[0].seats if seat.model is model]
+            return self._free_cells(seats[0], tokens, None)
+
+    def _free_cells(self, of: Seat, tokens: int, kept: Place[AnyEngine] | None) -> bool:
+        """Forget resting conversations until so many cells are free; return whether they are."""
+        while of.cells.left() < tokens:
+            resting = [
+                each
+                for each in self.places
+                if each.participant is None and each is not kept and any(seat.length() for seat in each.seats)
+            ]
+            if not resting:
+                return False
+            min(resting, key=lambda each: each.used).engine.forget()
+        return True
