@@ -225,11 +225,12 @@ class RoomyPair:
     planned: PlannedPair
     held: HeldMemory
     closes: int
+    seats: int = 1  # answers that are to share calls
 
     @property
     def plan(self) -> OpenPlan:
         """Return the options that open it, with which call costs are saved."""
-        return replace(self.planned.plan, remembers_costs=True)
+        return replace(self.planned.plan, remembers_costs=True, seats=self.seats)
 
 
 Growth = Literal["alone", "beside others"] | None

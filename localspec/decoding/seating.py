@@ -74,7 +74,7 @@ class Seating(Generic[AnyEngine]):
         self._placing = threading.RLock()  # one conversation moves at a time
         self._present: list[Participant] = []
         self._alone: Participant | None = None  # decodes without the others
-        self._is_closed = False  # something needs the models whole
+        self.is_closed = False  # something needs the models whole
         self._numbers = count(1)
         if passes is not None:
             passes.make_room = self._make_room
@@ -120,7 +120,7 @@ class Seating(Generic[AnyEngine]):
             if self._alone is not None:
                 self._alone.wants_change = True
             self._changed.wait_for(
-                lambda: participant.is_cancelled or (self._alone is None and not self._is_closed)
+                lambda: participant.is_cancelled or (self._alone is None and not self.is_closed)
             )
         if participant.is_cancelled:
             raise Cancelled("the answer was stopped")
@@ -170,8 +170,8 @@ class Seating(Generic[AnyEngine]):
             yield
             return
         with self._changed:
-            self._changed.wait_for(lambda: not self._present and not self._is_closed)
-            self._is_closed = True
+            self._changed.wait_for(lambda: not self._present and not self.is_closed)
+            self.is_closed = True
         try:
             for seat in self.places[0].seats:
                 seat.drop_branches()
@@ -179,7 +179,7 @@ class Seating(Generic[AnyEngine]):
             yield
         finally:
             with self._changed:
-                self._is_closed = False
+                self.is_closed = False
                 self._changed.notify_all()
 
     def cancel(self, participant: Participant) -> None:

@@ -332,7 +332,10 @@ class CostedEngine(Engine):
         if kept is None:
             return None
         verify, step = kept
-        if self._contexts.on_card:  # else the first rounds would count what making them takes
+        is_shared = self._contexts.passes is not None  # by answers that may be there
+        if (
+            self._contexts.on_card and not is_shared
+        ):  # else the first rounds would count what making them takes
             make_programs(*self.alone(together=together))
         self.known.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))

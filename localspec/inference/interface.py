@@ -184,6 +184,38 @@ class SharedModels(ShowsPrompts, PausableModels, Protocol):
         """Return the text of tokens, control tokens included; raises `UserError` for what is none."""
 
 
+class OneAnswer(Protocol):
+    """Models with which one of several answers is written, whose calls are made together."""
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        """Yield the answer as it is written.
+
+        Its events are to be taken without a pause: the other answers wait for each. They end with `Paused`,
+        unasked, where the caches have no room for the text beside the others'.
+        """
+
+    def resume(self, number: int) -> Iterator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+
+    def pause(self) -> None:
+        """End its events with `Paused` after its round; callable from any thread."""
+
+    def cancel(self) -> None:
+        """End it within a moment; callable from any thread."""
+
+
+@runtime_checkable
+class SeatedModels(SharedModels, Protocol):
+    """Open models that can write several answers at once, each in a thread of its own."""
+
+    @property
+    def seats(self) -> int:
+        """Return the number of answers; with one, they take turns."""
+
+    def for_one_of_several(self) -> OneAnswer:
+        """Return the models for one answer; any other call waits until all have ended or are paused."""
+
+
 class TunableModels(OpenModels, Protocol):
     """Open models with which the tuner works in the process that has them."""
 

@@ -346,9 +346,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Yield the answer as it is written, and at last why it ended and what it cost."""
         return self._one().generate(request)
 
-    def for_one_answer(self) -> OneAnswer:
+    def for_one_of_several(self) -> SeatedAnswer:
         """Return these models for one of several answers, each in a thread of its own."""
-        return OneAnswer(self)
+        return SeatedAnswer(self)
 
     def events(self, begin: Callable[[], _Answer], participant: Participant) -> Iterator[GenerationEvent]:
         """Yield the events of an answer up to its end, or to where it is paused."""
@@ -418,8 +418,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
         return self._one().resume(number)
 
-    def _one(self) -> OneAnswer:
-        one = OneAnswer(self)
+    def _one(self) -> SeatedAnswer:
+        one = SeatedAnswer(self)
         self._latest = one.participant  # which may be paused before it begins
         return one
 
@@ -481,6 +481,11 @@ class Runtime(AbstractContextManager["Runtime"]):
         for participant in self._running.copy():
             self._seating.cancel(participant)
         self._contexts.cancel()
+
+    def cancel_other_work(self) -> None:
+        """End what keeps answers waiting, within a moment; callable from any thread."""
+        if self._seating.is_closed or not self._seating.are_several:
+            self._contexts.cancel()
 
     def cancel_one(self, participant: Participant) -> None:
         """End one answer within a moment; callable from any thread."""
@@ -708,7 +713,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         return settings
 
 
-class OneAnswer:
+class SeatedAnswer:
     """The models for one of several answers that they write at once.
 
     It is written in the thread that takes its events, and the others wait for that.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from localspec.inference.interface import PausableModels
+from localspec.inference.interface import OneAnswer, PausableModels
 from localspec.types.events import GenerationEvent, Paused, PromptProgress, RoundDone, Summary
 
 PARALLEL = 4  # answers that are interleaved; others wait for their first turn
@@ -79,7 +79,10 @@ def is_due(current: Share, waiting: Sequence[Share], parallel: int, *, is_over: 
 
 
 def turn(
-    share: Share, events: Iterable[GenerationEvent], models: PausableModels, is_due: Callable[[bool], bool]
+    share: Share,
+    events: Iterable[GenerationEvent],
+    models: PausableModels | OneAnswer,
+    is_due: Callable[[bool], bool],
 ) -> Iterator[GenerationEvent]:
     """Yield the events of one turn; `share.paused` then has a number if the answer is not over.
 

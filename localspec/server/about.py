@@ -153,13 +153,13 @@ async def _slots(models: ServedModels, request: Request) -> Response:
     service = models.find(request.query_params.get("model"), "chat").opened
     if not isinstance(service, ChatService):
         return JSONResponse([])
-    current, waiting = service.queue.jobs()
-    begun = [job for job in (current, *waiting) if job is not None and (job is current or job.is_begun)]
+    running, waiting = service.queue.jobs()
+    begun = [*running, *(job for job in waiting if job.is_begun)]
     idle = [None] * (service.queue.parallel - len(begun))
     if not idle and "fail_on_no_slot" in request.query_params:
         raise HTTPException(503, "every slot is taken")
     jobs = enumerate([*begun, *idle])
-    return JSONResponse([_slot(service, number, job, is_current=job is current) for number, job in jobs])
+    return JSONResponse([_slot(service, number, job, is_current=job in running) for number, job in jobs])
 
 
 def _slot(service: ChatService, number: int, job: Job | None, *, is_current: bool) -> Json:
@@ -213,7 +213,7 @@ def _queues(models: ServedModels) -> list[EngineQueue]:
 
 
 def _answering(models: ServedModels) -> float:
-    return sum(queue.jobs()[0] is not None for queue in _queues(models))
+    return sum(len(queue.jobs()[0]) for queue in _queues(models))
 
 
 def _waiting(models: ServedModels) -> float:

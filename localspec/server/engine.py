@@ -88,7 +88,7 @@ async def _generate(service: ChatService, request: Request) -> Response:
         raise HTTPException(400, "triggers are not taken: their expressions are made here")
     if wanted.tools and wanted.grammar is None and not isinstance(wanted.prompt, str):
         wanted = await to_thread(_with_triggers, service, wanted)
-    asked = QueuedRequest(service.profile(None), service.asked, lambda models: models.generate(wanted), name)
+    asked = QueuedRequest(service.profile(None), service.asked, request=wanted, name=name)
     events = (tagged(event) async for event in service.answer(asked))
     return await streamed(request, events, error)
 

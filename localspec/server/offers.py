@@ -89,7 +89,9 @@ class ChatOffer:
         self, worker: Worker, request: PairRequest, files: PairFiles, others: Sequence[HeldMemory] = ()
     ) -> RoomyPair:
         """Plan the pair; raises UserError."""
-        return plan_beside(request, files, others, via=worker.values_of, grows=self.settings.grows)
+        settings = self.settings
+        found = plan_beside(request, files, others, via=worker.values_of, grows=settings.grows)
+        return replace(found, seats=settings.parallel)
 
     def _open(self, worker: Worker, found: RoomyPair, on_progress: OnProgress) -> ChatService:
         return self.opened(worker, found, lambda first: first.load(found.plan, on_progress=on_progress))

@@ -1,4 +1,4 @@
-"""Models behind a queue: interleaved answers, for clients that disconnect and models that die."""
+"""Models behind a queue: answers at once or by turns, for clients that disconnect and models that die."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from localspec.chat.answer_settings import SessionRequest, SettingsSelector, Tun
 from localspec.chat.calls.form import ToolFormat, tool_format
 from localspec.errors import EngineDied, EngineError, LocalSpecError, UserError
 from localspec.inference import turns
-from localspec.inference.interface import SharedModels
+from localspec.inference.interface import OneAnswer, SeatedModels, SharedModels
 from localspec.storage.profiles import Profile
 from localspec.types.events import GenerationEvent, RoundDone, TextDelta
-from localspec.types.request import TemplateVariables
+from localspec.types.request import Request, TemplateVariables
 
 MAX_WAITING = 64
 IDLE_S = 2.0  # after which it is looked whether the models still live
@@ -42,7 +42,8 @@ class QueuedRequest:
 
     profile: Profile
     overrides: SessionRequest
-    work: EngineTask | None = None  # instead of an answer: a request of an attached screen
+    work: EngineTask | None = None  # instead of an answer: what an attached screen asks of the models
+    request: Request | None = None  # of an attached screen, which has chosen the settings itself
     name: str = ""  # by which it can be cancelled
     reads: bool = False  # its prompt alone, while no other request is there
 
@@ -61,6 +62,8 @@ class Job(turns.Share):
     given_up: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
     tried_again: bool = False
+    is_crowded_out: bool = False  # the caches had no room for it beside the others
+    models: OneAnswer | SharedModels | None = None  # while it is being written
 
     def send(self, event: GenerationEvent | LocalSpecError | None) -> None:
         """Pass an event on; None after the last one. The client's loop is woken once for all that wait."""
@@ -92,13 +95,24 @@ class Job(turns.Share):
         """Whether its prompt is only read, while no answer is there."""
         return self.asked.reads
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether nothing else can use the models meanwhile."""
+        return self.asked.reads or self.asked.work is not None
+
+    def stop(self) -> None:
+        """End it if it is being written."""
+        if self.models is not None:
+            self.models.cancel()
+
 
 class EngineQueue:
-    """The one thread that works with the models.
+    """The threads that work with the models.
 
-    Up to `parallel` answers are interleaved: the one with the fewest tokens is next, and its turn ends
-    between two rounds. The others wait in the order of their arrival. A prompt that is only to be read waits
-    until there is nothing else to do, and another request ends the reading. Dead models are reopened at once.
+    Up to `parallel` answers are written at once, as far as the models have seats. Others are interleaved: the
+    one with the fewest tokens is next, and its turn ends between two rounds. The rest wait in the order of
+    their arrival. A prompt that is only to be read waits until there is nothing else to do, and another
+    request ends the reading. Dead models are reopened at once.
     """
 
     def __init__(
@@ -111,24 +125,29 @@ class EngineQueue:
         """Open the models in this thread and raise the error of that. `report` is called at every death."""
         self._open, self.tuned_for, self.parallel, self._report = open_models, tuned_for, parallel, report
         self._numbers = 0
-        self._jobs: list[Job] = []  # in the order of their arrival, without the current one
+        self._jobs: list[Job] = []  # in the order of their arrival, without the running ones
         self._changed = threading.Condition()
-        self._current: Job | None = None
+        self._running: list[Job] = []
+        self._opening = threading.RLock()
         self._ends = False
         self.restarts = 0
         self.trouble = ""  # why there are no models at the moment
         self._use(open_models())
-        self._thread = threading.Thread(target=self._work, name="localspec-engine", daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._work, args=(number == 0,), name="localspec-engine", daemon=True)
+            for number in range(parallel)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def tool_format(self, variables: TemplateVariables = ()) -> ToolFormat:
         """Return the target's form of tool calls; raises UserError if its template refuses them."""
         return self._formats(variables)
 
-    def jobs(self) -> tuple[Job | None, tuple[Job, ...]]:
-        """Return the number of running answers, and of those that wait for a turn."""
+    def jobs(self) -> tuple[tuple[Job, ...], tuple[Job, ...]]:
+        """Return the running answers, and those that wait for a turn."""
         with self._changed:
-            return self._current, tuple(self._jobs)
+            return tuple(self._running), tuple(self._jobs)
 
     async def answer(self, asked: QueuedRequest) -> AsyncGenerator[GenerationEvent]:
         """Yield an answer as it is written; closing the generator gives it up, also while it waits.
@@ -153,30 +172,28 @@ class EngineQueue:
             job = self._named(name)
             if job is not None:
                 job.cancelled = True
-            if job is not None and job is self._current:
-                self.models.cancel()
+                job.stop()
         return job is not None
 
     def cut(self, reason: str) -> None:
         """End every answer with `ServerEndsError`, those in progress and those that wait."""
         with self._changed:
-            for job in [*self._jobs, self._current]:
-                if job is not None:
-                    job.send(ServerEndsError(reason))
+            for job in [*self._jobs, *self._running]:
+                job.send(ServerEndsError(reason))
 
     def close(self) -> None:
         """Stop what is being written, and free the models."""
         with self._changed:
             self._ends = True
-            self._changed.notify()
+            self._changed.notify_all()
         self.models.cancel()
-        self._thread.join(timeout=2.0)
+        for thread in self._threads:
+            thread.join(timeout=2.0)
         self.models.close()
 
     def _named(self, name: str) -> Job | None:
         """Return the answer of a name, if there is one; most answers have none."""
-        under_way = [*self._jobs, self._current] if self._current else self._jobs
-        return next((job for job in under_way if name and job.asked.name == name), None)
+        return next((job for job in [*self._jobs, *self._running] if name and job.asked.name == name), None)
 
     def _queued(self, asked: QueuedRequest) -> Job:
         with self._changed:
@@ -185,27 +202,27 @@ class EngineQueue:
             if len(self._jobs) >= MAX_WAITING:
                 raise QueueFullError(f"{MAX_WAITING} requests are waiting already")
             self._numbers += 1
-            others = [*self._jobs, self._current] if self._current else self._jobs
             job = Job(self._numbers, asked, asyncio.get_running_loop())
-            job.share = turns.first_share(others)
+            job.share = turns.first_share([*self._jobs, *self._running])
             self._jobs.append(job)
-            if self._current is not None and self._current.asked.reads and not asked.reads:
-                self._current.cancelled = True
-                self.models.cancel()
-            self._changed.notify()
+            for other in self._running if not asked.reads else ():
+                if other.reads:
+                    other.cancelled = True
+                    other.stop()
+            self._changed.notify_all()
         return job
 
     def _give_up(self, job: Job) -> None:
         with self._changed:
             job.given_up.set()
-            if self._current is job:
-                self.models.cancel()
+            if job in self._running:
+                job.stop()
             elif job in self._jobs and job.paused is None:
                 self._jobs.remove(job)
 
-    def _work(self) -> None:
-        while (job := self._next()) is not None:
-            error: LocalSpecError | None = None
+    def _work(self, looks: bool) -> None:
+        while (job := self._next(looks=looks)) is not None:
+            models, error = self.models, None
             try:
                 is_over = self._take_turn(job)
             except LocalSpecError as failed:
@@ -213,27 +230,54 @@ class EngineQueue:
             except Exception as failed:  # noqa: BLE001 - the others still wait for this thread
                 error, is_over = EngineError(f"unexpected {type(failed).__name__}: {failed}"), True
             if isinstance(error, EngineDied):
-                self._bury(error)
+                self._bury(error, models)
                 if not job.tokens and not job.tried_again:  # it may have died long before
                     job.tried_again, job.read, is_over = True, 0, False
+                    job.paused = None
             with self._changed:
-                self._current = None
+                self._running.remove(job)
+                job.models = None
+                for each in self._jobs:
+                    each.is_crowded_out = False
                 if not is_over:
                     self._jobs.append(job)
+                self._changed.notify_all()
             if is_over:
                 job.send(error)
 
-    def _next(self) -> Job | None:
-        """Return the next job, None at the end."""
+    def _next(self, *, looks: bool) -> Job | None:
+        """Return the next job, None at the end; one thread `looks` whether idle models have died."""
         while True:
             with self._changed:
-                if self._changed.wait_for(lambda: bool(self._jobs) or self._ends, IDLE_S):
-                    if self._ends:
-                        return None
-                    self._current = turns.next_of(self._jobs, self.parallel)
-                    self._jobs.remove(self._current)
-                    return self._current
-            self._look()
+                self._changed.wait_for(lambda: self._ends or self._startable() is not None, IDLE_S)
+                if self._ends:
+                    return None
+                job = self._startable()
+                if job is not None:
+                    self._jobs.remove(job)
+                    self._running.append(job)
+                    self._changed.notify_all()  # another one may begin beside it
+                    return job
+                looks_now = looks and not self._running
+            if looks_now:
+                self._look()
+
+    @property
+    def _at_once(self) -> int:
+        """Return the number of answers that are written at once."""
+        return min(self.parallel, self.models.seats) if isinstance(self.models, SeatedModels) else 1
+
+    def _startable(self) -> Job | None:
+        """Return the job that can begin now, None if there is none."""
+        if not self._running:
+            return turns.next_of(self._jobs, self.parallel) if self._jobs else None
+        if len(self._running) >= self._at_once or any(job.needs_all for job in self._running):
+            return None
+        places = self.parallel - len(self._running) + 1  # `candidates` counts one current answer
+        waiting = turns.candidates(self._jobs, self._running[0], places)
+        fitting = [job for job in waiting if not job.is_crowded_out]
+        job = min(fitting, key=lambda each: (each.share, each.tokens), default=None)
+        return None if job is None or job.needs_all else job
 
     def _look(self) -> None:
         """Reopen models that died while idle."""
@@ -241,7 +285,7 @@ class EngineQueue:
             if not self.trouble:
                 self.models.saved()
         except EngineDied as died:
-            self._bury(died)
+            self._bury(died, self.models)
         except LocalSpecError:
             pass  # the next request reports it
 
@@ -251,31 +295,60 @@ class EngineQueue:
             if job.paused is not None:
                 self.models.drop(job.paused)
             return True
-        if self.trouble:
-            self._reopen()
-        for event in turns.turn(job, self._events(job), self.models, partial(self._is_due, job)):
+        with self._opening:
+            if self.trouble:
+                self._reopen()
+            models = self.models
+            one: OneAnswer | SharedModels = models
+            if isinstance(models, SeatedModels) and self._at_once > 1 and not job.needs_all:
+                one = models.for_one_of_several()
+            job.models = one
+        asked_to_pause = False
+
+        def is_due(is_over: bool) -> bool:
+            nonlocal asked_to_pause
+            asked_to_pause = asked_to_pause or self._is_due(job, is_over=is_over)
+            return asked_to_pause
+
+        for event in turns.turn(job, self._events(job, models, one), one, is_due):
             if job.given_up.is_set() or job.cancelled:
-                self.models.cancel()
-            if job.asked.work is not None or not isinstance(event, RoundDone):
+                one.cancel()
+            if job.asked.request is not None or not isinstance(event, RoundDone):
                 job.send(event)
+        job.is_crowded_out = job.paused is not None and not asked_to_pause
         return job.paused is None
 
-    def _events(self, job: Job) -> Iterator[GenerationEvent]:
+    def _events(
+        self, job: Job, models: SharedModels, one: OneAnswer | SharedModels
+    ) -> Iterator[GenerationEvent]:
         if job.paused is not None:
             number, job.paused = job.paused, None
-            return self.models.resume(number)
+            return one.resume(number)
         asked = job.asked
         if asked.work is not None:
-            return asked.work(self.models)
-        request = self._chooser.options(asked.profile, asked.overrides).request
-        return self.models.read(request) if asked.reads else self.models.generate(request)
+            return asked.work(models)
+        request = asked.request or self._chooser.options(asked.profile, asked.overrides).request
+        return models.read(request) if asked.reads else one.generate(request)
 
-    def _is_due(self, job: Job, is_over: bool) -> bool:
+    def _is_due(self, job: Job, *, is_over: bool) -> bool:
+        """Return whether an answer has to make way: for the next, or for what cannot begin beside it."""
         with self._changed:
-            return turns.is_due(job, self._jobs, self.parallel, is_over=is_over)
+            if self._at_once == 1:
+                return turns.is_due(job, self._jobs, self.parallel, is_over=is_over)
+            if not is_over:
+                return False
+            if any(each.asked.work is not None for each in self._jobs):
+                return True
+            has_had_most = all(job.share >= each.share for each in self._running)
+            return has_had_most and any(each.is_crowded_out and each.share < job.share for each in self._jobs)
 
-    def _bury(self, died: EngineDied) -> None:
+    def _bury(self, died: EngineDied, models: SharedModels) -> None:
         """Open the models again, without the answers that were begun; the next one may try once more."""
+        with self._opening:
+            if models is self.models:  # else another thread has done it
+                self._replace(died)
+
+    def _replace(self, died: EngineDied) -> None:
         with self._changed:
             lost = [job for job in self._jobs if job.tokens]
             self._jobs = [job for job in self._jobs if not job.tokens]

@@ -150,7 +150,9 @@ class ChatService:
     async def _check_room(self, asked: QueuedRequest) -> None:
         """Raise ContextFullError for a conversation that would only be refused when its turn comes."""
         answer, models = asked.overrides.answer, self.queue.models
-        if self.queue.jobs()[0] is None or asked.work is not None or isinstance(answer.prompt, str):
+        if not self.queue.jobs()[0] or asked.request is not None or asked.work is not None:
+            return
+        if isinstance(answer.prompt, str):
             return
         size = sum(len(message.content.encode()) for message in answer.prompt)
         if size + sum(map(len, answer.tools)) >= models.target.context:  # a token has a byte or more

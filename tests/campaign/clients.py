@@ -101,6 +101,6 @@ def _kill(served: Served) -> None:
 
 def _require_idle(served: Served) -> None:
     ends = time.monotonic() + allowed_s(2.0)
-    while served.service.queue.jobs() != (None, ()):
+    while served.service.queue.jobs() != ((), ()):
         require(time.monotonic() < ends, "a request goes on that nobody waits for")
         time.sleep(0.005)

@@ -29,6 +29,7 @@ class FakeRuntime:
 
     uses_cards = False
     lacks_costs = False
+    seats = 1
 
     def __init__(self) -> None:
         self.target, self.draft, self.notes, self.modes = _INFO, None, ("a note",), ("off",)

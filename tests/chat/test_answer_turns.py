@@ -114,7 +114,7 @@ def test_of_two_answers_of_a_server_one_can_be_cancelled_alone() -> None:
             Writer(AnswerTurn(shared), models, Request(letter, settings=EngineSettings(), max_tokens=40))
             for letter in "ab"
         )
-        until(lambda: served.service.queue.jobs()[0] is not None and len(served.service.queue.jobs()[1]) == 1)
+        until(lambda: bool(served.service.queue.jobs()[0]) and len(served.service.queue.jobs()[1]) == 1)
         one.turn.cancel()
         steps.release(200)
         assert (one.reason, other.reason) == ("cancelled", "length")

@@ -154,7 +154,7 @@ def test_an_answer_that_no_one_reads_on_is_dropped(served: Served, models: Attac
     next(events)
     events.close()
     assert text_of(list(models.generate(Request("One two", GREEDY, EngineSettings(mode="off"), 4))))
-    until(lambda: served.service.queue.jobs() == (None, ()))
+    until(lambda: served.service.queue.jobs() == ((), ()))
 
 
 def test_mistakes_come_back_as_what_they_are(models: AttachedModels, served: Served) -> None:

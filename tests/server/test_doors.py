@@ -38,7 +38,7 @@ def guarded() -> Iterator[Served]:
 
 
 def is_idle(served: Served) -> bool:
-    return served.service.queue.jobs() == (None, ())
+    return served.service.queue.jobs() == ((), ())
 
 
 def connected(served: Served) -> closing[socket.socket]:
@@ -248,7 +248,7 @@ def _is_answered(served: Served) -> bool:
 def test_answers_of_clients_that_left_are_dropped(made_up: Served, stream: bool) -> None:
     with connected(made_up) as client:
         client.sendall(sent(FOR_EVER | {"stream": stream}))
-        until(lambda: made_up.service.queue.jobs()[0] is not None)
+        until(lambda: bool(made_up.service.queue.jobs()[0]))
         if stream:
             client.recv(100)
     until(lambda: is_idle(made_up))

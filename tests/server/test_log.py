@@ -232,8 +232,8 @@ def _has_lines(served: Served, number: int) -> bool:
 
 
 def _jobs(served: Served) -> list[queue.Job]:
-    current, waiting = served.service.queue.jobs()
-    return [job for job in (current, *waiting) if job is not None]
+    running, waiting = served.service.queue.jobs()
+    return [*running, *waiting]
 
 
 def _named(name: str) -> bytes:

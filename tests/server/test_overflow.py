@@ -31,7 +31,7 @@ def served(steps: threading.Semaphore, is_busy: bool) -> Iterator[Served]:
     with serving(lambda: TurningModels(steps=steps)) as running, connected(running) as other:
         if is_busy:
             other.sendall(sent(FOR_EVER))
-            until(lambda: running.service.queue.jobs()[0] is not None)
+            until(lambda: bool(running.service.queue.jobs()[0]))
         yield running
         steps.release(10_000)
 

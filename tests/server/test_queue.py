@@ -62,7 +62,7 @@ class Engine:
 
     async def at_work(self, number: int) -> None:
         """Wait until N requests have come in."""
-        await self.until(lambda: self.queue._numbers == number and self.queue._current is not None)
+        await self.until(lambda: self.queue._numbers == number and bool(self.queue._running))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     yield found
     found.steps.release(10_000)
     found.queue.close()
-    assert not found.queue._thread.is_alive()
+    assert not any(thread.is_alive() for thread in found.queue._threads)
 
 
 def run(wanted: Awaitable[None]) -> None:
@@ -286,8 +286,8 @@ def test_tokens_processed_again_after_a_crash_count_again(engine: Engine) -> Non
     """Of two that have read a prompt, one is at work, and one is paused."""
 
     def shares() -> list[float]:
-        current, others = engine.queue.jobs()
-        return sorted(16 * job.share for job in (current, *others) if job is not None)
+        running, waiting = engine.queue.jobs()
+        return sorted(16 * job.share for job in (*running, *waiting))
 
     async def course() -> None:
         first = engine.start("f", 1)
@@ -322,8 +322,7 @@ def test_a_cancelled_answer_ends_in_its_next_turn_and_no_other_does(engine: Engi
         await engine.at_work(2)
         engine.steps.release(6)
         await engine.until(lambda: len(engine.models.written) == 6)
-        current, (waiting,) = engine.queue.jobs()
-        assert current is not None
+        (current,), (waiting,) = engine.queue.jobs()
         assert engine.queue.cancel(waiting.asked.name)
         engine.steps.release(120)
         stopped, other = await answers[waiting.asked.name], await answers[current.asked.name]
@@ -386,7 +385,7 @@ def test_closing_an_answer_ends_it(engine: Engine) -> None:
             engine.steps.release(2)
             await anext(events)
         engine.steps.release(1)
-        await engine.until(lambda: engine.queue.jobs() == (None, ()))
+        await engine.until(lambda: engine.queue.jobs() == ((), ()))
 
     run(course())
     assert len(engine.models.written) <= 3

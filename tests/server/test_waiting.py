@@ -87,7 +87,7 @@ def test_clients_of_every_protocol_bear_a_wait(
 ) -> None:
     with ThreadPoolExecutor(2) as threads:
         reads = threads.submit(ask, held.url)  # its prompt is read all the while
-        until(lambda: held.service.queue.jobs()[0] is not None)
+        until(lambda: bool(held.service.queue.jobs()[0]))
         waits = threads.submit(ask, held.url)  # for its turn
         until(lambda: bool(held.service.queue.jobs()[1]))
         with held.client.stream("POST", CHAT, json=ASKED) as beside:  # they hear as much as this
@@ -188,7 +188,7 @@ def test_a_stream_that_falls_silent_in_the_middle_says_so_too(
 def test_a_client_that_leaves_a_waiting_stream_is_dropped(held: Served, steps: threading.Semaphore) -> None:
     with connected(held) as first:
         first.sendall(sent(FOR_EVER))
-        until(lambda: held.service.queue.jobs()[0] is not None)
+        until(lambda: bool(held.service.queue.jobs()[0]))
         with connected(held) as second:
             second.sendall(sent(ASKED))
             heard = b""
@@ -250,7 +250,7 @@ def test_a_stream_begins_before_its_turn(steps: threading.Semaphore) -> None:
     with serving(lambda: TurningModels(steps=steps)) as served:
         with connected(served) as first:
             first.sendall(sent(FOR_EVER))
-            until(lambda: served.service.queue.jobs()[0] is not None)
+            until(lambda: bool(served.service.queue.jobs()[0]))
             with served.client.stream("POST", CHAT, json=ASKED, timeout=exchange.SILENCE_S / 2) as reply:
                 assert next(reply.iter_lines()) == ": waiting"
         steps.release(10_000)

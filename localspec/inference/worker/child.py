@@ -1,6 +1,7 @@
 """The process that holds the models: takes requests from one pipe and answers on another.
 
-One thread handles calls one at a time, others short ones in parallel. The process ends with its requests,
+One thread handles calls one at a time, others short ones in parallel, and answers of models with several
+seats have a thread each. The process ends with its requests,
 whether the parent closed the pipe or died.
 """
 
@@ -25,6 +26,7 @@ from typing import IO, TYPE_CHECKING
 from localspec.child_process import take_pipes
 from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
+    ANSWERS,
     ASIDES,
     SILENT,
     TEXTS,
@@ -48,7 +50,7 @@ from localspec.llama.library import native
 from localspec.types.events import RoundDone, TextDelta, TokensScored
 
 if TYPE_CHECKING:
-    from localspec.inference.runtime import Runtime
+    from localspec.inference.runtime import Runtime, SeatedAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -195,6 +197,7 @@ class _Job:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.cancelled = self.pauses = False
+        self.answer: SeatedAnswer | None = None  # where others are written at the same time
         self.ended = threading.Event()
         self.heard_s = time.monotonic()  # when it last got on
         self.patience_s = _SILENCE_S
@@ -209,7 +212,7 @@ class ModelService:
         self._lock = threading.Lock()
         self._is_at_idle_work = False  # between calls
         self._to_read: Read | None = None  # meanwhile
-        self._jobs: dict[int, _Job] = {}  # in the order of their calls: the first is being worked on
+        self._jobs: dict[int, _Job] = {}  # by call; but for answers with seats, the first is worked on
         self._work: SimpleQueue[_Job | None] = SimpleQueue()  # None: there is something to read
         self._asides: SimpleQueue[_Job | None] = SimpleQueue()
         for queue, name in ((self._work, "localspec-work"), (self._asides, "localspec-asides")):
@@ -239,10 +242,15 @@ class ModelService:
             self._jobs[request.number], self._to_read = job, None
         if request.method in ("values_of", "open"):
             threading.Thread(target=self._watch_open, args=(job,), name="localspec-open", daemon=True).start()
-        self._work.put(job)
+        runtime = self._runtime
+        if request.method in ANSWERS and runtime is not None and runtime.seats > 1:
+            job.answer = runtime.for_one_of_several()
+            threading.Thread(target=self._answer, args=(job,), name="localspec-answer", daemon=True).start()
+        else:
+            self._work.put(job)
         with self._lock:
             if self._is_at_idle_work and self._runtime is not None:
-                self._runtime.cancel()
+                _end_work(self._runtime)
 
     def stop(self, patience_s: float) -> None:
         """Cancel everything, and wait for the end of it, but not for ever."""
@@ -262,18 +270,27 @@ class ModelService:
 
     def _pause(self, number: int) -> None:
         with self._lock:
-            job = next(iter(self._jobs.values()), None)
-            if self._runtime is not None and job is not None and job.call.number == number:
+            job = self._jobs.get(number)
+            if job is not None and job.answer is not None:
+                job.answer.pause()
+            elif self._runtime is not None and job is not None and job is self._first():
                 job.pauses = True  # if the runtime has yet to hear of the call
                 self._runtime.pause()
+
+    def _first(self) -> _Job | None:
+        """Return the call that is being worked on, besides answers with seats."""
+        return next((job for job in self._jobs.values() if job.answer is None), None)
 
     def _insist(self, job: _Job) -> None:
         began_s = time.monotonic()
         while True:
             with self._lock:
-                runtime = self._runtime if next(iter(self._jobs.values()), None) is job else None
-                if runtime is not None:
-                    runtime.cancel()
+                is_worked_on = job.answer is not None or self._first() is job
+                runtime = self._runtime if is_worked_on else None
+                if job.answer is not None:
+                    job.answer.cancel()
+                elif runtime is not None:
+                    _end_work(runtime)
             if job.ended.wait(_AGAIN_S):
                 return
             if runtime is not None and time.monotonic() - began_s > _STOPPING_S:
@@ -293,12 +310,14 @@ class ModelService:
             self._jobs.pop(job.call.number, None)
         self._outbox.put(reply)
         job.ended.set()
+        if job.answer is not None:
+            self._work.put(None)  # perhaps there is time for something else now
 
     def _next(self, queue: SimpleQueue[_Job | None]) -> _Job:
         """Wait for a call; meanwhile read ahead, then measure what answers had to assume."""
         has_measured = False
         while True:
-            runtime = self._runtime if queue is self._work else None
+            runtime = self._runtime if queue is self._work and self._is_idle() else None
             job = None
             if runtime is not None and (to_read := self._to_read) is not None:
                 if self._read_ahead(runtime, to_read):
@@ -309,7 +328,7 @@ class ModelService:
                     has_measured = True
                     self._measure(runtime)
             else:
-                job = queue.get()
+                job, has_measured = queue.get(), False
             if job is not None:
                 return job
 
@@ -402,10 +421,11 @@ class ModelService:
             callbacks = [partial(self._tell, job)] if call.options["tells"] else []
             return self._runtime.perform(task, *arguments, *callbacks)
         else:
-            answer = getattr(self._runtime, call.method)(*call.arguments, **call.options)
+            models = job.answer or self._runtime
+            answer = getattr(models, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
             return answer
-        if job.pauses and self._runtime is not None:
+        if job.pauses and self._runtime is not None and job.answer is None:
             self._runtime.pause()
         self._pass_on(call.number, answer)
         return None
@@ -448,7 +468,7 @@ class ModelService:
         job.patience_s = _SILENCE_S + largest / _SLOWEST
         self._runtime = runtime = Runtime.open(plan, on_progress=on_progress)
         threading.Thread(target=self._watch, args=(runtime,), name="localspec-watch", daemon=True).start()
-        return runtime.target, runtime.draft, runtime.notes, runtime.modes
+        return runtime.target, runtime.draft, runtime.notes, runtime.modes, runtime.seats
 
     def _watch(self, runtime: Runtime) -> None:
         """Report when GPUs start and finish compiling kernels."""
@@ -478,6 +498,14 @@ class ModelService:
         if job.cancelled:
             raise Cancelled("it was stopped")
         self._outbox.put(Events(job.call.number, (words,)))
+
+
+def _end_work(runtime: Runtime) -> None:
+    """Cancel what a runtime does, but no answers that have seats."""
+    if runtime.seats > 1:
+        runtime.cancel_other_work()
+    else:
+        runtime.cancel()
 
 
 def _give_up(servers: Iterable[str], silent_s: float) -> None:

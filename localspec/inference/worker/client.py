@@ -109,6 +109,7 @@ class Worker(AbstractContextManager["Worker"]):
     draft: ModelInfo | None
     notes: tuple[str, ...]
     modes: tuple[Mode, ...]
+    seats: int
 
     def __init__(self, on_log: Callable[[LogLine], None] | None = None) -> None:
         """Start the process, which prepares to `load`; `on_log` is called in its own thread."""
@@ -159,7 +160,7 @@ class Worker(AbstractContextManager["Worker"]):
                 f"{files} cannot be opened: {died}",
                 "llama.cpp expects something else in such a file: download it again, or choose another",
             ) from None
-        self.target, self.draft, self.notes, self.modes = opened
+        self.target, self.draft, self.notes, self.modes, self.seats = opened
 
     @contextmanager
     def _or_killed(self) -> Iterator[None]:
@@ -208,6 +209,10 @@ class Worker(AbstractContextManager["Worker"]):
     def generate(self, request: GenerationRequest) -> Generator[GenerationEvent]:
         """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
         yield from cast(Generator[GenerationEvent], self._process.events("generate", request))
+
+    def for_one_of_several(self) -> WorkerAnswer:
+        """Return the models for one of several answers; see `SeatedModels`."""
+        return WorkerAnswer(self._process)
 
     def read(self, request: GenerationRequest) -> Generator[GenerationEvent]:
         """Yield the progress of reading a prompt that is not answered; closing the iterator stops it."""
@@ -261,6 +266,45 @@ class Worker(AbstractContextManager["Worker"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class WorkerAnswer:
+    """The models for one of several answers, each taken in a thread of its own."""
+
+    def __init__(self, process: EngineProcess) -> None:
+        self._process = process
+        self._pending: Pending | None = None
+        self._pauses = self._is_cancelled = False
+
+    def generate(self, request: GenerationRequest) -> Generator[GenerationEvent]:
+        """Yield the answer as it is written; closing the iterator stops it and waits a moment for the end."""
+        return self._events("generate", request)
+
+    def resume(self, number: int) -> Generator[GenerationEvent]:
+        """Yield the rest of a paused answer; raises `UserError` if there is none of this number."""
+        return self._events("resume", number)
+
+    def pause(self) -> None:
+        """End its events with `Paused` after its round; callable from any thread."""
+        self._pauses = True
+        if (pending := self._pending) is not None:
+            self._process.send(Pause(pending.number))
+
+    def cancel(self) -> None:
+        """End it within a moment; callable from any thread."""
+        self._is_cancelled = True
+        if (pending := self._pending) is not None:
+            pending.cancel()
+
+    def _events(self, method: str, argument: object) -> Generator[GenerationEvent]:
+        with closing(self._process.call(method, argument)) as pending:
+            self._pending = pending
+            if self._pauses:  # before it began
+                self.pause()
+            if self._is_cancelled:
+                self.cancel()
+            while isinstance(reply := pending.next(), Events):
+                yield from cast(tuple[GenerationEvent, ...], reply.events)
 
 
 def _watched(pending: Pending, on_progress: Callable[[float], bool] | None) -> object:

@@ -31,8 +31,10 @@ class LogLine:
     text: str
 
 
-Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...], tuple[Mode, ...]]
-"""The target, the draft model, notes about them and their modes: the result of `open`."""
+Opened = tuple[ModelInfo, ModelInfo | None, tuple[str, ...], tuple[Mode, ...], int]
+"""The target, the draft model, notes about them, their modes and their seats: the result of `open`."""
+ANSWERS = frozenset({"generate", "resume"})
+"""The methods that write an answer: models with several seats work on several of these calls at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ class HardOfHearing:
     """Models that miss the first cancel, as the runtime does before its first step."""
 
     lacks_costs = False
+    seats = 1
     uses_processor = False
 
     def __init__(self) -> None:
