@@ -1,0 +1,239 @@
+"""Answers at once on one pair: each is written as if it were alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from localspec.decoding.passes import Seat
+from localspec.demo import prompts
+from localspec.errors import LocalSpecError
+from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.inference.runtime import Runtime, SeatedAnswer
+from localspec.llama.context import Context
+from localspec.types.events import Finished, GenerationEvent, Paused, TextDelta
+from localspec.types.models import ModelOptions
+from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Sampling
+from tests.inference.runtimes import GREEDY, MODES
+
+TOKENS = 24
+QUESTIONS = [item.prompt for item in prompts()]
+
+
+@dataclass
+class Written:
+    """An answer in a thread of its own."""
+
+    models: SeatedAnswer
+    events: list[GenerationEvent] = field(default_factory=list)
+    error: LocalSpecError | None = None
+    thread: threading.Thread | None = None
+
+    def start(self, request: Request | int, on_event: Callable[[int], object] = lambda _count: None) -> None:
+        """Write; `on_event` is called with the number of events so far."""
+
+        def write() -> None:
+            begin = self.models.resume if isinstance(request, int) else self.models.generate
+            try:
+                for event in begin(request):  # type: ignore[operator]
+                    self.events.append(event)
+                    on_event(len(self.events))
+            except LocalSpecError as error:
+                self.error = error
+
+        self.thread = threading.Thread(target=write, daemon=True)
+        self.thread.start()
+
+    def join(self) -> Written:
+        assert self.thread is not None
+        self.thread.join(30)
+        assert not self.thread.is_alive(), "an answer hangs"
+        return self
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, TextDelta))
+
+    @property
+    def end(self) -> Finished:
+        assert isinstance(self.events[-1], Finished)
+        return self.events[-1]
+
+
+def open_seats(target: Path, draft: Path | None, seats: int, context: int = 4096) -> Runtime:
+    options = ModelOptions(target, context=context, threads=1)
+    return Runtime.open(OpenPlan(options, None if draft is None else replace(options, path=draft), seats=seats))
+
+
+@pytest.fixture(scope="module")
+def seated(demo_target_q8: Path, demo_draft: Path) -> Iterator[Runtime]:
+    with open_seats(demo_target_q8, demo_draft, 8) as runtime:
+        yield runtime
+
+
+def asked(number: int, mode: Mode = "off", sampling: Sampling = GREEDY, **more: object) -> Request:
+    settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.2, acceptance="match")
+    prompt = (Message("system", "Be brief."), Message("user", QUESTIONS[number]))
+    return replace(Request(prompt, sampling, settings, TOKENS, seed=7), **more)
+
+
+def together(runtime: Runtime, requests: list[Request]) -> list[Written]:
+    answers = [Written(runtime.for_one_of_several()) for _ in requests]
+    for answer, request in zip(answers, requests, strict=True):
+        answer.start(request)
+    return [answer.join() for answer in answers]
+
+
+def alone(runtime: Runtime, request: Request) -> Written:
+    return together(runtime, [request])[0]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("count", [2, 4, 8])
+def test_greedy_texts_are_those_of_each_alone(seated: Runtime, mode: Mode, count: int) -> None:
+    requests = [asked(number, mode) for number in range(count)]
+    expected = [alone(seated, request).text for request in requests]
+    found = together(seated, requests)
+    assert [answer.error for answer in found] == [None] * count
+    assert [answer.text for answer in found] == expected
+
+
+@pytest.mark.parametrize("mode", ["off", "sd"])
+def test_sampled_texts_follow_their_seeds(seated: Runtime, mode: Mode) -> None:
+    requests = [asked(number, mode, Sampling(temperature=0.8), seed=number) for number in range(4)]
+    expected = [alone(seated, request).text for request in requests]
+    assert [answer.text for answer in together(seated, requests)] == expected
+
+
+def test_modes_and_a_grammar_beside_each_other(seated: Runtime) -> None:
+    ruled = asked(0, grammar=Grammar("gbnf", 'root ::= "yes" | "no"'))
+    requests = [ruled, asked(1, "sd"), asked(2, "ngram"), asked(3, "ssd"), asked(4, "sd", top_logprobs=3)]
+    expected = [alone(seated, request).text for request in requests]
+    assert expected[0] in {"yes", "no"}
+    assert [answer.text for answer in together(seated, requests)] == expected
+
+
+@pytest.mark.parametrize("mode", ["off", "ssd"])
+def test_an_answer_that_comes_later_joins_and_changes_nothing(seated: Runtime, mode: Mode) -> None:
+    first, second = Written(seated.for_one_of_several()), Written(seated.for_one_of_several())
+    one, other = asked(5, mode), asked(6, mode)
+    expected = [alone(seated, one).text, alone(seated, other).text]
+    first.start(one, lambda count: second.start(other) if count == 8 else None)
+    first.join()
+    assert [first.text, second.join().text] == expected
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+def test_a_cancelled_answer_takes_no_other_along(seated: Runtime, cancelled: int) -> None:
+    requests = [asked(number, "sd", max_tokens=60) for number in range(3)]
+    expected = [alone(seated, request).text for request in requests]
+    answers = [Written(seated.for_one_of_several()) for _ in requests]
+    for number, (answer, request) in enumerate(zip(answers, requests, strict=True)):
+
+        def stop(count: int, answer: Written = answer) -> None:
+            if count == 12:
+                answer.models.cancel()
+
+        answer.start(request, stop if number == cancelled else lambda _count: None)
+    for number, answer in enumerate(answers):
+        text = answer.join().text
+        if number == cancelled:
+            assert answer.end.reason == "cancelled"
+            assert expected[number].startswith(text)
+        else:
+            assert text == expected[number]
+            assert answer.end.reason != "cancelled"
+
+
+def test_a_paused_answer_leaves_and_comes_back(seated: Runtime) -> None:
+    requests = [asked(number, max_tokens=60) for number in range(2)]
+    expected = [alone(seated, request).text for request in requests]
+    first, second = (Written(seated.for_one_of_several()) for _ in requests)
+    first.start(requests[0], lambda count: first.models.pause() if count == 10 else None)
+    second.start(requests[1])
+    paused = first.join().events[-1]
+    assert isinstance(paused, Paused)
+    again = Written(seated.for_one_of_several())
+    again.start(paused.number)
+    assert [first.text + again.join().text, second.join().text] == expected
+
+
+def test_a_refused_answer_leaves_the_others_alone(seated: Runtime) -> None:
+    refused = asked(0, grammar=Grammar("gbnf", "no grammar"))
+    found = together(seated, [asked(1), refused, asked(2)])
+    assert found[1].error is not None
+    assert [found[0].text, found[2].text] == [alone(seated, asked(1)).text, alone(seated, asked(2)).text]
+
+
+def test_a_shared_beginning_is_read_once(seated: Runtime) -> None:
+    system = Message("system", " ".join(QUESTIONS[:30]))
+    requests = [
+        replace(asked(0), prompt=(system, Message("user", question)), max_tokens=4)
+        for question in QUESTIONS[30:34]
+    ]
+    first = alone(seated, requests[0]).end.summary
+    others = [answer.end.summary for answer in together(seated, requests[1:])]
+    assert first.prompt_tokens > 300
+    assert all(other.new_prompt_tokens < 80 for other in others)
+
+
+def test_what_has_no_room_beside_others_is_paused_and_goes_on_later(
+    demo_target_q8: Path, demo_draft: Path
+) -> None:
+    with open_seats(demo_target_q8, demo_draft, 3, context=512) as runtime:
+        long = replace(asked(0, "sd"), prompt=" ".join(QUESTIONS)[:900], max_tokens=120, ignores_circles=True)
+        requests = [long, replace(long, prompt=long.prompt[9:]), replace(long, prompt=long.prompt[20:])]  # type: ignore[index]
+        expected = [alone(runtime, request).text for request in requests]
+        waiting, texts = list(enumerate(together(runtime, requests))), [""] * 3
+        pauses = 0
+        while waiting:
+            number, answer = waiting.pop()
+            assert answer.error is None
+            texts[number] += answer.text
+            if isinstance(paused := answer.events[-1], Paused):
+                pauses += 1
+                again = Written(runtime.for_one_of_several())
+                again.start(paused.number)
+                waiting.append((number, again.join()))
+        assert pauses
+        assert texts == expected
+
+
+def test_prompts_are_read_in_pieces_beside_an_answer(
+    seated: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes, real = list[int](), Context.evaluate_runs
+
+    def watched(self: Context, runs):  # type: ignore[no-untyped-def]
+        sizes.append(max(len(run.tokens) for run in runs))
+        return real(self, runs)
+
+    monkeypatch.setattr(Context, "evaluate_runs", watched)
+    monkeypatch.setattr("localspec.decoding.passes.STALL_S", 0.0)  # every piece takes too long
+    long = replace(asked(0), prompt=" ".join(QUESTIONS[5:25]), max_tokens=2)
+    first, second = Written(seated.for_one_of_several()), Written(seated.for_one_of_several())
+    first.start(asked(1, max_tokens=200), lambda count: second.start(long) if count == 3 else None)
+    first.join()
+    assert second.join().end.reason == "length"
+    assert sizes
+    assert max(sizes) <= 64
+
+
+def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
+    answer = alone(seated, asked(3, "ssd"))
+    assert answer.end.summary.drafted
+    draft = seated._contexts.draft
+    assert draft is not None
+    together(seated, [asked(1, "ssd"), asked(2, "ssd")])
+    seat = seated._seating.places[0].seats[1]
+    assert isinstance(seat, Seat)
+    assert seat.max_sequences == 1
+
+
+def test_models_with_one_seat_take_one_answer_at_a_time(demo_target: Path) -> None:
+    with open_seats(demo_target, None, 1) as runtime:
+        assert (runtime.seats, runtime._contexts.passes) == (1, None)
