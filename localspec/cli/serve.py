@@ -72,7 +72,7 @@ def parser() -> Parser:
     add("--allow-origin", action="append", default=[], metavar="ORIGIN", help=about)
     about = "name of this machine in requests that a proxy passes on; repeatable"
     add("--allow-host", action="append", default=[], metavar="NAME", help=about)
-    about = "number of answers to interleave; the one with the fewest tokens so far is next (4)"
+    about = "number of answers to write at once, or by turns where the models cannot share passes (4)"
     add("-np", "--parallel", type=whole(1, 64), default=4, metavar="N", help=about)
     about = "off: strictly in the order of arrival; the same as --parallel 1"
     add("--share", choices=("on", "off"), default="on", help=about)

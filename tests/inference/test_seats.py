@@ -70,7 +70,9 @@ class Written:
 
 def open_seats(target: Path, draft: Path | None, seats: int, context: int = 4096) -> Runtime:
     options = ModelOptions(target, context=context, threads=1)
-    return Runtime.open(OpenPlan(options, None if draft is None else replace(options, path=draft), seats=seats))
+    return Runtime.open(
+        OpenPlan(options, None if draft is None else replace(options, path=draft), seats=seats)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def alone(runtime: Runtime, request: Request) -> Written:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("count", [2, 4, 8])
+@pytest.mark.parametrize("count", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_greedy_texts_are_those_of_each_alone(seated: Runtime, mode: Mode, count: int) -> None:
     requests = [asked(number, mode) for number in range(count)]
     expected = [alone(seated, request).text for request in requests]
@@ -106,6 +108,7 @@ def test_greedy_texts_are_those_of_each_alone(seated: Runtime, mode: Mode, count
     assert [answer.text for answer in found] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "sd"])
 def test_sampled_texts_follow_their_seeds(seated: Runtime, mode: Mode) -> None:
     requests = [asked(number, mode, Sampling(temperature=0.8), seed=number) for number in range(4)]
@@ -185,6 +188,7 @@ def test_a_shared_beginning_is_read_once(seated: Runtime) -> None:
     assert all(other.new_prompt_tokens < 80 for other in others)
 
 
+@pytest.mark.slow
 def test_what_has_no_room_beside_others_is_paused_and_goes_on_later(
     demo_target_f32: Path, demo_draft: Path
 ) -> None:
@@ -228,7 +232,9 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
     no_end = tuple((token, -100.0) for token in seated._target_model.end_tokens)
     long = replace(asked(0), prompt=" ".join(QUESTIONS[5:45]), max_tokens=1)
     first, second = Written(seated.for_one_of_several()), Written(seated.for_one_of_several())
-    first.start(asked(1, max_tokens=90, logit_bias=no_end), lambda count: second.start(long) if count == 3 else None)
+    first.start(
+        asked(1, max_tokens=90, logit_bias=no_end), lambda count: second.start(long) if count == 3 else None
+    )
     assert len(first.join().text) > len(second.join().text)
     assert sizes
     assert max(sizes) <= 64
