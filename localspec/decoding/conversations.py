@@ -69,8 +69,8 @@ class Conversations:
         """Restore the saved cache with the longest prefix of `prompt`, if that saves enough tokens.
 
         Cells that this or the prompt would drop are saved first. Without `evicts`, nothing changes where that
-        would cost a conversation its cache; returns whether it turned. So many tokens of the prompt are
-        there `elsewhere` at no cost.
+        would cost a conversation its cache; returns whether it turned. `elsewhere` is the number of
+        tokens of the prompt that are to be had at no cost.
         """
         held = self._caches[0].cached_tokens()
         shared = common_prefix(held, prompt)

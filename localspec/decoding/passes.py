@@ -98,7 +98,7 @@ class Passes:
         self._numbers = 0
         self._pieces: dict[SeveralSeats, int] = {}
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
-        """Frees cells of conversations that rest; returns whether so many are free."""
+        """Frees cells of conversations that rest; returns whether that is enough."""
         self.seats: list[tuple[Seat, ...]] = [  # by conversation, the target's first
             tuple(Seat(model, number, self) for model in self._models) for number in range(target.seats)
         ]
@@ -205,7 +205,7 @@ class Passes:
             self._pieces[model] = min(model.max_tokens // 2, piece * 2)
 
     def _chosen(self) -> list[tuple[Asked, int]]:
-        """Return what to compute in the next call, with the number of tokens of each.
+        """Return the parts of the next call, with the number of tokens of each.
 
         The draft model comes first, so that the target verifies drafts of all answers at once. But its
         prompts are read between the target's calls, one piece after each.
@@ -225,7 +225,7 @@ class Passes:
         return runs if self._have_room(runs) else []
 
     def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
-        """Return what fits into a call: whole drafts in the order of asking, and pieces of prompts."""
+        """Return the parts that fit into a call: whole drafts in the order of asking, and pieces of prompts."""
         tokens, rows, runs = model.max_tokens, model.max_rows, list[tuple[Asked, int]]()
         for each in asked:
             if not each.is_reading and each.left <= tokens and each.rows <= rows:

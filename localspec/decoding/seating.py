@@ -33,7 +33,7 @@ class Place(Generic[AnyEngine]):
         self.used = 0  # the larger the number, the later
 
     def sit(self, participant: Participant | None, prompt: int = 0) -> None:
-        """Give the place to an answer with a prompt of so many tokens, or to none."""
+        """Give the place to an answer with a prompt of that length, or to none."""
         self.participant, self.prompt = participant, prompt
         for seat in self.seats:
             seat.participant, seat.promised = participant or NO_ONE, prompt
@@ -233,7 +233,7 @@ class Seating(Generic[AnyEngine]):
             return self._free_cells(seats[0], tokens, None)
 
     def _free_cells(self, of: Seat, tokens: int, kept: Place[AnyEngine] | None) -> bool:
-        """Forget resting conversations until so many cells are free; return whether they are."""
+        """Forget resting conversations until that number of cells is free; return whether it is."""
         while of.cells.left() < tokens:
             resting = [
                 each

@@ -1,15 +1,16 @@
 """Answers at once on one pair: each is written as if it were alone.
 
-Who reads how much of a prompt in one call depends on who comes when, so the target is exact enough for sums in
-any order.
+Who reads how much of a prompt in one call depends on who comes when, so the target is exact enough for
+sums in any order.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from localspec.errors import LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime, SeatedAnswer
 from localspec.llama.context import Context
+from localspec.types.candidates import Rows, Run
 from localspec.types.events import Finished, GenerationEvent, Paused, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Sampling
@@ -41,9 +43,9 @@ class Written:
         """Write; `on_event` is called with the number of events so far."""
 
         def write() -> None:
-            begin = self.models.resume if isinstance(request, int) else self.models.generate
+            models = self.models
             try:
-                for event in begin(request):  # type: ignore[operator]
+                for event in models.resume(request) if isinstance(request, int) else models.generate(request):
                     self.events.append(event)
                     on_event(len(self.events))
             except LocalSpecError as error:
@@ -81,7 +83,7 @@ def seated(demo_target_f32: Path, demo_draft: Path) -> Iterator[Runtime]:
         yield runtime
 
 
-def asked(number: int, mode: Mode = "off", sampling: Sampling = GREEDY, **more: object) -> Request:
+def asked(number: int, mode: Mode = "off", sampling: Sampling = GREEDY, **more: Any) -> Request:  # noqa: ANN401
     settings = EngineSettings(mode=mode, draft_length=4, min_confidence=0.2, acceptance="match")
     prompt = (Message("system", "Be brief."), Message("user", QUESTIONS[number]))
     return replace(Request(prompt, sampling, settings, TOKENS, seed=7), **more)
@@ -223,7 +225,7 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
 ) -> None:
     sizes, real = list[int](), Context.evaluate_runs
 
-    def watched(self: Context, runs):  # type: ignore[no-untyped-def]
+    def watched(self: Context, runs: Sequence[Run]) -> list[Rows]:
         sizes.append(max(len(run.tokens) for run in runs))
         return real(self, runs)
 
