@@ -225,7 +225,7 @@ class Passes:
         return runs if self._have_room(runs) else []
 
     def _fitting(self, model: SeveralSeats, asked: Sequence[Asked]) -> list[tuple[Asked, int]]:
-        """Return the parts that fit into a call: whole drafts in the order of asking, and pieces of prompts."""
+        """Return the parts that fit into a call: whole drafts, the oldest first, and pieces of prompts."""
         tokens, rows, runs = model.max_tokens, model.max_rows, list[tuple[Asked, int]]()
         for each in asked:
             if not each.is_reading and each.left <= tokens and each.rows <= rows:
@@ -251,9 +251,9 @@ class Passes:
         needed = sum(asked.seat.growth(count) for asked, count in runs)
         if needed <= seat.cells.left() or self.make_room(seat.model, needed):
             return True
-        if len(self._participants) == 1:
-            return True  # its own text is too long for the model, which says so
         *_, last = self._participants
+        if all(seats[0].participant in (NO_ONE, last) for seats in self.seats):
+            return True  # its own text is too long for the model, which says so
         last.is_crowded_out = True
         self._end(last, Cancelled("there is no room beside other answers"))
         return False
@@ -401,12 +401,14 @@ class Seat(LanguageModel):
             return self.model.save_in(self.sequence, room)
 
     def restore(self, saved: SavedState) -> None:
-        """Restore the sequence from a copy; if that fails, it is empty."""
+        """Restore the sequence from a copy; if that fails or there is no room, it is empty."""
         restore_in = cast(SavedSeat, saved).restore_in
         assert restore_in is not None  # it is of a seat of this model
+        self.truncate(0)
+        if saved.length > self.cells.left() and not self._passes.make_room(self.model, saved.length):
+            return
         with self.lock:
             restore_in(self.sequence)
-            self.cells.cut(self, 0)
 
     def cancel(self) -> None:
         """Stop the running or the next call of an answer that is alone."""

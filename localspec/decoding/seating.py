@@ -175,7 +175,7 @@ class Seating(Generic[AnyEngine]):
         try:
             for seat in self.places[0].seats:
                 seat.drop_branches()
-                self._free_cells(seat, FEW, None)
+                self._free_cells(seat, FEW)
             yield
         finally:
             with self._changed:
@@ -204,18 +204,21 @@ class Seating(Generic[AnyEngine]):
         free = [place for place in self.places if place.participant is None]
         if not free:
             return None
-        if reuses:
-            shared = {place: place.shared(text) for place in self.places}
-            source, place = max(self.places, key=shared.__getitem__), self._best_of(free, shared, text)
-            place.engine.turn_to(text, elsewhere=shared[source])
-            if source is not place:
-                place.share_prefix(source, text)
-        else:
-            place = self._best_of(free, dict.fromkeys(free, 0), text)
+        shared = {place: place.shared(text) if reuses else 0 for place in self.places}
+        source, place = max(self.places, key=shared.__getitem__), self._best_of(free, shared, text)
+        new = len(text) - shared[source] + AHEAD * len(self._present)
+        for seat in place.seats:
+            dropped = max(0, seat.length() - shared[place])
+            has_room = self._free_cells(seat, new - dropped, (place, source))
+            if not has_room and len(free) < len(self.places):
+                return None
+        if not reuses:
             place.engine.forget()
-        ahead = AHEAD * len(self._present)
-        has_room = [self._free_cells(seat, len(text) - seat.length() + ahead, place) for seat in place.seats]
-        return place if all(has_room) or len(free) == len(self.places) else None
+            return place
+        place.engine.turn_to(text, elsewhere=shared[source])
+        if source is not place:
+            place.share_prefix(source, text)
+        return place
 
     @staticmethod
     def _best_of(
@@ -230,15 +233,15 @@ class Seating(Generic[AnyEngine]):
     def _make_room(self, model: SeveralSeats, tokens: int) -> bool:
         with self._placing:
             seats = [seat for seat in self.places[0].seats if seat.model is model]
-            return self._free_cells(seats[0], tokens, None)
+            return self._free_cells(seats[0], tokens)
 
-    def _free_cells(self, of: Seat, tokens: int, kept: Place[AnyEngine] | None) -> bool:
+    def _free_cells(self, of: Seat, tokens: int, kept: Sequence[Place[AnyEngine]] = ()) -> bool:
         """Forget resting conversations until that number of cells is free; return whether it is."""
         while of.cells.left() < tokens:
             resting = [
                 each
                 for each in self.places
-                if each.participant is None and each is not kept and any(seat.length() for seat in each.seats)
+                if each.participant is None and each not in kept and any(seat.length() for seat in each.seats)
             ]
             if not resting:
                 return False
