@@ -1,10 +1,10 @@
 """`localspec serve` beside llama.cpp's own server: requests per second, time to first token, cost per token.
 
-python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--clients 1,2,4] [--runs 3]
+python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--clients 1,2,4,8] [--runs 3]
 
 The servers have the same files and threads; they are asked one after the other. Every client asks one
-question after another, each of its own, greedily, streamed. llama-server decodes answers of several clients
-in one batch, `localspec` in turns. Time of the CPUs is reported as well: it says more on a busy machine;
+question after another, each of its own, greedily, streamed. Both servers decode answers of several clients
+in one batch. `--before FOLDER` asks the `localspec` of another checkout as well. Time of the CPUs is reported as well: it says more on a busy machine;
 on a virtual one, STOLEN is what others had of it meanwhile: rows with more than a few per cent are worthless.
 The cost per token is that of the same answers with and without HTTP.
 """
@@ -166,7 +166,8 @@ def main() -> int:
     add("-m", type=Path, default=bundled_pair()[0])
     add("-md", type=Path, default=bundled_pair()[1])
     add("--llama-server", type=Path)
-    add("--clients", default="1,2,4")
+    add("--before", type=Path, metavar="FOLDER")
+    add("--clients", default="1,2,4,8")
     add("--runs", type=int, default=3)
     add("-t", type=int, default=physical_cores())
     args = parser.parse_args()
@@ -174,10 +175,14 @@ def main() -> int:
     target = ModelOptions(args.m, context=8192, threads=threads)
     draft = ModelOptions(args.md, context=8192, threads=threads)
     ours = [sys.executable, "-m", "localspec", "serve", "--no-fit", "-c", "8192", "-t", str(threads)]
-    ours += ["-m", str(args.m)]
-    commands = {"localspec off": [*ours, "--mode", "off"], "localspec auto": [*ours, "-md", str(args.md)]}
+    ours += ["-np", str(max(map(int, args.clients.split(",")))), "-m", str(args.m)]
+    modes = {"off": ["--mode", "off"], "auto": ["-md", str(args.md)]}
+    commands = {f"localspec {mode}": [*ours, *flags] for mode, flags in modes.items()}
+    if args.before is not None:
+        at = ["env", f"PYTHONPATH={args.before}"]
+        commands |= {f"before {mode}": [*at, *ours, *flags] for mode, flags in modes.items()}
     if args.llama_server is not None:
-        theirs = [str(args.llama_server), "--no-ui", "--offline", "--parallel", "4"]
+        theirs = [str(args.llama_server), "--no-ui", "--offline", "--parallel", "8"]
         theirs += [word for flag in target_flags(target) for word in flag]
         with_draft = [word for flag in draft_flags(target, draft, threads) for word in flag]
         commands |= {"llama-server": theirs, "llama-server draft": [*theirs, *with_draft]}

@@ -18,7 +18,9 @@ from localspec.decoding.passes import Seat
 from localspec.demo import prompts
 from localspec.errors import LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.runtime import Runtime, SeatedAnswer
+from localspec.inference.interface import OneAnswer, SeatedModels
+from localspec.inference.runtime import Runtime
+from localspec.inference.worker.client import Worker
 from localspec.llama.context import Context
 from localspec.types.candidates import Rows, Run
 from localspec.types.events import Finished, GenerationEvent, Paused, TextDelta
@@ -34,7 +36,7 @@ QUESTIONS = [item.prompt for item in prompts()]
 class Written:
     """An answer in a thread of its own."""
 
-    models: SeatedAnswer
+    models: OneAnswer
     events: list[GenerationEvent] = field(default_factory=list)
     error: LocalSpecError | None = None
     thread: threading.Thread | None = None
@@ -256,3 +258,22 @@ def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
 def test_models_with_one_seat_take_one_answer_at_a_time(demo_target: Path) -> None:
     with open_seats(demo_target, None, 1) as runtime:
         assert (runtime.seats, runtime._contexts.passes) == (1, None)
+
+
+@pytest.mark.slow
+def test_in_another_process_a_cancel_ends_one_answer(
+    seated: Runtime, demo_target_f32: Path, demo_draft: Path
+) -> None:
+    options = ModelOptions(demo_target_f32, context=4096, threads=1)
+    plan = OpenPlan(options, replace(options, path=demo_draft), seats=3)
+    requests = [asked(number, "sd", max_tokens=60) for number in range(3)]
+    expected = [alone(seated, request).text for request in requests]
+    with Worker.open(plan) as worker:
+        assert isinstance(worker, SeatedModels)
+        assert worker.seats == 3
+        answers = [Written(worker.for_one_of_several()) for _ in requests]
+        answers[0].start(requests[0], lambda count: answers[0].models.cancel() if count == 3 else None)
+        for answer, request in zip(answers[1:], requests[1:], strict=True):
+            answer.start(request)
+        assert answers[0].join().end.reason in {"cancelled", "stop"}
+        assert [answer.join().text for answer in answers[1:]] == expected[1:]
