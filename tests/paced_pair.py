@@ -212,6 +212,10 @@ class PacedModel:
         """Return a copy of sequence 0."""
         return self._model.save(room)
 
+    def restore(self, saved: SavedState) -> None:
+        """Restore sequence 0 from a copy."""
+        saved.restore()
+
     def cancel(self) -> None:
         """Stop the running or the next call."""
         self._model.cancel()

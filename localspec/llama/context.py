@@ -366,7 +366,7 @@ class Context:
         """Restore the main sequence from a copy and empty the branches; if that fails, all is empty."""
         saved.restore()
 
-    def _take_up(self, state: NDArray[np.uint8], length: int, sequence: int) -> None:
+    def _take_up(self, state: NDArray[np.uint8], length: int, sequence: int = 0) -> None:
         """Restore a seat's main sequence from a copy; leave it empty if llama.cpp cannot."""
         self._check_open()
         for branch in range(1, self.max_sequences):
