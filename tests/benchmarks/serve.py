@@ -4,9 +4,9 @@ python -m tests.benchmarks.serve [-m FILE -md FILE] [--llama-server PATH] [--cli
 
 The servers have the same files and threads; they are asked one after the other. Every client asks one
 question after another, each of its own, greedily, streamed. Both servers decode answers of several clients
-in one batch. `--before FOLDER` asks the `localspec` of another checkout as well. Time of the CPUs is reported,
-too: it says more on a busy machine; on a virtual one, STOLEN is what others had of it meanwhile: rows with more
-than a few per cent are worthless.
+in one batch. `--before FOLDER` asks the `localspec` of another checkout as well. Time of the CPUs is
+reported, too: it says more on a busy machine; on a virtual one, STOLEN is what others had of it meanwhile:
+rows with more than a few per cent are worthless.
 The cost per token is that of the same answers with and without HTTP.
 """
 
