@@ -53,6 +53,7 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
         partial(choose, workspace.root),
         for_model,
         partial(_close, servers),
+        servers={name: server for box in servers.values() for name, server in box.servers.items()},
     )
 
 

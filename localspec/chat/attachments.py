@@ -1,10 +1,10 @@
-"""Files, folders and patterns that a prompt names, as `references` finds them: what travels with it."""
+"""Files, folders, patterns and resources that travel with a prompt, as `references` finds them."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from localspec.chat.attached_pattern import literal_base, read_matching
 from localspec.chat.markdown import code_blocks
 from localspec.chat.messages import Attachment
 from localspec.chat.references import FileReference, Obstacle, begins_name, path_named, references
+from localspec.chat.resources import NO_RESOURCES, Resources
 from localspec.errors import UserError
 from localspec.folders.contents import listing, matches
 from localspec.folders.patterns import has_signs, path_pattern
@@ -30,17 +31,21 @@ _WHY_NOT: dict[Obstacle | None, str] = {
     "longer": "the word continues after that name; put a space there to attach the file",
 }
 READ = ", read"
-_Key = tuple[Path, Lines | None]
+_Key = tuple[Path | str, Lines | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One way to continue: `insert` takes the place of the text from `start` to the cursor."""
+    """One way to continue: `insert` takes the place of the text from `start` to the cursor.
+
+    One that `is_notice` says in its label why there are none, and cannot be taken.
+    """
 
     insert: str
     label: str
     description: str = ""
     start: int = 0
+    is_notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +60,15 @@ class Attached:
     notes: tuple[str, ...] = ()
 
 
-def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> Attached:
+def attach(
+    text: str, folder: Path, limit: int = USUAL_LIMIT, resources: Resources = NO_RESOURCES
+) -> Attached:
     """Return a prompt with the files, folders and patterns that it names, relative to `folder`.
 
-    Raises UserError for what cannot be read, has more than `limit` bytes, is not text, or is missing although
-    the word can only mean a file.
+    Also with the resources. Raises UserError for what cannot be read, has more than `limit` bytes, is not
+    text, or is missing although the word can only mean a file; Cancelled once resources are not awaited.
     """
-    named = tuple(references(text, folder))
+    named = tuple(references(text, folder, resources.servers))
     found: dict[_Key, Attachment] = {}
     notes: dict[str, None] = {}
     pieces, at = [], 0
@@ -71,13 +78,23 @@ def attach(text: str, folder: Path, limit: int = USUAL_LIMIT) -> Attached:
             at = reference.start
         elif reference.obstacle is None:
             try:
-                notes[_add(reference, folder, limit, found)] = None
+                notes[_add(reference, folder, limit, found, resources)] = None
             except UserError as error:
                 hint = f"{error.hint}; {_AS_TEXT}" if error.hint else _AS_TEXT
                 raise UserError(error.message, hint) from None
     files = tuple(dict.fromkeys(found.values()))
     notes |= dict.fromkeys(_remark(reference, files) for reference in named)
     return Attached("".join((*pieces, text[at:])), files, tuple(filter(None, notes)))
+
+
+def as_text(text: str, folder: Path, servers: Collection[str] = ()) -> str:
+    """Return a text that attaches nothing, with a backslash before each @ that would."""
+    pieces, at = [], 0
+    for reference in references(text, folder, servers):
+        if reference.obstacle is None:
+            pieces.append(f"{text[at : reference.start]}\\")
+            at = reference.start
+    return "".join((*pieces, text[at:]))
 
 
 def describe(attachment: Attachment, tokens: int | None = None) -> str:
@@ -153,7 +170,9 @@ def reference_at_end(text: str) -> int | None:
     return None if any(block.is_open for block in code_blocks(text)) else found.start(1)
 
 
-def _add(reference: FileReference, folder: Path, limit: int, found: dict[_Key, Attachment]) -> str:
+def _add(
+    reference: FileReference, folder: Path, limit: int, found: dict[_Key, Attachment], resources: Resources
+) -> str:
     """Read what a reference names and is not found yet; return a note on what is left out, or nothing."""
     name = reference.name
     if reference.kind == "pattern":
@@ -161,6 +180,11 @@ def _add(reference: FileReference, folder: Path, limit: int, found: dict[_Key, A
         for file in matching.files:
             found.setdefault((_real_path(file.name, folder), None), file)
         return matching.note
+    if reference.kind == "resource":
+        resource = resources.read(name, limit)
+        if resource.file is not None:
+            found[(resource.file.name, None)] = resource.file
+        return resource.note
     key = (_real_path(name, folder), reference.lines)
     if key not in found and reference.kind == "folder":
         found[key] = _listed(name, folder)

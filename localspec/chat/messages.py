@@ -34,6 +34,7 @@ State = Literal["writing", "complete", "stopped", "length", "context", "circles"
 `length` and `context` ran into a limit, `circles` repeated itself; `failed` lost its engine. All but
 `complete` can be continued."""
 
+RESOURCE = "mcp://"
 _LINES = re.compile(r":\d+(-\d+)?\Z")
 
 
@@ -42,6 +43,7 @@ class Attachment:
     """A file that travels with a prompt as text, as it was when it was sent, or some lines or pages of it.
 
     `name` ends with their numbers, as in `main.py:3-5`; with a slash for a folder, whose entries are listed.
+    That of a resource begins with `mcp://` and its MCP server.
     """
 
     name: str
@@ -50,12 +52,17 @@ class Attachment:
     @property
     def source(self) -> str:
         """Return the name of the file alone."""
-        return _LINES.sub("", self.name)
+        return self.name if self.is_resource else _LINES.sub("", self.name)
 
     @property
     def is_folder(self) -> bool:
         """Return whether it is the listing of a folder."""
-        return self.name.endswith("/")
+        return self.name.endswith("/") and not self.is_resource
+
+    @property
+    def is_resource(self) -> bool:
+        """Return whether it is a resource of an MCP server."""
+        return self.name.startswith(RESOURCE)
 
 
 RunOutcome = Literal["done", "failed", "refused", "stopped"]

@@ -2,6 +2,7 @@ r"""File references in a text: `@name`, `@"name with spaces"`, `@~/name`; or lin
 
 `@folder` and `@folder/` name a folder, `@folder/*.py` and `@folder/**` the files that match a pattern.
 The existing files decide where a name ends, so punctuation may follow it directly.
+`@server:uri` names a resource, if there is an MCP server of that name.
 A word that names nothing stays text: `@dataclass`, `me@example.org`. `\@name` always stays text.
 """
 
@@ -11,7 +12,7 @@ import os
 import re
 import string
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from localspec.chat.markdown import code_blocks
 from localspec.chat.spelled_paths import address_at, shell_word_at
 from localspec.folders.patterns import has_signs, split_base
 
-Kind = Literal["file", "folder", "pattern"]
+Kind = Literal["file", "folder", "pattern", "resource"]
 Obstacle = Literal["address", "backslash", "code", "longer"]
 """Why a file that is there is not read: the `@` is in an address or a path, behind a backslash or in a
 block of code, or the word continues where the name of the file ends."""
@@ -38,7 +39,7 @@ _OF_ADDRESSES = f"{string.ascii_letters}{string.digits}._%+~/\\-"
 _GOES_ON = re.compile(r"(?!\.[A-Z])[._/\\]*[A-Za-z0-9]")  # a capital letter begins a sentence
 _LINES = re.compile(r"(?::|#[Ll])([0-9]{1,9})(?:[-–][Ll]?([0-9]{1,9}))?(?::[0-9]+)?(?![.,]?[A-Za-z0-9])")
 _ENDING = re.compile(r"(?<=.)\.[A-Za-z]+")
-_BEHIND_PATTERNS = ".,;:!?)}>'`\u201d\u2019\u00bb"
+ENDS_WORD = ".,;:!?)}>'`\u201d\u2019\u00bb"
 _WORD = re.compile(r'[^\s"]*')
 _PATTERN = re.compile(r"(.*[*?\]])([\w./-]*)", re.ASCII)  # after its last sign, no text in another script
 
@@ -59,8 +60,8 @@ class FileReference:
     kind: Kind = "file"
 
 
-def references(text: str, folder: Path) -> Iterator[FileReference]:
-    """Yield where a text names files, relative to `folder`, from first to last."""
+def references(text: str, folder: Path, servers: Collection[str] = ()) -> Iterator[FileReference]:
+    """Yield where a text names files, relative to `folder`, or resources of servers, from first to last."""
     if "@" not in text:
         return
     blocks = [block for block in code_blocks(text) if block.fence]  # indented text is hardly meant as code
@@ -76,7 +77,7 @@ def references(text: str, folder: Path) -> Iterator[FileReference]:
             obstacle = "code"
         elif not begins_name(before):
             obstacle = "address"
-        named = _named(text, at + 1, folder)
+        named = _resource(text, at + 1, folder, servers) or _named(text, at + 1, folder)
         if named is None and obstacle in (None, "backslash") and _is_certain(before):
             named = _pattern(text, at + 1, folder) or _misspelt(text, at + 1, folder)
         if named is None and obstacle is None:
@@ -118,6 +119,19 @@ class _Named:
     kind: Kind = "file"
 
 
+def _resource(text: str, start: int, folder: Path, servers: Collection[str]) -> _Named | None:
+    """Return the resource that a text names at `start`; the name of a file with its lines is none."""
+    line = _line(text, start)
+    close = line.find('"', 1) if line.startswith('"') else -1
+    word = line[1:close] if close > 1 else _word(line).rstrip(ENDS_WORD)
+    server, colon, rest = word.partition(":")
+    if not (colon and rest) or server.casefold() not in map(str.casefold, servers):
+        return None
+    if _LINES.fullmatch(f":{rest}") and _existing(server, folder):
+        return None
+    return _Named(word, start + (close + 1 if close > 1 else len(word)), "resource")
+
+
 def _named(text: str, start: int, folder: Path) -> _Named | None:
     """Return the file, folder or pattern that a text names at `start` and that is there."""
     line = _line(text, start)
@@ -152,7 +166,7 @@ def _pattern(text: str, start: int, folder: Path) -> _Named | None:
     if close > 1:
         word, end = line[1:close], start + close + 1
     else:
-        bare = _word(line).partition("@")[0].rstrip(_BEHIND_PATTERNS)
+        bare = _word(line).partition("@")[0].rstrip(ENDS_WORD)
         if text[start - 2 : start - 1] == "*":  # emphasis in Markdown
             bare = bare.rstrip("*")
         found = _PATTERN.match(bare)

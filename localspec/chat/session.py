@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal, cast
 
 from localspec.chat.answer_settings import (
@@ -40,7 +40,7 @@ from localspec.chat.prompting import (
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
-from localspec.errors import Cancelled, StoreError, UserError
+from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
 from localspec.storage.profiles import Profile
@@ -60,6 +60,7 @@ from localspec.units import counted
 
 if TYPE_CHECKING:
     from localspec.chat.store import Store
+    from localspec.tools.mcp.server import McpServer
 
 
 Job = Callable[[OpenModels, AnswerTurn], Iterator[AnswerEvent]]
@@ -115,6 +116,8 @@ class ChatSession:
         self.compaction_mode: CompactionMode = "ask"  # near the limit of the context
         self.reads_ahead = True  # whether idle models read what comes before the next answer
         self.make_kit: Callable[[], ToolKit] | None = None  # of the tools that chats may use
+        self._kit: ToolKit | None = None
+        self._making_kit = threading.Lock()
         self._offer: tuple[tuple[object, ...], ToolOffer] | None = None  # the latest, and what it is for
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
@@ -300,15 +303,28 @@ class ChatSession:
             with suppress(UserError, StoreError, Cancelled):  # the title stays
                 yield from self._title(generate, chat, request)
 
-    @cached_property
+    @property
     def kit(self) -> ToolKit | None:
         """The tools that chats may use, made when they are first needed; None if there are none."""
-        return None if self.make_kit is None else self.make_kit()
+        with self._making_kit:
+            if self._kit is None and self.make_kit is not None:
+                self._kit = self.make_kit()
+            return self._kit
+
+    def servers(self) -> Mapping[str, McpServer]:
+        """Return the MCP servers by name; raises `UserError` for a mistake in mcp.json."""
+        return {} if self.kit is None else self.kit.servers
+
+    def servers_named_in(self, text: str) -> Mapping[str, McpServer]:
+        """Return the MCP servers if a text may name one; none where there is a mistake in mcp.json."""
+        with suppress(LocalSpecError):
+            return self.servers() if text.startswith("/") or "@" in text else {}
+        return {}
 
     def close(self) -> None:
         """End what runs the tools."""
-        if self.__dict__.get("kit") is not None:
-            self.__dict__["kit"].close()
+        if self._kit is not None:
+            self._kit.close()
 
     def _tools(
         self, models: OpenModels, chat: OpenChat, turn: AnswerTurn, options: AnswerOptions

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, assert_never
 
 from localspec.app.opening import with_config
@@ -14,12 +15,25 @@ from localspec.chat import figures
 from localspec.chat.answer_settings import AnswerOptions
 from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.answering import Summarised, Summarising
+from localspec.chat.attachments import as_text
 from localspec.chat.commands.command import CommandCall, CommandContext
-from localspec.chat.commands.effects import Act, ActionName, ActOnMessage, Ask, Say, Setting, ShowSetting
+from localspec.chat.commands.effects import (
+    Act,
+    ActionName,
+    ActOnMessage,
+    Ask,
+    Effect,
+    Put,
+    Say,
+    Setting,
+    ShowSetting,
+    Wait,
+)
 from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, name_in, parse
 from localspec.chat.commands.registry import IN_LINES, LINE_NAMES
 from localspec.chat.messages import StoredMessage
+from localspec.chat.resources import Resources
 from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
@@ -45,6 +59,7 @@ from localspec.cli.shared.tool_flags import add_tool_flags
 from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
+from localspec.safe_text import safe_text
 from localspec.storage.config import read_config
 from localspec.storage.paths import chats_file, config_dir
 from localspec.storage.text_file import decode_text, is_wide
@@ -142,6 +157,7 @@ class Dialogue:
         self._last: Finished | None = None
         self._last_options: AnswerOptions | None = None
         self._leaving = False
+        self._prepared = ""  # by a prompt of a server, to begin the next message
         self._actions: dict[ActionName, Callable[[], None]] = {
             "help": self._help,
             "figures": self._show_figures,
@@ -168,7 +184,7 @@ class Dialogue:
             try:
                 if not is_block and (call := self._command_in(text)) is not None:
                     self._run(call)
-                elif text.strip():
+                elif text.strip() or self._prepared:
                     prompt = text.strip("\n")
                     self._ask(prompt if is_block else as_message(with_dropped(prompt), LINE_NAMES.keys()))
             except (UserError, EngineError, StoreError) as error:
@@ -189,7 +205,7 @@ class Dialogue:
 
     def _own_commands(self) -> OwnCommands:
         """Read the user's own commands; report each problem once."""
-        found = own_commands()
+        found = own_commands(self._session.servers)
         for problem in [problem for problem in found.problems if problem not in self._problems]:
             self._problems.add(problem)
             opening.note(problem)
@@ -198,22 +214,50 @@ class Dialogue:
     def _run(self, call: CommandCall) -> None:
         """Run a command, and do what it leaves to do."""
         for effect in call.effects(CommandContext(self._session, self._models, Path.cwd())):
-            match effect:
-                case Ask(prompt):
-                    self._ask(prompt)
-                case Say(text):
-                    say(text)
-                case ShowSetting(setting):
-                    self._show_setting(setting)
-                case ActOnMessage("regenerate", _, modes):
-                    self._answer(next(iter(modes), None))
-                case ActOnMessage("take back", message_id):
-                    self._session.chat.set_summary(message_id, "")
-                    say("the summary is taken back: the model reads all messages again")
-                case Act(name):
-                    self._actions[name]()
-                case _:  # such commands have no `in_lines`
-                    raise NotImplementedError(effect)
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Ask(prompt):
+                self._ask(prompt)
+            case Say(text):
+                say(text)
+            case Put(text):
+                self._prepare(text)
+            case Wait():
+                self._wait_for(effect)
+            case ShowSetting(setting):
+                self._show_setting(setting)
+            case ActOnMessage("regenerate", _, modes):
+                self._answer(next(iter(modes), None))
+            case ActOnMessage("take back", message_id):
+                self._session.chat.set_summary(message_id, "")
+                say("the summary is taken back: the model reads all messages again")
+            case Act(name):
+                self._actions[name]()
+            case _:  # such commands have no `in_lines`
+                raise NotImplementedError(effect)
+
+    def _wait_for(self, wait: Wait) -> None:
+        say(f"{wait.what} ...")
+        try:
+            effect = wait.work(Event())
+        except KeyboardInterrupt:
+            say("stopped")
+        else:
+            self._carry_out(effect)
+
+    def _prepare(self, text: str) -> None:
+        """Show a text that is to begin the next message."""
+        self._prepared = text
+        say(safe_text(text))
+        say("note: this begins your next message; an empty line sends it as it is, - drops it")
+
+    def _with_prepared(self, text: str) -> str:
+        """Return a message that begins with what was prepared; empty if that was all."""
+        prepared, self._prepared = self._prepared, ""
+        prepared = as_text(prepared, Path(), self._session.servers_named_in(prepared))
+        return "" if text.strip() == "-" else f"{prepared}\n\n{text}".rstrip()
 
     def _show_setting(self, setting: Setting) -> None:
         match setting:
@@ -255,15 +299,22 @@ class Dialogue:
 
     def _ask(self, text: str) -> None:
         """Answer a question; it counts only once the model has taken it."""
+        if self._prepared and not (text := self._with_prepared(text)):
+            say("dropped")
+            return
         path = self._session.chat.path
         if path and path[-1].role == "user":  # Ctrl+C came before its answer
             self._take_back(path[-1])
-        question = self._session.chat.ask(*with_files(text))
+        question = self._session.chat.ask(*with_files(text, self._resources(text)))
         try:
             self._answer()
         except (UserError, EngineError):
             self._take_back(question)
             raise
+
+    def _resources(self, text: str) -> Resources:
+        """Return the resources of servers that a text may name; Ctrl+C ends the waiting for them."""
+        return Resources(self._session.servers_named_in(text), Event())
 
     def _answer(self, mode: Mode | None = None) -> None:
         session = self._session

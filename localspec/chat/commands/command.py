@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
@@ -39,13 +39,15 @@ class Argument(Generic[T]):
     """The argument of a command; `read` gets an empty text without one.
 
     `hint` is in brackets if the argument can be left out. `kinds` are those of its words; with `repeats`
-    the first kind continues. `read` raises `UserError`.
+    the first kind continues. `names`, with what they mean, can be given as `name=value`. `read` raises
+    `UserError`.
     """
 
     hint: str
     read: Callable[[str], T]
     kinds: tuple[Kind, ...] = ()
     repeats: bool = False
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def is_needed(self) -> bool:

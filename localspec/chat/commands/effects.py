@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from threading import Event
 from typing import Literal
 
 from localspec.types.request import Mode
@@ -108,4 +110,23 @@ class Act:
     argument: str = ""
 
 
-Effect = Say | ShowSetting | Copy | ActOnMessage | SwitchChat | NewChat | ChangeChat | Ask | Act
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Put a text into the prompt, of which nothing is a command or names a file; `what` names it."""
+
+    text: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do work that may take long, then what it returns; `what` says what is done.
+
+    `work` ends soon once its argument is set, and raises `LocalSpecError`.
+    """
+
+    what: str
+    work: Callable[[Event], Say | Put]
+
+
+Effect = Say | ShowSetting | Copy | ActOnMessage | SwitchChat | NewChat | ChangeChat | Ask | Act | Put | Wait

@@ -1,25 +1,30 @@
 """The user's own commands: `commands/NAME.md` next to config.toml is the command `/NAME`.
 
-Its text is the prompt. `$ARGUMENTS` is replaced by the argument, which is otherwise appended.
+The file's text is the prompt. `$ARGUMENTS` is replaced by the argument, which is otherwise appended.
 A heading in the first line (`# ...`) is the description and is not sent. Front matter is not sent either;
-its `description` and `argument-hint` are used.
+its `description` and `argument-hint` are used. The prompts of MCP servers join these commands.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.chat.attached_file import read_attachment
 from localspec.chat.commands.arguments import unquoted
 from localspec.chat.commands.command import Argument, Command, CommandCall, CommandContext
 from localspec.chat.commands.effects import Ask, Effect
 from localspec.chat.commands.registry import SCREEN_NAMES
-from localspec.errors import UserError
+from localspec.chat.commands.servers import server_command, server_commands
+from localspec.errors import LocalSpecError, UserError
 from localspec.storage.paths import config_dir
+
+if TYPE_CHECKING:
+    from localspec.tools.mcp.server import McpServer
 
 _ARGUMENTS = "$ARGUMENTS"
 _SHOWN = 60  # characters of a prompt without a description
@@ -35,13 +40,24 @@ class OwnCommands:
 
     commands: tuple[Command[str], ...] = ()
     problems: tuple[str, ...] = ()
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
 
     def parse(self, text: str) -> CommandCall | None:
         """Parse a text as one of the user's own commands; None for anything else."""
         found = _NAME.match(text)
-        name = _composed(found[1]) if found else ""
-        command = next((each for each in self.commands if each.name == name), None)
-        return command.called_with(text[found.end() :].strip(), text) if found and command else None
+        if found is None:
+            return None
+        name, argument = _composed(found[1]), text[found.end() :].strip()
+        command = next((each for each in self.commands if each.name.lower() == name), None)
+        if command is None:
+            command = self._unlisted(found[1])
+        return command.called_with(argument, text) if command else None
+
+    def _unlisted(self, written: str) -> Command[str] | None:
+        """Return the command for a prompt of a server that has not said which it has."""
+        server, colon, prompt = written.partition(":")
+        name = next((name for name in self.servers if colon and name.lower() == server.lower()), None)
+        return None if name is None else server_command(name, self.servers[name], prompt)
 
 
 def may_be_own(text: str) -> bool:
@@ -50,8 +66,17 @@ def may_be_own(text: str) -> bool:
     return found is not None and found[1].lower() not in SCREEN_NAMES
 
 
-def own_commands() -> OwnCommands:
-    """Read the user's commands."""
+def own_commands(servers_of: Callable[[], Mapping[str, McpServer]] = dict) -> OwnCommands:
+    """Read the user's commands, and add those of MCP servers as far as they are known."""
+    own = _own_files()
+    try:
+        servers = servers_of()
+    except LocalSpecError as error:
+        return replace(own, problems=(*own.problems, str(error)))
+    return OwnCommands((*own.commands, *server_commands(servers)), own.problems, servers)
+
+
+def _own_files() -> OwnCommands:
     folder = config_dir() / "commands"
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix == ".md")

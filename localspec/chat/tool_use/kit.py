@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from localspec.chat.tool_use.consent import Judge
 from localspec.errors import LocalSpecError
 from localspec.tools.tool import Tool, Toolbox, ToolOutput
+
+if TYPE_CHECKING:
+    from localspec.tools.mcp.server import McpServer
 
 MOST_ROUNDS = 20  # of calls in one answer; then the model answers without tools
 
@@ -34,6 +38,7 @@ class ToolKit:
     """Toolboxes by the names with which users switch them on.
 
     `always` takes the rule of calls that the user always allows; `close` ends what runs the tools.
+    `servers` are the MCP servers, by the names with which users call their prompts and resources.
     """
 
     boxes: Mapping[str, Toolbox]
@@ -43,6 +48,7 @@ class ToolKit:
     present: Present
     close: Callable[[], object]
     most_rounds: int = MOST_ROUNDS
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
 
     def offered(self, names: Collection[str]) -> OfferedTools:
         """Return the tools of the boxes that are on; may start servers, and wait for them."""

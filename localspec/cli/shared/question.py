@@ -8,6 +8,7 @@ from localspec.chat.attachments import attach, describe_all
 from localspec.chat.dropped import as_references, with_references
 from localspec.chat.messages import Attachment
 from localspec.chat.references import path_named, references
+from localspec.chat.resources import NO_RESOURCES, Resources
 from localspec.cli.shared.console import say
 from localspec.cli.shared.opening import note
 from localspec.storage.config import read_config
@@ -17,14 +18,16 @@ _HERE = Path()  # also where the working folder is gone
 _LONGEST = 64 * 1024  # characters of a text that is searched for names; a longer one is not a question
 
 
-def with_files(text: str) -> tuple[str, tuple[Attachment, ...]]:
-    """Return a question and the files of the working folder that it names; raises UserError.
+def with_files(text: str, resources: Resources = NO_RESOURCES) -> tuple[str, tuple[Attachment, ...]]:
+    """Return a question with the files of the working folder, and the resources, that it names.
+
+    Raises UserError.
 
     Prints a line for each file, also for those that it only seems to name.
     """
     if "@" not in text:
         return text, ()
-    found = attach(text, _HERE, read_config(config_dir() / "config.toml").attachment_bytes)
+    found = attach(text, _HERE, read_config(config_dir() / "config.toml").attachment_bytes, resources)
     for line in describe_all(found.files):
         say(f"attached {line}")
     for line in found.notes:

@@ -106,7 +106,9 @@ class McpConnection:
         """
         return self._wait_for(self._asked(request), seconds, stop)
 
-    def ask_for_all(self, make: Callable[[Any], Any], seconds: float, key: str) -> list[object]:
+    def ask_for_all(
+        self, make: Callable[[Any], Any], seconds: float, key: str, stop: threading.Event | None = None
+    ) -> list[object]:
         """Ask for all pages of a list; `make` makes the request for a page. Raises what `ask` raises."""
 
         async def pages() -> list[object]:
@@ -125,7 +127,7 @@ class McpConnection:
                 cursors.append(cursor)
             return items
 
-        return self._wait_for(pages(), seconds, None)
+        return self._wait_for(pages(), seconds, stop)
 
     def close(self, wait_s: float = _END_S) -> None:
         """End the connection and all processes of the server; a second call does nothing."""

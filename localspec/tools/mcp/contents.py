@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from localspec import units
@@ -36,11 +37,24 @@ def prompt_text(result: dict[str, Any]) -> str:
     return _joined(parts)
 
 
-def resource_text(result: dict[str, Any]) -> str:
-    """Return the contents of a resource as a text."""
+@dataclass(frozen=True, slots=True)
+class ResourceContent:
+    """The content of a resource: the text of all its parts that have one, and what the others are."""
+
+    text: str
+    blobs: tuple[str, ...] = ()
+
+
+def resource_content(result: dict[str, Any]) -> ResourceContent:
+    """Return the content of a resource; its text is as long as the server sent it."""
     contents = result.get("contents")
-    items = contents if isinstance(contents, list) else []
-    return _joined([_embedded(item) for item in items if isinstance(item, dict)])
+    items = [item for item in contents if isinstance(item, dict)] if isinstance(contents, list) else []
+    texts = [item["text"] for item in items if isinstance(item.get("text"), str)]
+    blobs = (item for item in items if not isinstance(item.get("text"), str))
+    return ResourceContent(
+        safe_text(whole_text("\n".join(texts))),
+        tuple(_data(item.get("mimeType"), item.get("blob")) for item in blobs),
+    )
 
 
 def _parts(content: object) -> Iterator[str]:

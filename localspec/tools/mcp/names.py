@@ -1,5 +1,7 @@
 """Names of servers and tools made fit for models: `server__tool`, unique, of [a-zA-Z0-9_-] alone.
 
+Those of prompts are typed by users, so letters of all scripts stay.
+
 A name does not depend on the order of a list, so a tool that a server adds later does not take over the name
 of another one.
 """
@@ -14,6 +16,7 @@ from hashlib import sha256
 _LONGEST = 64  # OpenAI's limit for functions, which models and clients learned
 _LONGEST_SERVER = 24
 _UNFIT = re.compile(r"[^a-zA-Z0-9_-]")
+_UNTYPED = re.compile(r"[^\w.:-]")
 _LINE = re.compile(r"_{2,}")
 _DIGITS = 6
 
@@ -34,6 +37,11 @@ def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
 def tool_name(server: str, own_name: str) -> str:
     """Return the name of a tool from its server's, as mcp.json has that, and its own, which fits already."""
     return f"{server_names((server,))[server]}__{own_name}"
+
+
+def prompt_names(names: Iterable[str]) -> dict[str, str]:
+    """Return a name for each prompt that can be typed as a command."""
+    return _unique({name: _UNTYPED.sub("_", name) for name in names}, _LONGEST)
 
 
 def _unique(fit: dict[str, str], longest: int) -> dict[str, str]:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec.errors import Cancelled, UserError
-from localspec.tools.mcp.contents import call_text, prompt_text, resource_text
+from localspec.tools.mcp.contents import ResourceContent, call_text, prompt_text, resource_content
 from localspec.tools.mcp.descriptions import OfferedTool, offered_tools, shown_line
 from localspec.tools.mcp.entries import ServerEntry
+from localspec.tools.mcp.known import Known, Memory
 from localspec.tools.tool import ToolOutput
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _MOST_LISTED = 500  # prompts and resources
 _TOO_OLD = ("1.", "2.0.", "2.1.", "2.2.")  # these cannot limit the size of an event
 _MISSING = "MCP servers need the package `mcp`"
 _INSTALL = "run `pip install 'localspec[mcp]'`"
+_PROMPTS, _RESOURCES = ("prompts",), ("resources",)  # as questions; a text asks for the resource of that URI
 _PACKAGES = ("mcp", "mcp_types", "anyio", "httpx2", "pydantic")
 
 
@@ -69,6 +71,7 @@ class McpServer:
         self._tools: tuple[OfferedTool, ...] | None = None
         self._changed = threading.Event()  # the list of tools, since it was asked for
         self._failed: tuple[float, str, str] | None = None  # when, and why
+        self.memory = Memory()
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -93,18 +96,29 @@ class McpServer:
             return ToolOutput(str(stopped), is_error=True)
         return ToolOutput(text, is_error)
 
-    def prompts(self) -> Sequence[McpPrompt]:
-        """Return the prompts."""
+    @property
+    def is_running(self) -> bool:
+        """Return whether it has been started and can be asked."""
+        return self._connection is not None and self._connection.is_open
+
+    def prompts(self, stop: threading.Event | None = None) -> Sequence[McpPrompt]:
+        """Return the prompts; with a `stop`, a start that has just failed is tried again."""
         import_package()
         from mcp_types import ListPromptsRequest
 
-        connection = self._opened(None, again=False)
-        if not connection.greeting().has_prompts:
-            return ()
-        listed = connection.ask_for_all(
-            lambda page: ListPromptsRequest(params=page), self.entry.call_seconds, "prompts"
-        )
-        return tuple(_prompt(self.name, item) for item in _with_text(listed, "name"))
+        connection = self._opened(stop, again=stop is not None)
+        listed: Sequence[object] = ()
+        if connection.greeting().has_prompts:
+            listed = connection.ask_for_all(
+                lambda page: ListPromptsRequest(params=page), self.entry.call_seconds, "prompts", stop
+            )
+        prompts = tuple(_prompt(self.name, item) for item in _with_text(listed, "name"))
+        self.memory.put(_PROMPTS, Known(prompts))
+        return prompts
+
+    def known_prompts(self) -> Known[Sequence[McpPrompt]]:
+        """Return the prompts if they are known; does not wait, and starts nothing."""
+        return self.memory.known(_PROMPTS, self.prompts if self.is_running else None)
 
     def prompt(self, name: str, arguments: Mapping[str, str], stop: threading.Event) -> str:
         """Return the text of a prompt; raises Cancelled, too."""
@@ -114,25 +128,39 @@ class McpServer:
         params = GetPromptRequestParams(name=name, arguments=dict(arguments))
         return prompt_text(self._ask(GetPromptRequest(params=params), stop))
 
-    def resources(self) -> Sequence[McpResource]:
-        """Return the resources."""
+    def resources(self, stop: threading.Event | None = None) -> Sequence[McpResource]:
+        """Return the resources; with a `stop`, a start that has just failed is tried again."""
         import_package()
         from mcp_types import ListResourcesRequest
 
-        connection = self._opened(None, again=False)
-        if not connection.greeting().has_resources:
-            return ()
-        listed = connection.ask_for_all(
-            lambda page: ListResourcesRequest(params=page), self.entry.call_seconds, "resources"
-        )
-        return tuple(_resource(self.name, item) for item in _with_text(listed, "uri"))
+        connection = self._opened(stop, again=stop is not None)
+        listed: Sequence[object] = ()
+        if connection.greeting().has_resources:
+            listed = connection.ask_for_all(
+                lambda page: ListResourcesRequest(params=page), self.entry.call_seconds, "resources", stop
+            )
+        resources = tuple(_resource(self.name, item) for item in _with_text(listed, "uri"))
+        self.memory.put(_RESOURCES, Known(resources))
+        return resources
 
-    def resource(self, uri: str, stop: threading.Event) -> str:
-        """Return the text of a resource; raises Cancelled, too."""
+    def known_resources(self) -> Known[Sequence[McpResource]]:
+        """Return the resources if they are known; does not wait, but starts the server."""
+        return self.memory.known(_RESOURCES, self.resources)
+
+    def resource(self, uri: str, stop: threading.Event) -> ResourceContent:
+        """Return the content of a resource; raises Cancelled, too."""
         import_package()
         from mcp_types import ReadResourceRequest, ReadResourceRequestParams
 
-        return resource_text(self._ask(ReadResourceRequest(params=ReadResourceRequestParams(uri=uri)), stop))
+        request = ReadResourceRequest(params=ReadResourceRequestParams(uri=uri))
+        content = resource_content(self._ask(request, stop))
+        self.memory.put(uri, Known(content))
+        return content
+
+    def known_resource(self, uri: str) -> Known[ResourceContent]:
+        """Return the content of a resource if it is known; does not wait, and starts nothing."""
+        never = threading.Event()
+        return self.memory.known(uri, (lambda: self.resource(uri, never)) if self.is_running else None)
 
     def greeting(self) -> Greeting:
         """Return the name and the offers of the server; starts it if needed."""

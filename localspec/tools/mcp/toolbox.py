@@ -15,7 +15,7 @@ from localspec.errors import UserError
 from localspec.tools.mcp.descriptions import OfferedTool, shown_line
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.names import server_names, tool_names
-from localspec.tools.mcp.server import McpPrompt, McpResource, McpServer
+from localspec.tools.mcp.server import McpServer
 from localspec.tools.tool import Arguments, Tool, ToolOutput
 
 T = TypeVar("T")
@@ -45,6 +45,11 @@ class McpTools:
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _close, tuple(self._servers.values()))
 
+    @property
+    def servers(self) -> Mapping[str, McpServer]:
+        """The servers, by names that are fit for models and commands."""
+        return {self._names[name]: server for name, server in self._servers.items()}
+
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all servers that answer; starts those that do not run, all at once."""
         offered = self._of_each(McpServer.tools)
@@ -67,22 +72,6 @@ class McpTools:
         """Call a tool, and start its server first if that has ended; raises UserError in one line."""
         target = self._target(name)
         return target.server.call(target.tool, arguments, stop)
-
-    def prompts(self) -> Sequence[McpPrompt]:
-        """Return the prompts of all servers that answer."""
-        return [prompt for _, own in self._of_each(McpServer.prompts) for prompt in own]
-
-    def prompt(self, server: str, name: str, arguments: Mapping[str, str], stop: Event) -> str:
-        """Return a prompt as a text; raises UserError and Cancelled."""
-        return self._server(server).prompt(name, arguments, stop)
-
-    def resources(self) -> Sequence[McpResource]:
-        """Return the resources of all servers that answer."""
-        return [resource for _, own in self._of_each(McpServer.resources) for resource in own]
-
-    def resource(self, server: str, uri: str, stop: Event) -> str:
-        """Return a resource as a text; raises UserError and Cancelled."""
-        return self._server(server).resource(uri, stop)
 
     def problems(self) -> Sequence[str]:
         """Return a line for each server that failed when last asked, and for each tool that is left out."""
@@ -108,11 +97,6 @@ class McpTools:
         if target is None:
             raise UserError(f"no MCP server has a tool `{shown_line(name)}`")
         return target
-
-    def _server(self, name: str) -> McpServer:
-        if name not in self._servers:
-            raise UserError(f"there is no MCP server `{name}`", "`localspec mcp list` lists them")
-        return self._servers[name]
 
     def _of_each(self, ask: Callable[[McpServer], Sequence[T]]) -> list[tuple[McpServer, Sequence[T]]]:
         """Ask all servers at once; one that fails has nothing, and `problems` says why."""

@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from localspec.tools.mcp.contents import LONGEST_TEXT, call_text, prompt_text, resource_text
+from localspec.tools.mcp.contents import (
+    LONGEST_TEXT,
+    ResourceContent,
+    call_text,
+    prompt_text,
+    resource_content,
+)
 from tests.tools.mcp.made_server import CONTENTS
 
 
@@ -65,6 +71,7 @@ def test_a_prompt_names_roles_only_if_others_speak() -> None:
     assert prompt_text({"messages": "none"}) == ""
 
 
-def test_a_resource_is_its_text_or_a_line_that_names_it() -> None:
+def test_a_resource_is_its_text_and_what_else_it_has() -> None:
     contents = [{"uri": "a:b", "text": "words"}, {"uri": "a:c", "blob": "AAAA", "mimeType": "image/png"}, 3]
-    assert resource_text({"contents": contents}) == "words\n[resource a:c: image/png, 3 bytes]"
+    assert resource_content({"contents": contents}) == ResourceContent("words", ("image/png, 3 bytes",))
+    assert resource_content({"contents": "none"}) == ResourceContent("")

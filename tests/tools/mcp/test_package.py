@@ -19,7 +19,7 @@ import localspec.cli.main, localspec.cli.mcp
 from localspec.tools.mcp.entries import read_servers
 from localspec.tools.mcp.toolbox import McpTools
 tools = McpTools(read_servers(Path("none.json")), Path())
-assert list(tools.tools()) == list(tools.prompts()) == list(tools.resources()) == []
+assert list(tools.tools()) == []
 tools.close()
 names = ("mcp", "mcp_types", "pydantic", "anyio", "httpx2", "asyncio")
 print([name for name in names if name in sys.modules])

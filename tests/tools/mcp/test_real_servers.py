@@ -93,14 +93,15 @@ def test_server_everything() -> None:
         assert "[image: image/png, " in ask("made__get-tiny-image").text
         assert "temperature" in ask("made__get-structured-content", location="Chicago").text
         assert "[resource demo://" in ask("made__get-resource-links", count=2).text
-        prompts = {prompt.name for prompt in tools.prompts()}
+        server = tools.servers["made"]
+        prompts = {prompt.name for prompt in server.prompts()}
         assert "simple-prompt" in prompts
-        assert tools.prompt("made", "simple-prompt", {}, stop)
-        assert "Chicago" in tools.prompt("made", "args-prompt", {"city": "Chicago"}, stop)
-        resource = tools.resources()[0]
-        assert len(tools.resource("made", resource.uri, stop)) > 20
+        assert server.prompt("simple-prompt", {}, stop)
+        assert "Chicago" in server.prompt("args-prompt", {"city": "Chicago"}, stop)
+        resource = server.resources()[0]
+        assert len(server.resource(resource.uri, stop).text) > 20
         with pytest.raises(UserError, match="answered with an error"):
-            tools.prompt("made", "no such prompt", {}, stop)
+            server.prompt("no such prompt", {}, stop)
 
 
 @pytest.mark.parametrize("seconds", [600])

@@ -18,9 +18,11 @@ import pytest
 
 from localspec.errors import UserError
 from localspec.tools.mcp import guard
+from localspec.tools.mcp.contents import ResourceContent
 from localspec.tools.mcp.entries import ServerEntry
+from localspec.tools.mcp.known import Known
 from localspec.tools.mcp.toolbox import McpTools
-from tests.tools.mcp.serving import SCRIPT, call, made, toolbox
+from tests.tools.mcp.serving import NEVER, SCRIPT, call, made, toolbox
 from tests.waiting import until
 
 pytest.importorskip("mcp_types", reason="the extra `mcp` is not installed")
@@ -165,7 +167,7 @@ def test_floods_on_standard_error_and_noise_on_standard_output_do_no_harm() -> N
 def test_a_server_may_greet_with_less_than_the_protocol_wants() -> None:
     with toolbox(made("bare greeting")) as tools:
         assert call(tools, text="hi").text == "hi"
-        assert list(tools.prompts()) == []
+        assert list(tools.servers["made"].prompts()) == []
 
 
 def test_a_call_of_a_megabyte_arrives() -> None:
@@ -353,15 +355,18 @@ def test_an_answer_that_is_no_json_is_one_line_at_once() -> None:
 
 def test_prompts_and_resources_are_listed_and_read() -> None:
     with toolbox(made()) as tools:
-        (prompt,) = tools.prompts()
+        server = tools.servers["made"]
+        assert server.known_prompts() == Known()
+        assert not server.is_running
+        (prompt,) = server.prompts()
+        assert server.known_prompts().answer == (prompt,)
         assert (prompt.server, prompt.name, prompt.description) == ("made", "review", "Review it")
         assert [(each.name, each.required) for each in prompt.arguments] == [("file", True)]
-        assert tools.prompt("made", "review", {"file": "a.py"}, threading.Event()) == "Review a.py"
-        (resource,) = tools.resources()
+        assert server.prompt("review", {"file": "a.py"}, NEVER) == "Review a.py"
+        (resource,) = server.resources()
         assert (resource.server, resource.uri, resource.name) == ("made", "note:one", "One")
-        assert tools.resource("made", "note:one", threading.Event()) == "the note"
-        with pytest.raises(UserError, match="there is no MCP server `other`"):
-            tools.resource("other", "note:one", threading.Event())
+        assert server.resource("note:one", NEVER).text == "the note"
+        assert server.known_resource("note:one").answer == ResourceContent("the note")
 
 
 def test_calls_of_several_threads_share_one_server(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ class ChatPane(Vertical):
         """Get the prompts of earlier days, and the user's own commands."""
         with suppress(StoreError):  # store errors are reported when something is saved
             self.composer.set_history(await asyncio.to_thread(self.session.store.prompts))
-        await self.read_own_commands()
+        self._take_own_commands(await asyncio.to_thread(own_commands))
         self.set_interval(READING_S, self._show_reading)
 
     def _show_reading(self) -> None:
@@ -507,13 +507,16 @@ class ChatPane(Vertical):
     # --- prompts ---
 
     async def read_own_commands(self) -> OwnCommands:
-        """Read the user's own commands again; report each problem once."""
-        found = await asyncio.to_thread(own_commands)
+        """Read the user's own commands and those of servers again; report each problem once."""
+        found = await asyncio.to_thread(own_commands, self.session.servers)
+        self._take_own_commands(found)
+        return found
+
+    def _take_own_commands(self, found: OwnCommands) -> None:
         for problem in [problem for problem in found.problems if problem not in self._told]:
             self._told.add(problem)
             self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
         self.own_commands = found
-        return found
 
     @on(PromptEntered)
     async def _take_prompt(self, event: PromptEntered) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, ClassVar, assert_never, get_args
 
 from textual import events, on
@@ -31,10 +32,12 @@ from localspec.chat.commands.effects import (
     Copy,
     Effect,
     NewChat,
+    Put,
     Say,
     Setting,
     ShowSetting,
     SwitchChat,
+    Wait,
 )
 from localspec.chat.commands.parsing import as_typed
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
@@ -124,6 +127,8 @@ class ChatScreen(Screen[int]):
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
         self._interrupted = -QUIT_WITHIN_S
+        self._waiting = Event()  # stops what is waited for; set where that is nothing
+        self._waiting.set()
         self._deleted: list[tuple[ChatInfo, bool] | DeletedMessages] = []  # chats: and whether it was open
 
     def compose(self) -> ComposeResult:
@@ -431,10 +436,8 @@ class ChatScreen(Screen[int]):
 
     async def _carry_out(self, effect: Effect, typed: str) -> None:
         match effect:
-            case Say(text, is_long=False):
-                self.say(text)
-            case Say(text):
-                self.notify(text, timeout=NOTICE_S, markup=False)
+            case Say(text, is_long):
+                self.notify(text, timeout=NOTICE_S, markup=False) if is_long else self.say(text)
             case ShowSetting(setting, is_new):
                 self._show_setting(setting, is_new=is_new)
             case Copy(text, what):
@@ -449,12 +452,35 @@ class ChatScreen(Screen[int]):
                 await self._change(ChangeAsked(change, self.session.chat.info, text))
             case Ask(prompt):
                 await self.pane.send(as_typed(prompt), typed)
+            case Put() | Wait():
+                self.run_worker(self._prepare(effect, typed), group="waiting")
             case Act(name, argument):
                 doing = self.actions[name](argument)
                 if isawaitable(doing):
                     await doing
             case _:
                 assert_never(effect)
+
+    async def _prepare(self, effect: Put | Wait, typed: str) -> None:
+        """Put a text into the prompt, or wait for one, until Escape stops that."""
+        if isinstance(effect, Put):
+            await self.pane.composer.put_above(effect.text)
+            self.say(f"{effect.what} is in the prompt; Enter sends it")
+            return
+        self._waiting.set()  # for another one
+        self._waiting = stop = Event()
+        self.say(f"{effect.what}; {key_of(self, 'chat.stop')} stops it")
+        self.refresh_bindings()
+        try:
+            result = await asyncio.to_thread(effect.work, stop)
+        except LocalSpecError as error:
+            self.pane.composer.refuse(typed, error)
+        else:
+            self.say("")
+            await self._carry_out(result, typed)
+        finally:
+            stop.set()
+            self.refresh_bindings()
 
     @property
     def actions(self) -> dict[ActionName, Callable[[str], object]]:
@@ -517,12 +543,15 @@ class ChatScreen(Screen[int]):
     def _is_stopping(self) -> bool:
         """Return whether Escape stops something."""
         is_reading = self.pane.composer.is_reading
+        is_reading = is_reading or not self._waiting.is_set()
         return self.pane.answering or is_reading or isinstance(self._loader.state, Loading)
 
     def action_stop(self) -> None:
         """Stop the answer; if there is none, go back to the prompt."""
         if self.pane.answering:
             self.pane.controller.stop()
+        elif not self._waiting.is_set():
+            self._waiting.set()
         elif self.pane.composer.is_reading:
             self.pane.composer.stop_reading()
         elif isinstance(self._loader.state, Loading):

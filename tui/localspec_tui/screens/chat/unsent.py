@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
 
 from textual import on, work
 from textual.app import SuspendNotSupported
 from textual.widgets import TextArea
 
 from localspec.app.editor import edit_text, editor_command
-from localspec.chat.attachments import Attached, Completion, attach, describe_all, reference_at_end
+from localspec.chat.attachments import (
+    Attached,
+    Completion,
+    as_text,
+    attach,
+    describe_all,
+    reference_at_end,
+)
 from localspec.chat.chat_filter import folders, tags
 from localspec.chat.commands.completion import complete_input
 from localspec.chat.commands.own import own_commands
@@ -22,6 +31,7 @@ from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import Count, check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
+from localspec.chat.resources import Resources
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
@@ -30,6 +40,9 @@ from localspec.types.request import Message
 from localspec_tui.screens.chat.status import NOTICE_S, ChatStatus
 from localspec_tui.widgets.composer.composer import Composer, QueuedPromptAsked
 from localspec_tui.widgets.status import error_line
+
+if TYPE_CHECKING:
+    from localspec.tools.mcp.server import McpServer
 
 REST_S = 0.35
 SLOW_S = 0.8  # a PDF file of a few pages is read by then
@@ -81,6 +94,7 @@ class ChatComposer(Composer):
         self._refused: str | None = None  # the prompt that could not be sent
         self._readings = 0  # of files, for this prompt and one that is being sent
         self.is_reading = False  # which takes long
+        self._stop = Event()  # of the reading of resources for a prompt that is being sent
         self._stopped: str | None = None  # the prompt whose files are not read until it is sent
         self._looked_at = ""  # the prompt that was weighed last,
         self._weighed = _Weighed(0)  # and what it weighs
@@ -134,8 +148,29 @@ class ChatComposer(Composer):
             themes = sorted(self.app.available_themes)
             return themes if kind == "theme" else [profile.name for profile in self._session.profiles]
 
-        own = own_commands().commands if text.startswith("/") else ()
-        return complete_input(text, names, self._folder, own)
+        servers = self._servers_in(text)
+        own = own_commands(lambda: servers).commands if text.startswith("/") else ()
+        return complete_input(text, names, self._folder, own, servers)
+
+    def _servers_in(self, text: str) -> Mapping[str, McpServer]:
+        """Return the MCP servers if a text may name one; what they say later is shown then."""
+        servers = self._session.servers_named_in(text)
+        for server in servers.values():
+            server.memory.on_news = self._hear_news
+        return servers
+
+    def _hear_news(self) -> None:
+        """Look again at what is written, since a server has answered; called in its thread."""
+        if self.is_attached:
+            self.app.call_later(self.complete_again)
+            self.app.call_later(self.look_again)
+
+    async def put_above(self, text: str) -> None:
+        """Put a text before what is being written; nothing in it is a command or names a file."""
+        text = await asyncio.to_thread(lambda: as_text(text, self._folder, self._servers_in(text)))
+        text = f" {text}" if text.startswith("/") else text
+        self.put(f"{text}\n\n{self.text}" if self.text.strip() else text)
+        self.focus()
 
     def _named(self, before: str, pasted: str) -> str | None:
         """Return references to pasted paths, None if they would mean nothing or the text is no path."""
@@ -202,7 +237,7 @@ class ChatComposer(Composer):
         models, tokens = self._loader.ready, None if text.strip() else 0
         try:
             self._session.store.set_draft(chat_id, unsent)
-            found = self.attached(text)
+            found = self._attached(text)
             question, files = found.text, found.files
             counts: list[int | None] = [None] * len(files)
             if models is not None and text.strip():
@@ -218,8 +253,13 @@ class ChatComposer(Composer):
 
     async def attach(self, text: str) -> Attached:
         """Read the files that a prompt names, in a thread; raises `UserError` as `attach` does."""
+        self._stop = stop = Event()
         with self._reading_told():
-            return await asyncio.to_thread(self.attached, text)
+            return await asyncio.to_thread(self._attached, text, stop)
+
+    def _attached(self, text: str, stop: Event | None = None) -> Attached:
+        """Read the files that a prompt names; without a `stop`, it is still being written."""
+        return attach(text, self._folder, self._attachment_bytes, Resources(self._servers_in(text), stop))
 
     @contextmanager
     def _reading_told(self) -> Iterator[None]:
@@ -245,11 +285,8 @@ class ChatComposer(Composer):
     def stop_reading(self) -> None:
         """Stop the reading of attached files; a prompt that is being sent comes back."""
         self._stopped = self.text
+        self._stop.set()
         stop_reading()
-
-    def attached(self, text: str) -> Attached:
-        """Read the files that a prompt names; raises `UserError` as `attach` does."""
-        return attach(text, self._folder, self._attachment_bytes)
 
     def unsent(self) -> tuple[int, str]:
         """Return the open chat and its unsent text: the queue and the prompt."""

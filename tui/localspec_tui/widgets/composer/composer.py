@@ -277,6 +277,11 @@ class Composer(Widget):
         if tab:
             self._take_or_move_on()
 
+    def complete_again(self) -> None:
+        """Look for completions again, because there may be others now."""
+        if self._completions.is_open and self._offer_fits() and not self._completions.moved:
+            self._lookup.ask(self.prompt.before_cursor)
+
     def on_descendant_blur(self) -> None:
         """Close the completions when the cursor leaves the text."""
         self._lookup.forget()
@@ -303,6 +308,8 @@ class Composer(Widget):
             self.screen.focus_next()
 
     def _take(self, item: Completion) -> None:
+        if item.is_notice:
+            return
         self._completions.show(())
         self.prompt.replace_before_cursor(item.start, item.insert)
         self.prompt.focus()
@@ -343,7 +350,7 @@ class Composer(Widget):
         """
         word = self.prompt.before_cursor[item.start :]
         is_begun = bool(word) and not word.endswith("/") and word.strip() != item.insert.strip()
-        return self._completions.moved or is_begun
+        return not item.is_notice and (self._completions.moved or is_begun)
 
     def action_newline(self) -> None:
         """Break the line."""
@@ -395,4 +402,8 @@ class Composer(Widget):
 
 
 def _says_nothing_new(text: str, items: Sequence[Completion]) -> bool:
-    return len(items) == 1 and text[items[0].start :].strip() == items[0].insert.strip()
+    return (
+        len(items) == 1
+        and not items[0].is_notice
+        and text[items[0].start :].strip() == items[0].insert.strip()
+    )
