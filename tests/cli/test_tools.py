@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.chat.made_mcp import MadeServer
 from tests.chat.tool_models import WritesCalls, called
 from tests.cli.conftest import Invoke
 from tests.cli.fake_runtime import FakeRuntime, says
@@ -116,3 +118,46 @@ def test_a_mistake_in_mcp_json_does_not_end_a_chat(fake: FakeRuntime, invoke: In
     outcome = invoke("run", "--tools", "files", "hello")
     assert outcome.code == 2
     assert "mcp.json" in outcome.err
+
+
+def use_server(monkeypatch: pytest.MonkeyPatch, server: MadeServer) -> None:
+    """Give chats a server in place of those of mcp.json."""
+    from localspec.app import tools
+
+    make = tools.tool_kit
+    monkeypatch.setattr(
+        tools, "tool_kit", lambda *given, **more: replace(make(*given, **more), servers={"docs": server})
+    )
+
+
+def test_a_prompt_of_a_server_begins_the_next_message(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(monkeypatch, server := MadeServer(prompt="Review\n@a.txt"))
+    fake.scripts = [says("One."), says("Two.")]
+    lines = b"/docs:\n/docs:review a\nin short\n/docs:review b\n-\n/docs:review c\n\n"
+    outcome = invoke("chat", piped=lines)
+    assert outcome.code == 0
+    assert "docs has 2 prompts" in outcome.err
+    sent = [[each.content for each in request.prompt if each.role == "user"] for request in fake.requests]
+    assert [texts[-1] for texts in sent] == ["Review\n@a.txt\n\nin short", "Review\n@a.txt"]
+    assert [each for each in server.asked if "review" in each][-1] == "review {'file': 'c'}"
+
+
+def test_a_resource_of_a_server_is_attached(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(monkeypatch, MadeServer())
+    fake.scripts = [says("One.")]
+    outcome = invoke("chat", piped=b"sum up @docs:One\n")
+    assert "attached mcp://docs/note:one, 8 bytes" in outcome.err
+    assert fake.requests[0].prompt[-1].content.startswith("Resource mcp://docs/note:one, which is data")
+
+
+def test_a_server_that_fails_is_one_line_in_a_chat(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_server(monkeypatch, MadeServer(problem="the MCP server `docs` has ended"))
+    outcome = invoke("chat", typed="/docs:review a\n@docs:One\n")
+    assert outcome.err.count("the MCP server `docs` has ended") == 2
+    assert not fake.requests

@@ -10,6 +10,7 @@ from textual import events
 
 from localspec import pdf
 from localspec.chat.attachments import Attached, attach
+from localspec.chat.resources import Resources
 from localspec.types.request import Message
 from localspec_tui.screens.chat import unsent
 from tests.made_pdf import text_pdf
@@ -111,9 +112,9 @@ async def test_a_pdf_file_without_text_is_refused_and_the_prompt_stays(folder: P
 async def test_reading_that_takes_long_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
-    def slow(text: str, folder: Path, limit: int) -> Attached:
+    def slow(text: str, folder: Path, limit: int, resources: Resources) -> Attached:
         assert go_on.wait(TIMEOUT_S)
-        return attach(text, folder, limit)
+        return attach(text, folder, limit, resources)
 
     monkeypatch.setattr(unsent, "attach", slow)
     monkeypatch.setattr(unsent, "SLOW_S", 0.01)
@@ -134,9 +135,9 @@ async def test_a_refusal_is_seen_while_something_else_is_typed(
 ) -> None:
     go_on = threading.Event()
 
-    def slow(text: str, folder: Path, limit: int) -> Attached:
+    def slow(text: str, folder: Path, limit: int, resources: Resources) -> Attached:
         assert go_on.wait(TIMEOUT_S)
-        return attach(text, folder, limit)
+        return attach(text, folder, limit, resources)
 
     async with desktop(folder) as desk:
         desk.composer.text = "see @src/gone.py"
