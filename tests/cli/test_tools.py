@@ -139,8 +139,8 @@ def test_a_prompt_of_a_server_begins_the_next_message(
     outcome = invoke("chat", piped=lines)
     assert outcome.code == 0
     assert "docs has 2 prompts" in outcome.err
-    sent = [[each.content for each in request.prompt if each.role == "user"] for request in fake.requests]
-    assert [texts[-1] for texts in sent] == ["Review\n@a.txt\n\nin short", "Review\n@a.txt"]
+    sent = [result(fake, place) for place in range(2)]
+    assert sent == ["Review\n@a.txt\n\nin short", "Review\n@a.txt"]
     assert [each for each in server.asked if "review" in each][-1] == "review {'file': 'c'}"
 
 
@@ -151,7 +151,7 @@ def test_a_resource_of_a_server_is_attached(
     fake.scripts = [says("One.")]
     outcome = invoke("chat", piped=b"sum up @docs:One\n")
     assert "attached mcp://docs/note:one, 8 bytes" in outcome.err
-    assert fake.requests[0].prompt[-1].content.startswith("Resource mcp://docs/note:one, which is data")
+    assert result(fake).startswith("Resource mcp://docs/note:one, which is data")
 
 
 def test_a_server_that_fails_is_one_line_in_a_chat(

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.errors import UserError
+from localspec_tui.screens.chat import unsent
 from tests.chat.made_mcp import MadeServer
 from tests.chat.tool_models import MadeTools, kit_of
 from tests.scripted import says
@@ -30,7 +32,7 @@ async def test_a_prompt_is_put_into_the_prompt_and_sends_nothing(tmp_path: Path)
         await desk.enter("/docs:review a.py")
         await desk.shows("docs:review is in the prompt; Enter sends it")
         assert desk.composer.text == " /exit\nReview \\@secret.txt and \\@docs:note:one"
-        assert desk.path == ()
+        assert not desk.path
         assert server.asked == ["prompts", "review {'file': 'a.py'}"]
         await desk.press("enter")
         await desk.until(lambda: len(desk.path) == 2)
@@ -79,12 +81,17 @@ async def test_a_resource_is_completed_shown_with_its_size_and_sent(tmp_path: Pa
         assert (file.name, file.text) == ("mcp://docs/note:one", "the note")
 
 
-async def test_a_resource_that_hangs_is_given_up_with_escape(tmp_path: Path) -> None:
+async def test_a_resource_that_hangs_is_given_up_with_escape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsent, "SLOW_S", 0.01)
     async with desktop(tmp_path, says("Good.")) as desk:
         use(desk, MadeServer(hangs=True))
-        await desk.enter("see @docs:note:two")
-        await desk.shows("reading the attached files")
-        await desk.press("escape")
+        desk.composer.focus()
+        desk.composer.text = "see @docs:note:two"
+        desk.app.post_message(events.Key("enter", "\r"))
+        await desk.while_busy(lambda: unsent.READING in desk.screen_text())
+        desk.app.post_message(events.Key("escape", None))
         await desk.until(lambda: desk.composer.text == "see @docs:note:two")
         assert desk.path == ()
 

@@ -279,7 +279,8 @@ class Composer(Widget):
 
     def complete_again(self) -> None:
         """Look for completions again, because there may be others now."""
-        if self._completions.is_open and self._offer_fits() and not self._completions.moved:
+        is_chosen_from = self._completions.is_open and self._completions.moved
+        if self.prompt.has_focus and self.prompt.text != self._placed and not is_chosen_from:
             self._lookup.ask(self.prompt.before_cursor)
 
     def on_descendant_blur(self) -> None:
