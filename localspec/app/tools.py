@@ -54,6 +54,7 @@ def tool_kit(config: Config, folder: Path, *, yes: Sequence[str] = ()) -> ToolKi
         for_model,
         partial(_close, servers),
         servers={name: server for box in servers.values() for name, server in box.servers.items()},
+        waiting=lambda: [name for name, box in servers.items() if not box.is_running],
     )
 
 

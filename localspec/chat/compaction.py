@@ -71,13 +71,20 @@ class Compaction:
 
 
 def compaction(
-    system: str, path: Sequence[StoredMessage], size: int, count: Count, instruction: str = ""
+    system: str,
+    path: Sequence[StoredMessage],
+    size: int,
+    count: Count,
+    instruction: str = "",
+    *,
+    tools: int = 0,
 ) -> Compaction:
     """Return the part of a branch that is to be summarised in a context of `size` tokens.
 
+    Each answer's prompt has `tools` tokens of tools, too.
     The newest exchanges stay, at least the last. Raises `UserError` where nothing is left to summarise.
     """
-    budget = context_budget(system, path, size, count)
+    budget = context_budget(system, path, size, count, tools=tools)
     sizes = [0 if one.dropped else one.tokens for one in budget.exchanges]
     most = min(KEPT * size, sum(sizes) / 2)
     newest = accumulate(reversed(sizes))

@@ -431,8 +431,15 @@ class ChatController:
         continues = answer is not None and answer.continues
         if answer is not None and not continues and path[-1].role == "assistant":  # written again
             path = path[:-1]
+        tools = await asyncio.to_thread(self.session.tool_tokens, models, chat)
         room = await asyncio.to_thread(
-            context_budget, chat.system, path, models.target.context, models.count_tokens, continues=continues
+            context_budget,
+            chat.system,
+            path,
+            models.target.context,
+            models.count_tokens,
+            continues=continues,
+            tools=tools,
         )
         if room.waits and room.excess(range(len(room.exchanges))):
             raise never_fits(room.fixed, models.target)

@@ -155,13 +155,15 @@ class Exchange:
 class ContextBudget:
     """What a conversation takes of a context of `size` tokens, and the exchanges that it could do without.
 
-    `fixed` tokens are sent in any case: the system prompt, the template's words, and what is to be answered.
+    `fixed` tokens are sent in any case: the system prompt, the template's words, what is to be answered, and
+    `tools` tokens of tools.
     """
 
     exchanges: tuple[Exchange, ...]
     size: int
     fixed: int = 0
     waits: bool = False
+    tools: int = 0
 
     def taken(self, out: Collection[int]) -> int:
         """Return the tokens that are sent when these exchanges, by their place, are left out."""
@@ -193,14 +195,20 @@ class ContextBudget:
 
 
 def context_budget(
-    system: str, path: Sequence[StoredMessage], size: int, count: Count, *, continues: bool = False
+    system: str,
+    path: Sequence[StoredMessage],
+    size: int,
+    count: Count,
+    *,
+    continues: bool = False,
+    tools: int = 0,
 ) -> ContextBudget:
     """Return the context use of a branch; a question at its end waits, with `continues` its last answer."""
     waits = continues or (bool(path) and path[-1].role != "assistant")
     kept = to_prompt(system, [replace(one, dropped=True) for one in path], continues=continues)
     kept = kept if waits else (*kept, Message("user", ""))  # templates want one
     others = [one for group in exchanges_of(path)[:-1] for one in group] if continues else path
-    return ContextBudget(exchanges(others, count), size, count(kept), waits)
+    return ContextBudget(exchanges(others, count), size, count(kept) + tools, waits, tools)
 
 
 def check_alone(

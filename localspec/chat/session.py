@@ -43,7 +43,7 @@ from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
-from localspec.storage.profiles import Profile
+from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
 from localspec.types.request import (
@@ -117,6 +117,7 @@ class ChatSession:
         self.reads_ahead = True  # whether idle models read what comes before the next answer
         self.make_kit: Callable[[], ToolKit] | None = None  # of the tools that chats may use
         self._kit: ToolKit | None = None
+        self._weighed: tuple[tuple[object, ...], int] | None = None  # tools, and the tokens that they take
         self._making_kit = threading.Lock()
         self._offer: tuple[tuple[object, ...], ToolOffer] | None = None  # the latest, and what it is for
         last = store.last_chat() if start == "last" else None
@@ -359,12 +360,42 @@ class ChatSession:
             self._offer = (for_what, offer_of(models, functions, variables))
         return self._offer[1]
 
+    def tool_tokens(self, models: OpenModels, chat: OpenChat | None = None) -> int:
+        """Return the tokens that the tools of a chat take of each prompt, by default of the open one.
+
+        Those of servers that have not been started are not counted.
+        """
+        chat = self.chat if chat is None else chat
+        names = self.tools_on(chat)
+        try:
+            kit = self.kit if names else None
+        except UserError:  # the answer reports it
+            return 0
+        if kit is None or not isinstance(models, ShowsPrompts):
+            return 0
+        waiting = kit.waiting()
+        functions = kit.offered(
+            [name for name in names if name in kit.boxes and name not in waiting]
+        ).functions
+        for_what = (models, functions, chat.system)
+        if self._weighed is None or self._weighed[0] != for_what:
+            request = self._asked_in(chat).answer_under(self._followed_in(chat))
+            request = replace(request, prompt=_question_alone(chat.system))
+            texts = (models.render(replace(request, tools=each)) for each in (functions, ()))
+            tokens = [len(models.tokenize(text)) for text in texts]
+            self._weighed = (for_what, max(0, tokens[0] - tokens[1]))
+        return self._weighed[1]
+
     def tools_on(self, chat: OpenChat | None = None) -> tuple[str, ...]:
         """Return the names of the tools that are on in a chat, by default the open one."""
         info = (self.chat if chat is None else chat).info
-        usual = self._profile_of(info.profile).tools
         own = info.settings.tools
-        return (usual.groups if usual.on else ()) if own is None else own
+        return self._profile_of(info.profile).tools.names_on if own is None else own
+
+    @property
+    def tools_profile(self) -> Profile:
+        """Return the profile whose tools hold in the open chat; `auto` has those of the default profile."""
+        return self._profiles[DEFAULT_PROFILE] if is_auto(self.profile) else self.profile
 
     def compaction(self, models: OpenModels, chat: OpenChat | None = None) -> tuple[Compaction, str]:
         """Return the part of a chat, by default the open one, that a summary would replace, also in words.
@@ -374,7 +405,8 @@ class ChatSession:
         chat = self.chat if chat is None else chat
         size, instruction = models.target.context, self._profile_of(chat.info.profile).summary_prompt
         path = chat.path[:-1] if chat.path and chat.path[-1].role == "user" else chat.path
-        wanted = compaction(chat.system, path, size, models.count_tokens, instruction)
+        tools = self.tool_tokens(models, chat)
+        wanted = compaction(chat.system, path, size, models.count_tokens, instruction, tools=tools)
         return wanted, wanted.described(filter(None, (chat.outline(message.id) for message in path)))
 
     def compact(
@@ -411,7 +443,9 @@ class ChatSession:
         answers = (message for message in reversed(chat.path) if message.role == "assistant")
         record = None if (last := next(answers, None)) is None else chat.outline(last.id)
         used = None if record is None else after_answer(record)
-        return used is not None and used > most and models.count_tokens(chat.prompt()) > most
+        if used is None or used <= most:
+            return False
+        return models.count_tokens(chat.prompt()) + self.tool_tokens(models, chat) > most
 
     def options(
         self,
@@ -524,6 +558,11 @@ class ChatSession:
         if name not in self._profiles:
             raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
         return self._profiles[name]
+
+
+def _question_alone(system: str) -> tuple[Message, ...]:
+    question = Message("user", "")
+    return (Message("system", system), question) if system else (question,)
 
 
 def _calls(saved: AnswerSaved) -> bool:

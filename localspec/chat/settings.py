@@ -21,7 +21,8 @@ from localspec.inference.interface import OpenModels
 from localspec.models.recommended import said_by
 from localspec.storage import config
 from localspec.storage.paths import config_dir
-from localspec.storage.profiles import change_profile, profiles
+from localspec.storage.profiles import ToolGroup, change_profile, profiles
+from localspec.storage.toml_file import Changes
 from localspec.types.request import NO_LIMIT, Mode, Recommendation, Sampling
 from localspec.units import MODE_NAMES
 from localspec.values import Range, range_of, read
@@ -173,7 +174,7 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
     settings that the place does not have, and StoreError.
     """
     check_place(wanted, changes)
-    title, folder, saved = session.followed.title, config_dir() / "profiles", []
+    title, saved = session.followed.title, []
     places = {"chat": "with this chat", "profile": f"in profile {title}", "config": "in config.toml"}
     for place, words in places.items():
         part = [each for each in SETTINGS if each.name in changes and each.place(wanted) == place]
@@ -182,8 +183,7 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
         values = {each.name: changes[each.name] for each in part}
         if place == "profile":  # auto is what a profile says that names no mode
             keys = {each.profile: None if values[each.name] == AUTO else values[each.name] for each in part}
-            change_profile(session.followed.name, keys, folder)
-            session.take_profiles(profiles(folder).good)
+            _keep_in_profile(session, session.followed.name, keys)
         elif place == "config":
             config.keep({each.config: values[each.name] for each in part})
             if "ignores_circles" in values:
@@ -198,3 +198,25 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
         session.update_settings(**values)
         saved.append(f"{', '.join(each.title for each in part)} {words}")
     return f"saved: {'; '.join(saved)}"
+
+
+def keep_tools(session: ChatSession) -> str:
+    """Save the tools that are on in the open chat in its profile instead; return a line that says so.
+
+    Raises UserError, before anything is saved, and StoreError.
+    """
+    profile, names = session.tools_profile, session.tools_on()
+    keys: dict[str, bool | list[str] | None] = {"tools.on": bool(names)}
+    if names:  # else those that the profile offers stay, switched off
+        servers = [name for name in names if name not in get_args(ToolGroup)]
+        keys["tools.groups"] = [name for name in names if name not in servers]
+        keys["tools.servers"] = servers or None
+    _keep_in_profile(session, profile.name, keys)
+    session.update_settings(tools=None)
+    return f"saved in profile {profile.title}: {', '.join(names) or 'no tools'}"
+
+
+def _keep_in_profile(session: ChatSession, name: str, keys: Changes) -> None:
+    folder = config_dir() / "profiles"
+    change_profile(name, keys, folder)
+    session.take_profiles(profiles(folder).good)

@@ -80,8 +80,8 @@ def as_json(profile: Profile) -> dict[str, object]:
 
 
 def _tools(profile: Profile) -> str:
-    groups = ", ".join(profile.tools.groups)
-    return f"{groups} ({'on' if profile.tools.on else 'off'})" if groups else "none"
+    names = ", ".join((*profile.tools.groups, *profile.tools.servers))
+    return f"{names} ({'on' if profile.tools.on else 'off'})" if names else "none"
 
 
 def _values(values: dict[str, object]) -> str:

@@ -32,6 +32,7 @@ from localspec.types.request import (
     TaskType,
     ThinkingBudget,
 )
+from localspec.values import Line
 
 DEFAULT_PROFILE = "general"
 RESERVED = ("auto",)  # not a profile, but the choice among them
@@ -74,10 +75,16 @@ ToolGroup = Literal["files", "run", "web", "time", "calculate"]
 
 @dataclass(frozen=True, slots=True)
 class ProfileTools:
-    """A profile's groups of tools, which models may call once they are switched on."""
+    """A profile's groups of tools and its MCP servers, which models may call once they are switched on."""
 
     groups: tuple[ToolGroup, ...] = ()
+    servers: tuple[Line, ...] = ()  # by the names that /tools shows
     on: bool = False
+
+    @property
+    def names_on(self) -> tuple[str, ...]:
+        """Return the names of all that is on."""
+        return (*self.groups, *self.servers) if self.on else ()
 
 
 @dataclass(frozen=True, slots=True)

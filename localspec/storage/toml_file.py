@@ -20,7 +20,7 @@ from localspec.values import ONE_LINE, TEXT, InvalidValueError, Line, read, read
 
 T = TypeVar("T")
 MAX_FILE = 2**18  # bytes; users write these by hand
-Changes = Mapping[str, str | int | float | bool | None]
+Changes = Mapping[str, str | int | float | bool | list[str] | None]
 """New values by dotted keys, of the file or of one of its tables; None takes a key away."""
 _MARK = "\ufeff"
 _Path = tuple[str | int, ...]  # of a value: the names of its tables, its own, and its place in a list

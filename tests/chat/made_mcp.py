@@ -73,7 +73,7 @@ class MadeServer(McpServer):
     def _note(self, what: str, stop: Event | None) -> None:
         self.asked.append(what)
         if self.hangs and stop is not None:
-            assert stop.wait(10)
+            assert stop.wait(60)
             raise Cancelled("the call was stopped")
         if self.problem:
             raise UserError(self.problem)

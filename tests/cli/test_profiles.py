@@ -92,7 +92,7 @@ def test_show_as_json(invoke: Invoke) -> None:
     assert value["system_prompt"] == coding.system_prompt
     assert (value["sampling"]["temperature"], value["speculation"]) == (0.2, {})
     assert value["tuning"]["own"] is True
-    assert value["tools"] == {"groups": ["files", "run"], "on": False}
+    assert value["tools"] == {"groups": ["files", "run"], "servers": [], "on": False}
     prompts = coding.tuning_prompts()
     assert (value["tuning"]["prompts"], value["tuning"]["held_out"]) == (
         list(prompts.prompts),

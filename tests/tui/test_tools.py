@@ -221,3 +221,34 @@ async def test_tools_are_switched_on_in_their_screen(tmp_path: Path) -> None:
         await desk.shows("tools on in this chat: made")
         await desk.enter("/tools nothing on")
         await desk.shows("there are no tools `nothing`")
+
+
+async def test_tools_are_saved_in_the_profile_and_said_where_they_come_from(tmp_path: Path) -> None:
+    async with desktop(tmp_path, models=lambda: models_of(says("Hello."))) as desk:
+        desk.chat.session.make_kit = lambda: kit_of(made())
+        await desk.enter("/tools")
+        await desk.shows("On: none, from profile General")
+        await desk.press("enter")
+        await desk.shows("On: made, set in this chat; profile General has none")
+        await desk.press("f2")
+        await desk.shows("saved in profile General: made", "On: made, from profile General")
+        await desk.press("enter")
+        await desk.shows("On: none, set in this chat; profile General has made")
+        await desk.press("ctrl+r")
+        await desk.shows("On: made, from profile General")
+        await desk.press("escape", "ctrl+n")
+        await desk.until(lambda: desk.chat.session.tools_on() == ("made",))
+
+
+async def test_the_tokens_of_tools_are_shown_with_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = CallingModels(says("Hello."))
+    monkeypatch.setattr(models, "render", lambda request: "x" * 700 * len(request.tools))
+    monkeypatch.setattr(models, "tokenize", lambda text: [(1, b"x")] * len(text))
+    async with desktop(tmp_path, models=lambda: models) as desk:
+        desk.chat.session.make_kit = lambda: kit_of(made())
+        await desk.enter("/tools made on")
+        await desk.until(lambda: "context ~1k/4k (tools 1k)" in desk.status() or "(tools" in desk.status())
+        await desk.enter("/tools off")
+        await desk.until(lambda: "(tools" not in desk.status())

@@ -38,7 +38,8 @@ class ToolKit:
     """Toolboxes by the names with which users switch them on.
 
     `always` takes the rule of calls that the user always allows; `close` ends what runs the tools.
-    `servers` are the MCP servers, by the names with which users call their prompts and resources.
+    `servers` are the MCP servers, by the names with which users call their prompts and resources; `waiting`
+    names the boxes whose servers have not been started.
     """
 
     boxes: Mapping[str, Toolbox]
@@ -49,6 +50,7 @@ class ToolKit:
     close: Callable[[], object]
     most_rounds: int = MOST_ROUNDS
     servers: Mapping[str, McpServer] = field(default_factory=dict)
+    waiting: Callable[[], Collection[str]] = tuple
 
     def offered(self, names: Collection[str]) -> OfferedTools:
         """Return the tools of the boxes that are on; may start servers, and wait for them."""

@@ -50,6 +50,11 @@ class McpTools:
         """The servers, by names that are fit for models and commands."""
         return {self._names[name]: server for name, server in self._servers.items()}
 
+    @property
+    def is_running(self) -> bool:
+        """Return whether all servers have been started."""
+        return all(server.is_running for server in self._servers.values())
+
     def tools(self) -> Sequence[Tool]:
         """Return the tools of all servers that answer; starts those that do not run, all at once."""
         offered = self._of_each(McpServer.tools)

@@ -19,6 +19,7 @@ from textual.widgets import Button, Input, SelectionList, Static, TextArea
 from textual.widgets.selection_list import Selection
 
 from localspec.chat.prompting import ContextBudget
+from localspec.units import counted
 from localspec_tui.keys import KeyFooter, bindings_of, key_of, take_key
 from localspec_tui.screens.dialog import Dialog
 from localspec_tui.widgets.explained import ExplainedText
@@ -283,7 +284,10 @@ class MakeRoomScreen(Dialog[tuple[int, ...] | Literal["summarise"] | None]):
         now = f"Too long by {excess:,} tokens: it takes {taken:,} of {room.size:,}. " if excess else ""
         with Vertical(classes="frame") as box:
             box.border_title = "Free up context"
-            yield Static(f"{now}Ticked exchanges are no longer sent to the model.")
+            tools = ""
+            if room.tools:
+                tools = f" The tools take {counted(room.tools, 'token')}; /tools switches them off."
+            yield Static(f"{now}Ticked exchanges are no longer sent to the model.{tools}")
             yield TickList[int](self._described, range(len(room.exchanges)), room.proposed())
             yield Static(id="make-room-sum")
             yield Static(

@@ -1,8 +1,9 @@
-"""Switch the tools of the open chat on and off."""
+"""Switch the tools of the open chat, and of its profile, on and off."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import on, work
@@ -13,6 +14,7 @@ from textual.content import Content
 from textual.widgets import OptionList, Static
 
 from localspec.chat.session import ChatSession
+from localspec.chat.settings import keep_tools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.errors import LocalSpecError
 from localspec_tui.keys import KeyFooter
@@ -29,6 +31,8 @@ class ToolsScreen(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "switch", "On or off", id="tools.switch"),
+        Binding("f2", "keep", "Save in the profile", id="tools.profile"),
+        Binding("ctrl+r", "reset", "As the profile", id="tools.reset"),
         Binding("ctrl+t", "look", "Start it and list its tools", id="tools.look"),
         Binding("escape", "dismiss(None)", "Close", id="tools.leave"),
     ]
@@ -38,12 +42,14 @@ class ToolsScreen(Dialog[None]):
         self._session, self._kit = session, kit
         self._known: dict[str, str] = {}  # what each box has, as far as it was asked
         self._list = FilteredList("Type to filter")
+        self._in_force = Static(id="tools-in-force", markup=False)
         self._note = Static(_HINT, classes="note", markup=False)
 
     def compose(self) -> ComposeResult:
         """Stack the toolboxes over what is said of them."""
         with Vertical(classes="frame") as frame:
             frame.border_title = "Tools of this chat"
+            yield self._in_force
             yield self._list
             yield self._note
         yield KeyFooter()
@@ -54,7 +60,17 @@ class ToolsScreen(Dialog[None]):
 
     def _show(self, name: str) -> None:
         on_now = self._session.tools_on()
+        self._in_force.update(self._source(on_now))
         self._list.show([self._row(each, is_on=each in on_now) for each in self._kit.boxes], name)
+
+    def _source(self, on_now: Sequence[str]) -> str:
+        """Say what is on, and where that comes from."""
+        profile = self._session.tools_profile
+        names = clean(", ".join(on_now) or "none")
+        if self._session.chat.info.settings.tools is None:
+            return f"On: {names}, from profile {profile.title}"
+        usual = clean(", ".join(profile.tools.names_on) or "none")
+        return f"On: {names}, set in this chat; profile {profile.title} has {usual}"
 
     def _row(self, name: str, *, is_on: bool) -> ListRow:
         words = self._known.get(name, self._kit.words.get(name, ""))
@@ -74,6 +90,20 @@ class ToolsScreen(Dialog[None]):
             on_now[name] = None
         self._session.update_settings(tools=tuple(on_now))
         self._show(name)
+
+    @work(exclusive=True)
+    async def action_keep(self) -> None:
+        """Save what is on in the profile, for all its chats that set nothing else."""
+        try:
+            self._note.update(await asyncio.to_thread(keep_tools, self._session))
+        except LocalSpecError as error:
+            self._note.update(error_line(error))
+        self._show(self._list.highlighted or "")
+
+    def action_reset(self) -> None:
+        """Have what the profile says on in this chat."""
+        self._session.update_settings(tools=None)
+        self._show(self._list.highlighted or "")
 
     @work(exclusive=True)
     async def action_look(self) -> None:

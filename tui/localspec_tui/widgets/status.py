@@ -113,16 +113,21 @@ _ROUTE = "The profile that fits your message; /profile NAME stays with one, /pro
 _REASON = "Why this decoding mode was chosen"
 
 
-def context_part(used: int, size: int, *, estimated: bool, unread: int = 0) -> StatusPart:
-    """Return the context meter; its lighter part has yet to be read, before the answer or by idle models."""
+def context_part(used: int, size: int, *, estimated: bool, unread: int = 0, tools: int = 0) -> StatusPart:
+    """Return the context meter, with the tokens of tools.
+
+    Its lighter part has yet to be read, before the answer or by idle models.
+    """
     share = min(1.0, used / size)
     filled = round(BAR * share)
     light = min(filled, ceil(filled * unread / used)) if used else 0
     begun = LITTLE if used and not filled else ""
     bar = begun + "▓" * (filled - light) + "▒" * light + "░" * (BAR - filled - len(begun))
     about = "~" if estimated else ""
-    text, style = f"context {about}{thousands(used)}/{thousands(size)} {bar}", ""
+    of_tools = f" (tools {thousands(tools)})" * bool(tools)
+    text, style = f"context {about}{thousands(used)}/{thousands(size)}{of_tools} {bar}", ""
     meaning = f"This chat uses {'about ' if estimated else ''}{used:,} of {size:,} tokens"
+    meaning += f", of which {tools:,} are the tools that the model may call" if tools else ""
     meaning += f", of which the models are reading the last {unread:,}" if unread else ""
     if share >= FULL:
         text, style = f"{text} {'too long' if used >= size else 'nearly full'}", "$text-error bold"

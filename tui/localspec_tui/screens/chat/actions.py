@@ -118,7 +118,11 @@ def _tools(pane: ChatPane, _argument: str) -> None:
     kit = pane.session.kit
     if kit is None:
         raise UserError("this chat cannot use tools", "open models on this computer")
-    pane.app.push_screen(ToolsScreen(pane.session, kit))
+
+    async def count(_closed: None) -> None:
+        pane.status.count_tools()
+
+    pane.ask(ToolsScreen(pane.session, kit), count)
 
 
 ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {

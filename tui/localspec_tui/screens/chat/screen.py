@@ -433,6 +433,7 @@ class ChatScreen(Screen[int]):
         context = CommandContext(self.session, self._loader.ready, self.folder)
         for effect in await asyncio.to_thread(call.effects, context):
             await self._carry_out(effect, call.typed)
+        self.pane.status.count_tools()
 
     async def _carry_out(self, effect: Effect, typed: str) -> None:
         match effect:

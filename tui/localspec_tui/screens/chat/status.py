@@ -44,6 +44,7 @@ class ChatStatus(StatusLine):
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer in progress
         self._continued = ""  # the text that the answer in progress began with
+        self._tools = 0  # tokens of the tools of the open chat
         self._held = 0  # tokens that the open chat takes,
         self._is_estimate = False  # an estimate
         self._is_new = True
@@ -154,7 +155,9 @@ class ChatStatus(StatusLine):
     async def _count_prompt(self, chat: OpenChat, started: StoredMessage) -> None:
         """Replace the estimate of what an answer's prompt takes by its count."""
         if (models := self._loader.ready) is not None:
-            self._prompt_tokens = await asyncio.to_thread(models.count_tokens, _prompt(chat, started))
+            tokens = await asyncio.to_thread(models.count_tokens, _prompt(chat, started))
+            tools = await asyncio.to_thread(self._session.tool_tokens, models, chat)
+            self._prompt_tokens = tokens + tools
 
     def _show_record(self, record: AnswerRecord) -> None:
         self.figures = of_record(record)
@@ -170,6 +173,7 @@ class ChatStatus(StatusLine):
 
     def show_chat(self, *, answering: bool) -> None:
         """Show the figures of the last answer of the open chat, and how full its context is."""
+        self.count_tools()
         chat = self._session.chat
         answers = [message for message in chat.path if message.role == "assistant"]
         record = chat.outline(answers[-1].id) if answers else None
@@ -189,9 +193,22 @@ class ChatStatus(StatusLine):
         models, chat = self._loader.ready, self._session.chat
         if models is not None and (prompt := chat.prompt()):
             tokens = await asyncio.to_thread(models.count_tokens, prompt)
+            tokens += await asyncio.to_thread(self._session.tool_tokens, models, chat)
             if chat is self._session.chat:
                 self._held, self._is_estimate = tokens, False
                 self._show_context()
+
+    @work(group="tools", exclusive=True, exit_on_error=False)
+    async def count_tools(self) -> None:
+        """Count the tools of the open chat, which may have been switched."""
+        models, chat, before = self._loader.ready, self._session.chat, self._tools
+        if models is None:
+            return
+        with suppress(EngineError):  # the next call to the models reports it
+            self._tools = await asyncio.to_thread(self._session.tool_tokens, models, chat)
+        if self._tools != before and chat is self._session.chat:
+            self._held = max(0, self._held + self._tools - before)
+            self._show_context()
 
     def count_in(self, tokens: int) -> None:
         """Count in what is being typed."""
@@ -212,7 +229,8 @@ class ChatStatus(StatusLine):
         question = chat.prompt()[-1:] if counted and path[-1].role == "user" else ()
         self._is_new = not any(message.role == "assistant" for message in path)
         self._is_estimate = bool(path if counted is None else question)
-        self._held = counted + estimate(question) if counted else estimate(chat.prompt()) if path else 0
+        estimated = self._tools + (estimate(chat.prompt()) if path else 0)
+        self._held = counted + estimate(question) if counted else estimated
         self._show_context()
 
     def _show_context(self) -> None:
@@ -230,7 +248,9 @@ class ChatStatus(StatusLine):
             return None
         estimated = self._is_estimate or self._typed > 0
         unread = 0 if self._read is None else self._read.total - self._read.tokens
-        self.meter = (context_part(used, models.target.context, estimated=estimated, unread=unread),)
+        self.meter = (
+            context_part(used, models.target.context, estimated=estimated, unread=unread, tools=self._tools),
+        )
         return warning(used, models.target.context, estimated=estimated, is_new=self._is_new)
 
     # --- the models ---
@@ -248,6 +268,7 @@ class ChatStatus(StatusLine):
                 if problem:
                     self.notice.say(f"the other models could not be opened: {problem}", is_error=True)
                 self._show_context()
+                self.count_tools()
                 await self.update_memory()
             case Failed(error, hint):
                 self.notice.say(f"{error}; {hint}" if hint else str(error), is_error=True, about="models")
