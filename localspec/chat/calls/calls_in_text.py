@@ -325,9 +325,12 @@ class CallsInText:
         if self._is_opening(opening):
             source.take(len(opening))
             yield from source.blank()
-            follows = bool((yield from source.first_of(("{", "[")))) or (
-                self._json.offered((yield from source.match(_NAME))) is not None
-            )
+            if start := (yield from source.first_of(("{", "["))):
+                source.take(len(start))
+                yield from source.blank()
+                follows = bool((yield from source.first_of(('"', "'", "{"))))
+            else:
+                follows = self._json.offered((yield from source.match(_NAME))) is not None
         if opening and not follows:
             head = HEAD.fullmatch((yield from source.tag()))
             follows = head is not None and self._json.offered(head["name"]) is not None
