@@ -133,7 +133,7 @@ def test_a_native_completion_says_how_it_was_made(made_up: Served) -> None:
     assert (settings["temperature"], settings["seed"], settings["n_predict"]) == (0, 7, 3)
     events = _events(made_up.post("/completion", {**TEXT, "stream": True}).text)
     assert "".join(event["content"] for event in events) == "HHH"
-    assert [event["stop"] for event in events] == [False, False, False, True]
+    assert [event["stop"] for event in events[-2:]] == [False, True]  # texts may share an event
     assert events[-1]["timings"]["predicted_n"] == 3
 
 
@@ -155,7 +155,7 @@ def test_ollama_chats_come_in_lines(made_up: Served) -> None:
     body = {**HI, "model": "coding:latest", "options": {"num_predict": 2}}
     lines = [json.loads(line) for line in made_up.post("/api/chat", body).text.splitlines()]
     assert "".join(line["message"]["content"] for line in lines) == "HH"
-    assert [line["done"] for line in lines] == [False, False, True]
+    assert [line["done"] for line in lines[-2:]] == [False, True]  # texts may share a line
     assert (lines[-1]["model"], lines[-1]["done_reason"], lines[-1]["eval_count"]) == ("coding", "length", 2)
     whole = made_up.post("/api/chat", {**body, "stream": False}).json()
     assert whole["message"] == {"role": "assistant", "content": "HH"}
