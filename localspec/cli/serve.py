@@ -48,8 +48,11 @@ from localspec.units import memory
 
 if TYPE_CHECKING:
     from localspec.chat.tool_use.kit import ToolKit
+    from localspec.models.pair_request import PairRequest
+    from localspec.server.offers import PairSettings
     from localspec.server.served import OfferedModel, ServedModel, ServedModels
-    from localspec.server.service import ChatService
+    from localspec.server.service import ChatService, ServerSettings
+    from localspec.storage.profiles import Profile
 
 _SHOWN = 12  # names of models
 
@@ -106,12 +109,8 @@ def main(argv: Sequence[str]) -> int:
     if args.tunnel:
         args.api_key = _begin_tunnel()
     is_local = _check_safe(args)
-    known_profiles = profiles(config_dir() / "profiles")
     usual = args.profile or AUTO
-    in_order = sorted(with_auto(known_profiles), key=lambda known: known.name != usual)
-    by_name = {known.name: known for known in in_order}
-    if usual not in by_name:
-        known_profiles.named(usual)  # says what is close
+    by_name = _profiles(usual)
     asked, request = session_request(args), pair_request(args)
     if args.models and not request.plans:
         raise UserError("--models and --no-fit cannot be combined", "without a plan, nothing knows what fits")
@@ -123,21 +122,14 @@ def main(argv: Sequence[str]) -> int:
     embeddings_name = None if embeddings is None else read_model(embeddings).name  # a mistake shows early
     set_up_logging(verbose=args.verbose)
     from localspec.server import running  # Starlette: 0.2 s, which a mistake does without
-    from localspec.server.offers import ChatOffer, EmbeddingOffer, PairSettings, named_offers
+    from localspec.server.offers import ChatOffer, EmbeddingOffer, named_offers
     from localspec.server.served import ServedModels
     from localspec.server.service import ServerSettings
 
     doors = running.access(args.host, args.api_key, args.allow_origin, args.allow_host, is_local=is_local)
     kit = None if args.mcp is None else _kit(args.mcp)
     server = ServerSettings(usual, asked, say, kit=kit)
-    settings = PairSettings(
-        server,
-        1 if args.share == "off" else args.parallel,
-        None if args.cache_ram is None else args.cache_ram * 2**20,
-        None if args.tunnel else "beside others" if args.models else "alone",
-        opening.listener(verbose=args.verbose),
-        request.target.threads or 0,
-    )
+    settings = _pair_settings(args, request, server)
     offers: list[OfferedModel] = [ChatOffer(first, settings, by_name, tuple(by_name))]
     if args.models:
         pair = None if files is None else OfferedPair(name_of_file(files.target), first)
@@ -166,6 +158,30 @@ def main(argv: Sequence[str]) -> int:
         with suppress(KeyboardInterrupt, SystemExit), exit_on_signals():
             running.run(models, doors, listener)
     return SUCCESS
+
+
+def _profiles(usual: str) -> dict[str, Profile]:
+    """Return the profiles by their names, the usual one first; raises UserError if it is not there."""
+    known = profiles(config_dir() / "profiles")
+    in_order = sorted(with_auto(known), key=lambda profile: profile.name != usual)
+    by_name = {profile.name: profile for profile in in_order}
+    if usual not in by_name:
+        known.named(usual)  # says what is close
+    return by_name
+
+
+def _pair_settings(args: argparse.Namespace, request: PairRequest, server: ServerSettings) -> PairSettings:
+    """Return how the server opens its pairs."""
+    from localspec.server.offers import PairSettings
+
+    return PairSettings(
+        server,
+        1 if args.share == "off" else args.parallel,
+        None if args.cache_ram is None else args.cache_ram * 2**20,
+        None if args.tunnel else "beside others" if args.models else "alone",
+        opening.listener(verbose=args.verbose),
+        request.target.threads or 0,
+    )
 
 
 def _begin_tunnel() -> str | None:

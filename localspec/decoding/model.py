@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from localspec.types.candidates import Rows, Run
+from localspec.types.candidates import Rows, TokenRun
 
 
 class SavedState(Protocol):
@@ -170,7 +170,7 @@ class SeveralSeats(LanguageModel, Protocol):
     def evaluate_in(self, sequence: int, tokens: Sequence[int], logits: int = 1) -> Rows:
         """Append tokens to a main sequence as `evaluate` does to the first."""
 
-    def evaluate_runs(self, runs: Sequence[Run]) -> list[Rows]:
+    def evaluate_runs(self, runs: Sequence[TokenRun]) -> list[Rows]:
         """Append tokens to several main sequences in one call; return the candidates that each run asks for.
 
         Nothing is appended if it raises an error.

@@ -16,7 +16,7 @@ from typing import cast
 
 from localspec.decoding.model import LanguageModel, SavedSeat, SavedState, SeveralSeats
 from localspec.errors import Cancelled, EngineError
-from localspec.types.candidates import Rows, Run
+from localspec.types.candidates import Rows, TokenRun
 
 SHORT = 64  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
@@ -55,10 +55,10 @@ class Asked:
         """Whether this is a prompt, which can be read in pieces."""
         return self.rows < 2 and self.left > SHORT
 
-    def run(self, count: int) -> Run:
+    def run(self, count: int) -> TokenRun:
         """Return the next tokens as a run."""
         rows = self.rows if count == self.left else 0
-        return Run(self.seat.sequence, self.tokens[self.done : self.done + count], rows)
+        return TokenRun(self.seat.sequence, self.tokens[self.done : self.done + count], rows)
 
 
 class Cells:
@@ -86,7 +86,7 @@ class Cells:
         return self._model.cells - sum(taken.values())
 
 
-class Passes:
+class SharedPasses:
     """The calls that several answers make together."""
 
     def __init__(self, target: SeveralSeats, draft: SeveralSeats | None = None) -> None:
@@ -279,7 +279,7 @@ class Seat(LanguageModel):
     cells: Cells
     lock: AbstractContextManager[bool]  # of the model, around everything but calls of one that is alone
 
-    def __init__(self, model: SeveralSeats, number: int, passes: Passes) -> None:
+    def __init__(self, model: SeveralSeats, number: int, passes: SharedPasses) -> None:
         self.model, self.sequence = model, model.seat(number)
         self.participant = NO_ONE
         self.promised = 0  # tokens of the prompt that its answer will read

@@ -13,7 +13,7 @@ from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import SeveralSeats
-from localspec.decoding.passes import NO_ONE, Participant, Passes, Seat
+from localspec.decoding.passes import NO_ONE, Participant, Seat, SharedPasses
 from localspec.errors import Cancelled
 
 AHEAD = 32  # tokens of its answer for which there has to be room when one begins beside others
@@ -22,7 +22,7 @@ FEW = 128  # tokens that something else than an answer may need
 AnyEngine = TypeVar("AnyEngine", bound=Engine)
 
 
-class Place(Generic[AnyEngine]):
+class ConversationPlace(Generic[AnyEngine]):
     """What a conversation has of the models: an engine, on its seats of target and draft model."""
 
     def __init__(self, engine: AnyEngine, seats: Sequence[Seat] = ()) -> None:
@@ -43,7 +43,7 @@ class Place(Generic[AnyEngine]):
         shared = common_prefix(self.engine.decoder.cached_tokens(), text)
         return shared if self.participant is None else min(shared, self.prompt)
 
-    def share_prefix(self, source: Place[AnyEngine], text: Sequence[int]) -> None:
+    def share_prefix(self, source: ConversationPlace[AnyEngine], text: Sequence[int]) -> None:
         """Take what another place holds of the beginning of a text, where that is more than is here."""
         for own, other in zip(_caches(self.engine), _caches(source.engine), strict=True):
             length = common_prefix(other.cached_tokens(), text)
@@ -66,7 +66,9 @@ class Seating(Generic[AnyEngine]):
     With one place only, answers come one at a time and nothing is checked.
     """
 
-    def __init__(self, places: Sequence[Place[AnyEngine]], passes: Passes | None = None) -> None:
+    def __init__(
+        self, places: Sequence[ConversationPlace[AnyEngine]], passes: SharedPasses | None = None
+    ) -> None:
         """Take the places, and what makes their calls where there are several."""
         self.places = places
         self._passes = passes
@@ -91,7 +93,7 @@ class Seating(Generic[AnyEngine]):
     @contextmanager
     def taken(
         self, participant: Participant, text: Sequence[int], *, reuses: bool = True
-    ) -> Iterator[Place[AnyEngine]]:
+    ) -> Iterator[ConversationPlace[AnyEngine]]:
         """Lend a place with as much of a text as the caches have, or nothing of it if not `reuses`.
 
         Raises `Cancelled` where there is no room beside others, and the participant then knows.
@@ -99,7 +101,7 @@ class Seating(Generic[AnyEngine]):
         if self._passes is None:
             yield self.places[0]
             return
-        place: Place[AnyEngine] | None = None
+        place: ConversationPlace[AnyEngine] | None = None
         try:
             self._come(participant)
             with self._placing:
@@ -125,7 +127,7 @@ class Seating(Generic[AnyEngine]):
         if participant.is_cancelled:
             raise Cancelled("the answer was stopped")
 
-    def _go(self, participant: Participant, place: Place[AnyEngine] | None) -> None:
+    def _go(self, participant: Participant, place: ConversationPlace[AnyEngine] | None) -> None:
         assert self._passes is not None
         with self._changed:
             self._present.remove(participant)
@@ -138,7 +140,7 @@ class Seating(Generic[AnyEngine]):
         self._passes.leave(participant)
 
     @contextmanager
-    def segment(self, participant: Participant, place: Place[AnyEngine]) -> Iterator[bool]:
+    def segment(self, participant: Participant, place: ConversationPlace[AnyEngine]) -> Iterator[bool]:
         """Let an answer decode until it `wants_change`: alone, or (False) in company. Raises `Cancelled`."""
         if self._passes is None:
             participant.wants_change = False
@@ -190,7 +192,7 @@ class Seating(Generic[AnyEngine]):
         with self._changed:
             self._changed.notify_all()
 
-    def place_of(self, text: Sequence[int]) -> Place[AnyEngine]:
+    def place_of(self, text: Sequence[int]) -> ConversationPlace[AnyEngine]:
         """Return the place that a text continues, else an empty one, else the least recently used."""
         return self._best_of(self.places, {place: place.shared(text) for place in self.places}, text)
 
@@ -199,7 +201,7 @@ class Seating(Generic[AnyEngine]):
         for place in self.places:
             place.engine.forget()
 
-    def _place_for(self, text: Sequence[int], *, reuses: bool) -> Place[AnyEngine] | None:
+    def _place_for(self, text: Sequence[int], *, reuses: bool) -> ConversationPlace[AnyEngine] | None:
         """Prepare a place for a text; None if there is no room beside the other answers."""
         free = [place for place in self.places if place.participant is None]
         if not free:
@@ -222,8 +224,10 @@ class Seating(Generic[AnyEngine]):
 
     @staticmethod
     def _best_of(
-        places: Sequence[Place[AnyEngine]], shared: Mapping[Place[AnyEngine], int], text: Sequence[int]
-    ) -> Place[AnyEngine]:
+        places: Sequence[ConversationPlace[AnyEngine]],
+        shared: Mapping[ConversationPlace[AnyEngine], int],
+        text: Sequence[int],
+    ) -> ConversationPlace[AnyEngine]:
         """Return the place that a text continues, else an empty one, else the least recently used."""
         found = max(places, key=lambda each: (shared[each], each.used))
         if shared[found] >= FEWEST and not found.engine.loses(text):
@@ -235,7 +239,7 @@ class Seating(Generic[AnyEngine]):
             seats = [seat for seat in self.places[0].seats if seat.model is model]
             return self._free_cells(seats[0], tokens)
 
-    def _free_cells(self, of: Seat, tokens: int, kept: Sequence[Place[AnyEngine]] = ()) -> bool:
+    def _free_cells(self, of: Seat, tokens: int, kept: Sequence[ConversationPlace[AnyEngine]] = ()) -> bool:
         """Forget resting conversations until that number of cells is free; return whether it is."""
         while of.cells.left() < tokens:
             resting = [

@@ -14,7 +14,7 @@ from localspec.decoding.engine import Engine, Rounds
 from localspec.decoding.fallback import PlainCost
 from localspec.decoding.measure import PREFIX, make_programs, measure
 from localspec.decoding.model import LanguageModel
-from localspec.decoding.passes import Passes, Seat
+from localspec.decoding.passes import Seat, SharedPasses
 from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is_plausible
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
@@ -89,7 +89,7 @@ class Contexts:
         self.notes: tuple[str, ...] = (_rereads(target),) if self.target.rereads else ()
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
-        self.passes: Passes | None = Passes(self.target, self.draft) if self.seats > 1 else None
+        self.passes: SharedPasses | None = SharedPasses(self.target, self.draft) if self.seats > 1 else None
         self._at_work = False
         self._longest_asked = 0  # draft for which the target was to get more states
         self._plan = plan

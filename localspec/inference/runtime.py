@@ -23,7 +23,7 @@ from localspec.decoding.measure import MIN_PLAIN_TOKENS, PLAIN_TOKENS, plain_rat
 from localspec.decoding.model import LanguageModel
 from localspec.decoding.passes import Participant
 from localspec.decoding.rounds import DecodeParams, Round
-from localspec.decoding.seating import Place, Seating
+from localspec.decoding.seating import ConversationPlace, Seating
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
@@ -384,7 +384,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             yield from events.finish(reason, cached)
 
     def _decoded(
-        self, answer: _Answer, participant: Participant, place: Place[CostedEngine]
+        self, answer: _Answer, participant: Participant, place: ConversationPlace[CostedEngine]
     ) -> Iterator[GenerationEvent]:
         """Yield the events of one segment after another, until the answer ends or is to be paused."""
         events, goes_on = answer.events, True
@@ -747,11 +747,11 @@ def _seating(contexts: Contexts) -> Seating[CostedEngine]:
     """Return the places for conversations: one for each pair of seats, or one on the contexts themselves."""
     passes = contexts.passes
     if passes is None:
-        return Seating([Place(CostedEngine(contexts))])
+        return Seating([ConversationPlace(CostedEngine(contexts))])
     first, *others = passes.seats
     engine = CostedEngine(contexts, first)
     engines = [engine, *(CostedEngine(contexts, seats, engine) for seats in others)]
-    return Seating(list(map(Place, engines, passes.seats)), passes)
+    return Seating(list(map(ConversationPlace, engines, passes.seats)), passes)
 
 
 def _begun_answer(request: Request) -> str:

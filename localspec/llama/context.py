@@ -26,7 +26,7 @@ from localspec.llama.cores import physical_cores
 from localspec.llama.library import MAX_SEQUENCES, Native, abort_flag, native
 from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
-from localspec.types.candidates import ChosenRows, FullRows, Rows, Run
+from localspec.types.candidates import ChosenRows, FullRows, Rows, TokenRun
 from localspec.types.models import FLOAT_TYPES, ModelOptions
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
@@ -238,7 +238,7 @@ class Context:
                 self.busy_s += perf_counter() - started
         return self._rows(logits)
 
-    def evaluate_runs(self, runs: Sequence[Run]) -> list[Rows]:
+    def evaluate_runs(self, runs: Sequence[TokenRun]) -> list[Rows]:
         """Append tokens to several seats' main sequences in one call; return the candidates for each run.
 
         They are valid until the next call. `max_tokens` and `max_rows` limit the sums. Nothing is appended if
@@ -611,7 +611,7 @@ class Batch:
             self._fanned = 0
         self.native.n_tokens = count
 
-    def fill_runs(self, runs: Sequence[Run], starts: Sequence[int]) -> None:
+    def fill_runs(self, runs: Sequence[TokenRun], starts: Sequence[int]) -> None:
         """Put one run after another, each from its position on."""
         begin = 0
         for (sequence, tokens, rows), start in zip(runs, starts, strict=True):

@@ -99,7 +99,7 @@ class Rows(ABC):
         return self.part(len(self) - count, count)
 
 
-class Run(NamedTuple):
+class TokenRun(NamedTuple):
     """Tokens to append to a sequence, and after how many of the last of them candidates are wanted."""
 
     sequence: int

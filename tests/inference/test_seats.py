@@ -22,7 +22,7 @@ from localspec.inference.interface import OneAnswer, SeatedModels
 from localspec.inference.runtime import Runtime
 from localspec.inference.worker.client import Worker
 from localspec.llama.context import Context
-from localspec.types.candidates import Rows, Run
+from localspec.types.candidates import Rows, TokenRun
 from localspec.types.events import Finished, GenerationEvent, Paused, TextDelta
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Grammar, Message, Mode, Request, Sampling
@@ -227,7 +227,7 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
 ) -> None:
     sizes, real = list[int](), Context.evaluate_runs
 
-    def watched(self: Context, runs: Sequence[Run]) -> list[Rows]:
+    def watched(self: Context, runs: Sequence[TokenRun]) -> list[Rows]:
         sizes.append(max(len(run.tokens) for run in runs))
         return real(self, runs)
 
