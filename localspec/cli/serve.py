@@ -171,7 +171,7 @@ def _profiles(usual: str) -> dict[str, Profile]:
 
 
 def _pair_settings(args: argparse.Namespace, request: PairRequest, server: ServerSettings) -> PairSettings:
-    """Return how the server opens its pairs."""
+    """Return the settings with which the server opens its pairs."""
     from localspec.server.offers import PairSettings
 
     return PairSettings(
