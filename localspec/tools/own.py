@@ -98,7 +98,7 @@ def _tools(workspace: Workspace, private_hosts: tuple[str, ...], deny: tuple[str
         ),
         OwnTool("files", "find_files", "Find files by a name pattern.", "reads", FindArguments, finder.find),
         OwnTool(
-            "files", "search_files", "Search lines in files by a regular expression.", "reads",
+            "files", "search_files", "Find the files, and the lines in them, that contain a text.", "reads",
             SearchArguments, searcher.search,
         ),
         OwnTool(

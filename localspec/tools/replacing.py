@@ -66,6 +66,10 @@ def replaced(text: str, old: str, new: str, name: str) -> str:
         raise UserError("`old_text` and `new_text` are the same")
     places = list(_places(flat, wanted))
     if not places:
+        if written.strip() and (there := flat.find(written)) >= 0:
+            line = flat.count("\n", 0, there) + 1
+            what = f"`old_text` does not occur in `{name}`, but `new_text` does, at line {line}"
+            raise UserError(what, "this edit has been made already: go on with the next thing, or answer")
         raise _missing(flat, wanted, name)
     if len(places) > 1:
         raise _ambiguous(flat, places, name)

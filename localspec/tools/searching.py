@@ -45,9 +45,9 @@ _CODE = "from localspec.tools.searching import main; main()"
 class SearchArguments:
     """Arguments of `search_files`."""
 
-    pattern: Annotated[str, "regular expression; (?i) first ignores case"]
+    pattern: Annotated[str, "regular expression, spelled as it was asked for; (?i) first ignores case"]
     path: Folder = "."
-    files: Annotated[str | None, "only files such as *.py or src/**/*.c"] = None
+    files: Annotated[str | None, "name pattern, to search only some files; all without it"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class FileSearcher:
         shown_lines = [line.shown for line in found[:MAX_MATCHES]]
         if len(found) > MAX_MATCHES:
             shown_lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
-        return note + ("\n".join(shown_lines) or "no line matches")
+        return note + ("\n".join(shown_lines) or _nothing(wanted))
 
     def _allowed(self, place: Location, lines: Iterator[FoundLine]) -> Iterator[FoundLine]:
         """Yield the lines of files that may be read."""
@@ -127,6 +127,14 @@ class _UnknownExpressionError(Exception):
 def ripgrep() -> str | None:
     """Return the path of ripgrep, if it is installed."""
     return shutil.which("rg")
+
+
+def _nothing(wanted: SearchArguments) -> str:
+    """Return that no line matches what was looked for: models correct typing errors of questions."""
+    found = f"no line matches `{safe_line(wanted.pattern)}`"
+    if wanted.files:
+        found += f"; only files `{safe_line(wanted.files)}` were searched, leave `files` out for all"
+    return found
 
 
 def _checked(pattern: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from localspec.chat.calls.pieces import Piece
 from localspec.chat.export import chat_text, parse_all
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.chat.tool_use.answer_tools import AGAIN
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import Cancelled, UserError
@@ -405,3 +406,12 @@ def test_the_pieces_of_a_call_are_told_as_they_come(store: Store) -> None:
     pieces = [event for event in events if isinstance(event, Piece)]
     assert pieces[0].name == "look"
     assert "".join(piece.text for piece in pieces) == '{"path": "a.txt"}'
+
+
+def test_a_call_that_is_made_again_with_the_same_result_is_said_to_be(store: Store) -> None:
+    session = session_of(store, tools := reads())
+    look, other = called("look", path="a"), called("look", path="b")
+    asked(session, says(look), says(other), says(look), says("Done."))
+    results = [message.content for message in session.chat.path if message.role == "tool"]
+    assert results == ["a file", "a file", f"a file\n{AGAIN}"]
+    assert len(tools.ran) == 3

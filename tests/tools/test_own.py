@@ -124,7 +124,7 @@ def test_a_rule_that_denies_a_file_also_counts_for_its_lines(tmp_path: Path, rul
     tools = OwnTools(Workspace(tmp_path), GROUPS, deny=(rule, "write_file:f"))
     for path in (".", "secrets"):
         text = tools.run("search_files", {"pattern": "word", "path": path}, Event()).text
-        assert text == ("f:1: word" if path == "." else "no line matches")
+        assert text == ("f:1: word" if path == "." else "no line matches `word`")
 
 
 def test_the_time_has_its_zone(tools: OwnTools) -> None:

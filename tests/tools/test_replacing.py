@@ -39,6 +39,13 @@ def ending(before: bytes, middle: bytes, after: bytes) -> bytes:
 
 
 @pytest.mark.slow
+def test_an_edit_that_was_made_already_is_said_to_be() -> None:
+    with pytest.raises(UserError, match=r"`new_text` does, at line 2; this edit has been made already"):
+        replaced("a\nthe text\n", "teh text", "the text", "f")
+    with pytest.raises(UserError, match="`old_text` does not occur in `f`; line 2 is the most similar"):
+        replaced("a\nthe text\n", "teh text", "", "f")
+
+
 def test_random_edits_keep_every_other_byte() -> None:
     generator = random.Random(4)
     done = ambiguous = 0

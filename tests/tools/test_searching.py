@@ -68,7 +68,7 @@ def test_lines_are_found_in_order(tmp_path: Path, program: str | None) -> None:
     assert search(tmp_path, program, "x = 3", "b.py") == "b.py:3: x = 3"
     assert search(tmp_path, program, "x", ".hidden") == ".hidden:1: x"
     assert search(tmp_path, program, "(?i)THE LAST") == "a/z:1: the last x"
-    assert search(tmp_path, program, "nothing") == "no line matches"
+    assert search(tmp_path, program, "nothing") == "no line matches `nothing`"
 
 
 @pytest.mark.slow
@@ -143,8 +143,8 @@ def test_files_that_may_not_be_read_are_not_searched(tmp_path: Path, program: st
     fill(tmp_path, {"secrets/key": "x", "a/id_rsa": "x", "f": "x"})
     searcher = FileSearcher(Workspace(tmp_path), program, lambda path: "secrets" in path or "id_rsa" in path)
     assert searcher.search(SearchArguments("x"), Event()) == "f:1: x"
-    assert searcher.search(SearchArguments("x", "secrets"), Event()) == "no line matches"
-    assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()) == "no line matches"
+    assert searcher.search(SearchArguments("x", "secrets"), Event()) == "no line matches `x`"
+    assert searcher.search(SearchArguments("x", "a/id_rsa"), Event()) == "no line matches `x`"
 
 
 @pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed")
@@ -154,7 +154,7 @@ def test_nothing_is_found_twice_where_ripgrep_could_not_read_a_file(tmp_path: Pa
     program.write_text(f'#!/bin/sh\n{RIPGREP} "$@"\nexit 2\n')
     program.chmod(0o755)
     assert search(tmp_path / "work", str(program), "x") == "f:1: x"
-    assert search(tmp_path / "work", str(program), "y") == "no line matches"
+    assert search(tmp_path / "work", str(program), "y") == "no line matches `y`"
 
 
 @pytest.mark.slow
@@ -239,5 +239,13 @@ def test_both_ways_find_the_same_in_random_folders(tmp_path: Path) -> None:
                 (folder / ".gitignore").write_text("\n".join(generator.sample(rules, 3)))
         for pattern in patterns:
             found = [line for lines in found_lines(root, ".", pattern, anywhere("**")) for line in lines]
-            expected = "\n".join(line.shown for line in found[:MAX_MATCHES]) or "no line matches"
+            expected = "\n".join(line.shown for line in found[:MAX_MATCHES])
+            expected = expected or f"no line matches `{pattern}`"
             assert search(root, ripgrep(), pattern) == expected, (case, pattern)
+
+
+def test_a_search_without_a_result_says_what_was_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("teh text\n")
+    searcher = FileSearcher(Workspace(tmp_path), None)
+    found = searcher.search(SearchArguments("the", files="README"), Event())
+    assert found == "no line matches `the`; only files `README` were searched, leave `files` out for all"

@@ -249,6 +249,6 @@ async def test_the_tokens_of_tools_are_shown_with_the_context(
     async with desktop(tmp_path, models=lambda: models) as desk:
         desk.chat.session.make_kit = lambda: kit_of(made())
         await desk.enter("/tools made on")
-        await desk.until(lambda: "context ~1k/4k (tools 1k)" in desk.status() or "(tools" in desk.status())
+        await desk.until(lambda: "(tools 1.4k)" in desk.status())
         await desk.enter("/tools off")
         await desk.until(lambda: "(tools" not in desk.status())

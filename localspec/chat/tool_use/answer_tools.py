@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, run_calls
 from localspec.chat.tool_use.consent import ConsentDesk
@@ -12,6 +13,7 @@ from localspec.chat.tool_use.offer import ToolOffer
 from localspec.tools.results import unmarked
 from localspec.types.request import ToolCall
 
+AGAIN = "[You made this call before, with the same result: take the next step, or answer.]"
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
 
 
@@ -23,6 +25,7 @@ class AnswerTools:
     ) -> None:
         self._kit, self._offered, self._offer, self._desk, self._most = kit, offered, offer, desk, most
         self._rounds = 0
+        self._made = set[tuple[str, str, str]]()  # calls with their results
         self._latest = deque[tuple[object, ...]](maxlen=SAME_ROUNDS)  # calls with their results
 
     @property
@@ -37,6 +40,10 @@ class AnswerTools:
         for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
             if isinstance(step, CallEnded):
                 results.append(unmarked(step.text))
-            yield step
+                made = (step.run.call.name, step.run.call.arguments, results[-1])
+                yield replace(step, text=f"{step.text}\n{AGAIN}") if made in self._made else step
+                self._made.add(made)
+            else:
+                yield step
         self._rounds += 1
         self._latest.append((*((call.name, call.arguments) for call in calls), *results))

@@ -229,6 +229,8 @@ class ChatStatus(StatusLine):
         question = chat.prompt()[-1:] if counted and path[-1].role == "user" else ()
         self._is_new = not any(message.role == "assistant" for message in path)
         self._is_estimate = bool(path if counted is None else question)
+        if counted is not None and counted < self._tools:  # the last answer was written without them
+            counted += self._tools
         estimated = self._tools + (estimate(chat.prompt()) if path else 0)
         self._held = counted + estimate(question) if counted else estimated
         self._show_context()
