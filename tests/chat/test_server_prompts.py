@@ -89,6 +89,7 @@ def test_prompts_of_a_running_server_become_known_by_themselves() -> None:
         ("a.py formal and short", {"file": "a.py", "style": "formal and short"}),
         ('"a b.py" formal', {"file": "a b.py", "style": "formal"}),
         ("style=x file=y", {"style": "x", "file": "y"}),
+        ('file="" style=x', {"file": "", "style": "x"}),
         ("style= a.py", {"style": "", "file": "a.py"}),
         ("style=x what's a=b here", {"style": "x", "file": "what's a=b here"}),
         ("style=x two\nlines", {"style": "x", "file": "two\nlines"}),
