@@ -99,7 +99,7 @@ def compaction(
         if sum(sizes[:older]) and count(asking) + longest < size:
             stays = budget.taken(range(older)) - earlier
             return Compaction(place, len(upto), replaced, stays, longest, asking)
-    raise UserError("there is nothing to summarise yet", "the newest question and its answer always stay")
+    raise UserError("there is nothing to summarise yet", "the newest exchange always stays")
 
 
 def _upto(path: Sequence[StoredMessage], place: int) -> tuple[StoredMessage, ...]:

@@ -196,7 +196,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise a UserError instead of leaving the process."""
-        raise UserError(message.removeprefix("argument "), f"see `{self.prog} --help`")
+        raise UserError(message.removeprefix("argument "), f"see `{self.prog.rstrip()} --help`")
 
 
 def verb_parser(verb: str, description: str) -> Parser:
