@@ -220,7 +220,14 @@ class Seating(Generic[AnyEngine]):
         place.engine.turn_to(text, elsewhere=shared[source])
         if source is not place:
             place.share_prefix(source, text)
+        self._move_out(place)
         return place
+
+    def _move_out(self, place: ConversationPlace[AnyEngine]) -> None:
+        """Save the conversations that rest, if copies are kept: every call attends to all cells in use."""
+        for each in self.places:
+            if each is not place and each.participant is None and each.engine.conversations.limit:
+                each.engine.forget()
 
     @staticmethod
     def _best_of(

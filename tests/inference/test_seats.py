@@ -193,6 +193,19 @@ def test_a_shared_beginning_is_read_once(seated: Runtime) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_conversation_that_rests_is_saved_and_its_cells_are_free(demo_target_f32: Path) -> None:
+    with open_seats(demo_target_f32, None, 2) as runtime:
+        runtime.keep_conversations(2**30)
+        first = alone(runtime, asked(0))
+        assert runtime.saved().count == 0
+        alone(runtime, asked(1))
+        assert runtime.saved().count == 1
+        again = alone(runtime, asked(0))
+        assert again.text == first.text
+        assert again.end.summary.cached_tokens == again.end.summary.prompt_tokens - 1
+
+
 def test_what_has_no_room_beside_others_is_paused_and_goes_on_later(
     demo_target_f32: Path, demo_draft: Path
 ) -> None:
