@@ -11,6 +11,7 @@ import pytest
 from localspec.chat import answering
 from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.attachments import attach
+from localspec.chat.resources import Resources
 from localspec.chat.messages import Role
 from localspec.errors import EngineDied, ServerLost, StoreError, UserError
 from localspec.types.models import DeviceMemory, PlainRate
@@ -152,11 +153,11 @@ async def test_question_stays_in_the_chat_that_is_left_while_it_is_asked(
 ) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
-    def slow(text: str, folder: Path, limit: int) -> object:
+    def slow(text: str, folder: Path, limit: int, resources: Resources) -> object:
         if text == "second":  # what is being written is looked at, too
             asked.set()
             go_on.wait(10)
-        return attach(text, folder, limit)
+        return attach(text, folder, limit, resources)
 
     async with desktop(tmp_path) as desk:
         await desk.answered("first")
