@@ -5,10 +5,18 @@ from __future__ import annotations
 import subprocess
 import zlib
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 TURNS = 8
+
+
+class ProcessOfXdist(Protocol):
+    """`WorkerController` of xdist, which has no types."""
+
+    config: pytest.Config
+    workerinput: dict[str, str]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,11 +31,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the turn of a run of all tests; tests that are named are all run."""
-    is_worker = hasattr(config, "workerinput")  # of xdist: it has its options from the first process
-    is_chosen = config.option.slow or config.option.markexpr or config.option.keyword
-    if is_worker or is_chosen or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+    if hasattr(config, "workerinput"):  # a process of xdist, which parses its options again
+        config.option.slow = config.workerinput["slow"]
         return
-    config.option.slow = str(_commits(config.rootpath) % TURNS)
+    is_chosen = config.option.slow or config.option.markexpr or config.option.keyword
+    if not is_chosen and config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+        config.option.slow = str(_commits(config.rootpath) % TURNS)
+
+
+@pytest.hookimpl(optionalhook=True)  # of xdist
+def pytest_configure_node(node: ProcessOfXdist) -> None:
+    """Tell a process of xdist the turn."""
+    node.workerinput["slow"] = node.config.option.slow
 
 
 def pytest_report_header(config: pytest.Config) -> str:
