@@ -1,6 +1,6 @@
 """Answers at once on one pair: each is written as if it were alone.
 
-Who reads how much of a prompt in one call depends on who comes when, so the target is exact enough for
+Who reads how much of a prompt in one call depends on who comes when, so the models are exact enough for
 sums in any order.
 """
 
@@ -73,7 +73,10 @@ class Written:
 
 
 def open_seats(target: Path, draft: Path | None, seats: int, context: int = 4096) -> Runtime:
-    options = ModelOptions(target, context=context, threads=1)
+    # Flash attention computes in f16 on the CPU, whatever the cache has.
+    options = ModelOptions(
+        target, context=context, threads=1, kv_type_k="f32", kv_type_v="f32", flash_attention=False
+    )
     return Runtime.open(
         OpenPlan(options, None if draft is None else replace(options, path=draft), seats=seats)
     )
