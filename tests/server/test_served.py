@@ -413,5 +413,6 @@ def test_the_end_of_the_server_stops_an_opening(monkeypatch: pytest.MonkeyPatch)
                 503,
                 "the server is being stopped",
             )
+        until(lambda: not rig["one"].is_opening)  # which the end of the block would let go on
     assert rig.status() == {"one": "unloaded", "two": "unloaded"}
     assert rig.runtimes == {}
