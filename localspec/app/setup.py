@@ -97,7 +97,7 @@ class Setup:
         if not verdict.fits:
             target, draft = names
             raise PairingError(
-                f"{draft} cannot serve {target}: {verdict.reason}", f"see `localspec pair {target}`"
+                f"{draft} cannot draft for {target}: {verdict.reason}", f"see `localspec pair {target}`"
             )
         self.models = paths[0], paths[1]
 

@@ -177,7 +177,7 @@ class LlamaServer:
         except subprocess.TimeoutExpired:
             return EngineError(f"{self._program} failed during an answer ({type(error).__name__})")
         return EngineDied(
-            f"{self._program} ended in an answer ({exit_words(code)}){self._telling_words(since)}"
+            f"{self._program} ended during an answer ({exit_words(code)}){self._telling_words(since)}"
         )
 
     def _end(self) -> None:
@@ -318,7 +318,7 @@ def _overrides(options: ModelOptions) -> str:
     for override in found:
         if any(mark in override.pattern for mark in ",="):
             raise UserError(
-                f"llama-server cannot be told of `{override.pattern}`: in its list of overrides, a comma "
+                f"llama-server cannot be given `{override.pattern}`: in its list of overrides, a comma "
                 "ends an override and the first = its pattern",
                 "write the pattern of -ot without them",
             )

@@ -415,9 +415,7 @@ class Dialogue:
 
     def _colour(self) -> None:
         if not self._output.colours and colours_unwanted():
-            raise UserError(
-                "NO_COLOR is set, so colours stay off", "start with --color to have them all the same"
-            )
+            raise UserError("NO_COLOR is set, so colours stay off", "start with --color to use them anyway")
         self._output = replace(self._output, colours=not self._output.colours)
         say(LEGEND if self._output.colours else "colours off")
 

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
     target = find_target(args.target, local, known)
     if args.measure and target.path is None:
         raise UserError(
-            f"{target.name} is not on this computer, so that nothing can be measured",
+            f"{target.name} is not on this computer, so nothing can be measured",
             f"`localspec pull {target.name}` downloads it",
         )
     found = partners(target, machine, local, known)
@@ -72,7 +72,7 @@ def lines(
             yield f"    {text}"
     if others:
         yield ""
-        yield "These cannot serve it:"
+        yield "These cannot draft for it:"
     for partner in others:
         yield f"  {partner.name}: {partner.verdict.reason}"
 

@@ -63,7 +63,7 @@ class Contexts:
         size = context_size(target.options.context, target.training_context)
         if size < MIN_CONTEXT:
             raise UserError(
-                f"a context of {size} tokens is too small to talk", f"give -c {MIN_CONTEXT} or more"
+                f"a context of {size} tokens is too small for a chat", f"give -c {MIN_CONTEXT} or more"
             )
         is_head = draft is not None and (
             draft.pointer == target.pointer or head_kind(draft.header) is not None

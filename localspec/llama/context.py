@@ -652,7 +652,7 @@ def _check_options(options: ModelOptions, sequences: int) -> None:
         raise UserError(f"a context of {options.context} tokens is impossible", "0 takes the model's own")
     if options.batch < 1 or options.micro_batch < 1:
         raise UserError(
-            f"batches of {options.batch} and {options.micro_batch} tokens are impossible", "give 1 or more"
+            f"batches of {options.batch} and {options.micro_batch} tokens are too small", "give 1 or more"
         )
     if options.threads < 0:
         raise UserError(f"{options.threads} threads cannot compute", "0 takes every physical core")

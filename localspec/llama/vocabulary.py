@@ -141,7 +141,7 @@ class Vocabulary:
         if prefix is None or suffix is None or middle is None:
             raise UserError(
                 "the model cannot fill a gap: its vocabulary has no tokens for it",
-                "open one that was trained to, such as Qwen2.5-Coder",
+                "open one that was trained for it, such as Qwen2.5-Coder",
             )
         parts: list[int | str] = [project, "project\n"] if project is not None and gap.files else []
         for name, content in gap.files:

@@ -137,7 +137,7 @@ def download(url: str, file: RemoteFile, part: Path, blob: Path, meter: Meter) -
             part.unlink()
             raise UnreachableError(
                 f"{file.name} was damaged in transit: its checksum differs from the one on Hugging Face",
-                "it was thrown away; pull again. If this happens again, check the network and the disk",
+                "it was deleted; pull again. If this happens again, check the network and the disk",
             )
         part.replace(blob)
         remember(blob, file.blob)
@@ -253,7 +253,7 @@ def only_one(blob: Path) -> Iterator[None]:
     except Timeout:
         raise UserError(
             f"another program is downloading {repository.name.removeprefix('models--').replace('--', '/')}",
-            "wait for it to end, or stop it",
+            "wait until it ends, or stop it",
         ) from None
 
 

@@ -190,7 +190,7 @@ def unreachable(error: Exception) -> UserError:
     if retries(error) < _MAX_RETRIES:
         if "closed" in text or "disconnected" in text:
             return UnreachableError(
-                f"{host} ends its answers early: {text}", "try again later; the part so far is saved"
+                f"{host} closes connections early: {text}", "try again later; the part so far is saved"
             )
         return UnreachableError(
             f"{_endpoint_host()} does not speak HTTP: {text}",

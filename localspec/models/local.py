@@ -191,7 +191,7 @@ def _check_folder(folder: Path) -> None:
         raise UserError(f"there is no folder {folder}", "check the spelling of the path") from None
     except OSError as error:
         raise UserError(
-            f"{folder} cannot be looked into: {error.strerror or error}", "check its permissions"
+            f"{folder} cannot be read: {error.strerror or error}", "check its permissions"
         ) from error
 
 

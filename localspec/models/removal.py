@@ -37,14 +37,14 @@ def plan_removal(model: LocalModel) -> Removal:
     """Plan the deletion of a model; raises UserError if it is not in a cache."""
     if model.source == "ollama":
         raise UserError(
-            f"{model.name} is in Ollama's store: it is never deleted from here",
+            f"{model.name} is in Ollama's store, where LocalSpec deletes nothing",
             f"`ollama rm {model.name}` deletes it",
         )
     caches = [place for place in known_places() if place.is_cache]
     root = next((place.path for place in caches if place.path in model.path.parents), None)
     if root is None:
         raise UserError(
-            f"{model.name} is not in a cache: it is never deleted from here",
+            f"{model.name} is not in a cache, and LocalSpec deletes nothing else",
             f"delete {model.path} yourself if you want to",
         )
     link = next(filter(None, (_linked_folder(file, caches) for file in model.files)), None)

@@ -133,8 +133,8 @@ class TuningRun:
                 yield from self._stages()
         except Timeout:
             raise UserError(
-                "another run of the tuner is at work, and each would disturb what the other measures",
-                "wait for its end, or stop it",
+                "another tuning run is in progress, and each would disturb the other's measurements",
+                "wait until it ends, or stop it",
             ) from None
 
     def keep(self, state: RunState) -> None:
@@ -205,9 +205,9 @@ class TuningRun:
         needed_s = 0.0 if self._pace is None else self._pace.least_run_s(self._to_do)
         if budget_s is not None and needed_s > budget_s:
             raise UserError(
-                f"--budget {short(budget_s)} is too little: with these models, on this machine as it is, "
-                f"a run takes {short(needed_s)} at least",
-                "give more, fewer tasks, or no --budget",
+                f"--budget {short(budget_s)} is too short: on this machine, a run with these models takes "
+                f"{short(needed_s)} at least",
+                "give more time, fewer tasks, or no --budget",
             )
 
     @property

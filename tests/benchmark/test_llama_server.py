@@ -297,7 +297,8 @@ def test_a_server_that_dies_in_an_answer(fake: Fake) -> None:
     fake.behave("dies in an answer")
     said = fake.failure(EngineDied)  # not what it complained of before
     assert (
-        said == "llama-server ended in an answer (exit code 3): common.h:12: GGML_ASSERT(all is well) failed"
+        said == "llama-server ended during an answer (exit code 3): "
+        "common.h:12: GGML_ASSERT(all is well) failed"
     )
 
 

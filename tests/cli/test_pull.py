@@ -291,7 +291,7 @@ def test_a_model_that_is_nowhere_is_called_the_mistake_of_the_catalogue(
     del hub.repositories[REPOSITORY]
     outcome = invoke("pull", catalogued.reference)
     assert outcome.code == 2
-    assert "error: Big Q8_0 is nowhere to be had where LocalSpec's catalogue knows it" in outcome.err
+    assert "error: Big Q8_0 cannot be downloaded from any source in LocalSpec's catalogue" in outcome.err
     assert "spelling" not in outcome.err
 
 

@@ -94,13 +94,13 @@ def test_a_redirect_in_circles_is_followed_once(hub: Hub, place: str) -> None:
 )
 def test_answers_that_end_early_are_asked_for_three_times(hub: Hub, sent: bytes) -> None:
     hub.raw["/storage/"] = sent
-    assert "ends its answers early: " in refusal()
+    assert "closes connections early: " in refusal()
     assert 3 <= len(hub.downloads) <= 4  # the first that brings something is none of the three
 
 
 def test_a_listing_that_ends_early(hub: Hub) -> None:
     hub.raw["/api/"] = ok(b"Content-Length: 9999", b"{}")
-    assert "ends its answers early: " in refusal()
+    assert "closes connections early: " in refusal()
 
 
 def test_another_part_than_was_asked_for_is_not_kept(hub: Hub, cache: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_web_page_never_becomes_part_of_a_file(hub: Hub, cache: Path) -> None:
 
 def test_a_server_that_begins_again_and_breaks_anywhere_is_dropped(hub: Hub) -> None:
     hub.no_ranges, hub.cut_after = True, [200, 300, 250, 290] * 20
-    assert "ends its answers early: " in refusal()
+    assert "closes connections early: " in refusal()
     assert len(hub.downloads) < 10
 
 

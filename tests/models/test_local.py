@@ -285,7 +285,7 @@ def test_a_cache_that_no_one_may_look_at_holds_nothing() -> None:
 
 def test_a_given_folder_that_cannot_be_looked_into(tmp_path: Path) -> None:
     (tmp_path / "a.gguf").write_bytes(DRAFT)
-    with pytest.raises(UserError, match="cannot be looked into: Not a directory"):
+    with pytest.raises(UserError, match="cannot be read: Not a directory"):
         find_models([tmp_path / "a.gguf" / "deep"])
 
 

@@ -106,7 +106,7 @@ def test_nothing_of_a_store_is_deleted(root: Path) -> None:
     before = files_below(root)
     model = named("tiny:3b", find_models())
     assert model is not None
-    with pytest.raises(UserError, match="is in Ollama's store: it is never deleted from here") as caught:
+    with pytest.raises(UserError, match="is in Ollama's store, where LocalSpec deletes nothing") as caught:
         plan_removal(model)
     assert "`ollama rm tiny:3b`" in caught.value.hint
     assert files_below(root) == before

@@ -228,7 +228,7 @@ async def test_a_pair_that_the_hub_does_not_have_makes_room_for_the_next(
     async with opening(tmp_path) as screen:
         await screen.shows("Gone Q4_K_M + Small")
         await screen.press("f9")
-        await screen.shows("Gone Q4_K_M is nowhere to be had", "Big Q4_K_M + Small Q4_K_M")
+        await screen.shows("Gone Q4_K_M cannot be downloaded", "Big Q4_K_M + Small Q4_K_M")
         await fetched(screen)
 
 

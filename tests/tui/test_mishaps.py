@@ -11,8 +11,8 @@ import pytest
 from localspec.chat import answering
 from localspec.chat.answer_settings import TunedChoice
 from localspec.chat.attachments import attach
-from localspec.chat.resources import Resources
 from localspec.chat.messages import Role
+from localspec.chat.resources import Resources
 from localspec.errors import EngineDied, ServerLost, StoreError, UserError
 from localspec.types.models import DeviceMemory, PlainRate
 from localspec.types.request import TaskType

@@ -274,7 +274,7 @@ def test_a_budget_below_the_least_is_rejected_with_the_time_that_is_needed(tmp_p
     with pytest.raises(UserError) as caught:
         list(run_of(replace(planned(tmp_path), budget_s=10.0), models).events())
     needed = PlainPace(VERIFY_S + PYTHON_S, 0.0).least_run_s(1)
-    said = re.search(r"--budget 10 s is too little: .* a run takes (\d+) s at least", str(caught.value))
+    said = re.search(r"--budget 10 s is too short: .* takes (\d+) s at least", str(caught.value))
     assert said is not None
     assert 0.8 * needed < int(said[1]) < 1.5 * needed
     assert models.measured == models.traced == 0  # it says so at once
