@@ -8,11 +8,8 @@ from __future__ import annotations
 import codecs
 import os
 import re
-import signal
 import subprocess
-import sys
 import unicodedata
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +22,7 @@ from localspec.child_process import exit_words
 from localspec.errors import UserError
 from localspec.safe_text import safe_text
 from localspec.tools.differences import fenced
+from localspec.tools.family import ProcessFamily, marked, new_mark
 from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Workspace
 from localspec.values import Range
@@ -33,12 +31,8 @@ MAX_HEAD, MAX_TAIL = 8_000, 16_000  # bytes of output that are kept
 USUAL_SECONDS = 120
 LONGEST_COMMAND = 10_000  # characters
 MAX_PRINTED = 64 * 2**20  # bytes
-_HAS_PROC = Path("/proc/self/environ").exists()
 _LOOK_S = 0.05
-_ROUNDS = 50  # of looking for processes to end: one may start others meanwhile
-_UNSEEN = 4  # rounds without any, until all are taken for ended: one may live for less than a round
 _CLOSING_S = 1.0  # for the output of a command that has ended
-_MARK = "LOCALSPEC_COMMAND"  # in the environment of all that a command starts
 _SECRET = re.compile(
     r"TOKEN|API_?KEY|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE_?KEY|ACCESS_?KEY|_AUTH$", re.IGNORECASE
 )
@@ -69,8 +63,9 @@ class CommandRunner:
     def run(self, wanted: RunArguments, stop: Event) -> ToolOutput:
         """Run the command; its exit code, unless 0, and how it was ended come after its output."""
         _check(wanted.command)
-        mark = os.urandom(8).hex()
-        process = _started(wanted.command, self.workspace.root, environment() | {_MARK: mark})
+        mark = new_mark()
+        process = _started(wanted.command, self.workspace.root, marked(environment(), mark))
+        family = ProcessFamily(process.pid, mark).guarded()
         output = _Output()
         assert process.stdout is not None
         reader = Thread(target=output.read, args=(process.stdout,), name="localspec-command", daemon=True)
@@ -78,7 +73,8 @@ class CommandRunner:
         try:
             reason = _wait(process, output, wanted.timeout_s, stop)
         finally:
-            left = _end_all(process, mark)
+            left = family.end()
+            process.wait()
         reader.join(_CLOSING_S)
         if not reader.is_alive():
             process.stdout.close()
@@ -175,72 +171,8 @@ def _wait(process: subprocess.Popen[bytes], output: _Output, seconds: int, stop:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether a command has ended; its number is not free for another process before `_end_all`."""
+    """Return whether a command has ended; its number is not free for another process before `wait`."""
     if hasattr(os, "waitid"):
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
         return os.waitid(os.P_PID, process.pid, flags) is not None
     return process.poll() is not None
-
-
-def _end_all(process: subprocess.Popen[bytes], mark: str) -> int:
-    """End a command and all that it started; return how many others that were."""
-    ended = set(_others(process.pid, mark))
-    groups = _killed({process.pid})
-    process.wait()
-    unseen = 0
-    for _ in range(_ROUNDS):
-        others = set(_others(process.pid, mark))
-        for pid in others:
-            with suppress(OSError):
-                groups.add(_group(pid))
-        groups = _killed(groups)
-        ended |= others
-        unseen = 0 if others else unseen + 1
-        if unseen == _UNSEEN:
-            break
-    return len(ended)
-
-
-def _killed(groups: set[int]) -> set[int]:
-    """End groups of processes, because one that forks and ends has another number each time.
-
-    Return the groups that there were.
-    """
-    found = set()
-    for group in groups:
-        with suppress(OSError):
-            if sys.platform == "win32":
-                os.kill(group, signal.SIGTERM)
-            elif group != os.getpgrp():
-                os.killpg(group, signal.SIGKILL)
-            found.add(group)
-    return found
-
-
-def _group(pid: int) -> int:
-    return pid if sys.platform == "win32" else os.getpgid(pid)
-
-
-def _others(session: int, mark: str) -> Iterator[int]:
-    """Yield the processes of a session, and those whose environment has the mark, wherever they went."""
-    import psutil  # 20 ms
-
-    wanted = f"{_MARK}={mark}".encode()
-    for pid in sorted(psutil.pids(), reverse=True):  # the newest first: they may not live long
-        with suppress(psutil.Error, OSError):
-            is_one = _session(pid) == session or wanted in _variables(pid)
-            if pid != session and is_one and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
-                yield pid
-
-
-def _variables(pid: int) -> bytes:
-    """Return the environment of a process as it is in memory."""
-    if _HAS_PROC:
-        return Path(f"/proc/{pid}/environ").read_bytes()  # a tenth of psutil's time
-    import psutil
-
-    return "\n".join(f"{name}={value}" for name, value in psutil.Process(pid).environ().items()).encode()
-
-
-def _session(pid: int) -> int:
-    return 0 if sys.platform == "win32" else os.getsid(pid)

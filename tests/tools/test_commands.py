@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from threading import Event, Timer
@@ -14,6 +15,7 @@ from localspec.errors import UserError
 from localspec.tools.commands import MAX_HEAD, MAX_TAIL, CommandRunner, RunArguments
 from localspec.tools.tool import ToolOutput
 from localspec.tools.workspace import Workspace
+from tests.waiting import until
 
 PYTHON = f"'{sys.executable}' -c"
 
@@ -203,3 +205,34 @@ def test_a_command_of_another_program_lives_on(runner: CommandRunner) -> None:
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+@pytest.mark.slow
+def test_a_command_ends_with_the_program_that_is_killed(tmp_path: Path) -> None:
+    code = f"""
+import os
+import signal
+from pathlib import Path
+from threading import Event, Thread
+from localspec.tools.commands import CommandRunner, RunArguments
+from localspec.tools.workspace import Workspace
+wanted = RunArguments("setsid sleep 600 & echo $! > one; echo $$ > two; mkfifo on; : > on; sleep 600")
+runner = CommandRunner(Workspace(Path({str(tmp_path)!r})))
+Thread(target=runner.run, args=(wanted, Event()), daemon=True).start()
+while not Path({str(tmp_path)!r}, "on").exists():
+    pass
+Path({str(tmp_path)!r}, "on").read_text()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    ended = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, check=False)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int((tmp_path / name).read_text()) for name in ("one", "two")]
+    until(lambda: not any(map(is_running, pids)))
+
+
+def test_a_command_that_is_localspec_itself_keeps_both_marks(
+    runner: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCALSPEC_STARTED", "outer-1.")
+    assert run(runner, "echo $LOCALSPEC_STARTED").text.startswith("outer-1.")

@@ -11,13 +11,11 @@ import json
 import os
 import re
 import shutil
-import signal
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
-import psutil
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
@@ -25,7 +23,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCResponse, 
 from localspec import units
 from localspec.child_process import exit_words
 from localspec.errors import UserError
-from localspec.tools.mcp import guard
+from localspec.tools.family import ProcessFamily, marked, new_mark
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.life import LARGEST_MESSAGE, Allowance, Life
 
@@ -42,15 +40,17 @@ _CHANGED = "notifications/tools/list_changed"
 _OF_THE_SDK = ("notifications/subscriptions/acknowledged", "notifications/cancelled")  # which it needs
 _ANSWERED = re.compile(rb'\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,9})\s*,\s*"result"')
 _ERRORS_RATE = 4 * 2**20  # bytes a second that are read of standard error
-_LOOK_S = 0.5  # between two looks at the processes
+_LOOK_S = 1.0  # between two looks at the processes, which take some milliseconds
+_LAST_S = 0.05  # for what a server wrote last
 _GRACE_S = 1.0  # to end after standard input was closed, and after SIGTERM
 
 
 @asynccontextmanager
 async def process_streams(entry: ServerEntry, life: Life) -> AsyncGenerator[tuple[Any, Any], None]:
     """Start a server, yield the streams for a session, and end the server; raises UserError and OSError."""
-    process = await _started(entry)
-    guard.watch_over(process.pid)
+    mark = new_mark()
+    process = await _started(entry, mark)
+    family = ProcessFamily(process.pid, mark).guarded()
     to_session, received = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     sent, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     streams = (to_session, received, sent, from_session)
@@ -58,18 +58,18 @@ async def process_streams(entry: ServerEntry, life: Life) -> AsyncGenerator[tupl
         group.start_soon(_read_messages, process, to_session, life)
         group.start_soon(_write_messages, process, from_session, life)
         group.start_soon(_read_errors, process, life)
-        group.start_soon(_watch, process, entry.memory_mib * 2**20, life)
+        group.start_soon(_watch, process, family, entry.memory_mib * 2**20, life)
         try:
             yield received, sent
         finally:
             with anyio.CancelScope(shield=True):
-                await _end(process)
+                await _end(process, family)
             group.cancel_scope.cancel()
             for stream in streams:
                 stream.close()
 
 
-async def _started(entry: ServerEntry) -> asyncio.subprocess.Process:
+async def _started(entry: ServerEntry, mark: str) -> asyncio.subprocess.Process:
     environment = {name: value for name, value in os.environ.items() if _is_inherited(name)} | dict(entry.env)
     path = environment.get("PATH") or os.defpath
     program = shutil.which(entry.command, path=path) or entry.command  # finds npx.cmd on Windows, too
@@ -81,7 +81,7 @@ async def _started(entry: ServerEntry) -> asyncio.subprocess.Process:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             cwd=entry.cwd or None,
-            env=environment,
+            env=marked(environment, mark),
             limit=_CHUNK,
             start_new_session=True,  # Ctrl+C in the terminal does not reach it
         )
@@ -125,7 +125,7 @@ async def _read_messages(
                 return
         await _pass_on(b"".join(pending), to_session, life)
         await _exit_of(process)
-        await asyncio.sleep(_LOOK_S / 10)  # for what it wrote last to standard error
+        await asyncio.sleep(_LAST_S)  # to standard error
         life.end(_how_it_ended(process, life))  # before the session notices
 
 
@@ -214,16 +214,18 @@ async def _read_errors(process: asyncio.subprocess.Process, life: Life) -> None:
             await asyncio.sleep(wait_s)
 
 
-async def _watch(process: asyncio.subprocess.Process, most_memory: int, life: Life) -> None:
+async def _watch(
+    process: asyncio.subprocess.Process, family: ProcessFamily, most_memory: int, life: Life
+) -> None:
     """End the connection once the process has ended, and the processes once they take too much memory."""
     while process.returncode is None:
         await asyncio.sleep(_LOOK_S)
-        if (resident := sum(map(_resident, _tree(process.pid)))) > most_memory:
+        if (memory := family.memory()) > most_memory:
             limit = f"the limit of {units.memory(most_memory)}, `memory_mib` in mcp.json"
-            life.end(f"took {units.memory(resident)} of memory, more than {limit}, and was ended")
-            _kill(process, _tree(process.pid))
+            life.end(f"took {units.memory(memory)} of memory, more than {limit}, and was ended")
+            family.end()
             return
-    await asyncio.sleep(_LOOK_S / 5)  # for what it wrote last
+    await asyncio.sleep(2 * _LAST_S)
     life.end(_how_it_ended(process, life))
 
 
@@ -233,33 +235,17 @@ def _how_it_ended(process: asyncio.subprocess.Process, life: Life) -> str:
     return f"{how}: {life.last_words}" if life.last_words else how
 
 
-def _resident(process: psutil.Process) -> int:
-    with suppress(psutil.Error):
-        resident: int = process.memory_info().rss
-        return resident
-    return 0
-
-
-def _tree(pid: int) -> Sequence[psutil.Process]:
-    """Return a process and all that it started, as far as they are still its descendants."""
-    with suppress(psutil.Error):
-        leader = psutil.Process(pid)
-        return (leader, *leader.children(recursive=True))
-    return ()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, family: ProcessFamily) -> None:
     """End a server: by closing its input, as the protocol has it, then by signals to all its processes."""
-    tree = _tree(process.pid)
     assert process.stdin is not None
+    known = family.descendants()  # which are orphans as soon as it has ended
     process.stdin.close()
     await _exit_of(process)
     if process.returncode is None:
-        _signal_group(process.pid, signal.SIGTERM)
+        family.ask_to_end()
         await _exit_of(process)
-    _kill(process, tree)
+    family.end(known)
     await _exit_of(process)
-    guard.release(process.pid)
     if transport := getattr(process, "_transport", None):
         transport.close()  # asyncio waits for the pipes otherwise, which a surviving process may hold
 
@@ -270,16 +256,3 @@ async def _exit_of(process: asyncio.subprocess.Process) -> None:
         if process.returncode is not None:
             return
         await asyncio.sleep(0.02)
-
-
-def _kill(process: asyncio.subprocess.Process, tree: Sequence[psutil.Process]) -> None:
-    _signal_group(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    for each in tree:  # also those that left the group
-        with suppress(psutil.Error):
-            each.kill()
-
-
-def _signal_group(group: int, number: signal.Signals) -> None:
-    if hasattr(os, "killpg"):
-        with suppress(OSError):  # all of it has ended
-            os.killpg(group, number)

@@ -94,10 +94,13 @@ def die(*_: object) -> None:
 
 
 def with_child(*_: object) -> dict[str, Any]:
-    """Start a process in this group and one that leaves it, and name them."""
+    """Start a process in this group, one that leaves it, and one that has lost its parent, too; name them."""
     own = subprocess.Popen([sys.executable, "-c", SLEEPER])
-    other = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True)
-    return text_result(f"{os.getpid()} {own.pid} {other.pid}")
+    other = subprocess.Popen([sys.executable, "-c", SLEEPER], start_new_session=True, env={})
+    orphan = subprocess.run(
+        ["sh", "-c", "setsid sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, check=True
+    )
+    return text_result(f"{os.getpid()} {own.pid} {other.pid} {int(orphan.stdout)}")
 
 
 def changed(*_: object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from localspec.errors import UserError
-from localspec.tools.mcp import guard
+from localspec.tools import guard
 from localspec.tools.mcp.contents import ResourceContent
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.known import Known
@@ -242,6 +242,7 @@ def test_a_server_that_ignores_everything_is_ended_after_a_stop(
 def test_all_processes_of_a_server_end_with_it() -> None:
     with toolbox(made("children")) as tools:
         pids = [int(pid) for pid in call(tools).text.split()]
+        assert len(pids) == 4
         assert not any(map(gone, pids))
     until(lambda: all(map(gone, pids)))
 
@@ -265,11 +266,11 @@ print(tools.run("made__echo", {{}}, Event()).text, flush=True)
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60, check=False
     )
     assert ended.stderr == ""
-    server, child, daemon = (int(pid) for pid in ended.stdout.split())
-    until(lambda: gone(server) and gone(child))
-    if end:  # what left the group of its server is out of the guard's reach
-        os.kill(daemon, signal.SIGKILL)
-    until(lambda: gone(daemon))
+    *pids, without_environment, orphan = (int(pid) for pid in ended.stdout.split())
+    until(lambda: all(gone(pid) for pid in (*pids, orphan)))
+    if end:  # it left the group of its server, too, and so is out of the guard's reach
+        os.kill(without_environment, signal.SIGKILL)
+    until(lambda: gone(without_environment))
 
 
 def test_a_changed_list_of_tools_is_followed(tmp_path: Path) -> None:

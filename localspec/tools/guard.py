@@ -1,6 +1,6 @@
-"""A small process that ends the servers if this program is killed and cannot do it itself.
+"""A small process that ends what LocalSpec has started if LocalSpec is killed and cannot do it itself.
 
-Most servers end when their input is closed; those that hang, and what they started, would stay.
+Most servers end when their input is closed; those that hang, and commands, would stay.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import subprocess
 import threading
 from contextlib import suppress
 
+MARK = os.urandom(8).hex()  # of this program, in the environment of all that it has guarded
 _SCRIPT = """
 groups=
 while read -r sign group; do
@@ -18,16 +19,21 @@ while read -r sign group; do
     [ "$sign" = + ] && left="$left $group"
     groups=$left
 done
+[ -n "$groups" ] || exit
 for each in $groups; do kill -s TERM -- "-$each"; done 2>/dev/null
-[ -z "$groups" ] || sleep 2
+sleep 2
 for each in $groups; do kill -s KILL -- "-$each"; done 2>/dev/null
+for each in $(grep -lsF "$1" /proc/[0-9]*/environ); do
+    each=${each#/proc/}
+    kill -s KILL "${each%/environ}"
+done 2>/dev/null
 """
 _lock = threading.Lock()
-_guard: list[subprocess.Popen[bytes]] = []  # one for all servers, once there is one
+_guard: list[subprocess.Popen[bytes]] = []  # one for all that is started, once there is one
 
 
 def watch_over(group: int) -> None:
-    """Let the guard end a process group after the end of this program."""
+    """Let the guard end a process group, and all that has the mark, after the end of this program."""
     _tell("+", group)
 
 
@@ -44,7 +50,7 @@ def _tell(sign: str, group: int) -> None:
             nothing = subprocess.DEVNULL
             _guard.append(
                 subprocess.Popen(
-                    ["/bin/sh", "-c", _SCRIPT],
+                    ["/bin/sh", "-c", _SCRIPT, "sh", MARK],
                     stdin=subprocess.PIPE,
                     stdout=nothing,
                     stderr=nothing,
