@@ -68,7 +68,7 @@ def attach(
     Also with the resources. Raises UserError for what cannot be read, has more than `limit` bytes, is not
     text, or is missing although the word can only mean a file; Cancelled once resources are not awaited.
     """
-    named = tuple(references(text, folder, resources.servers))
+    named = tuple(references(text, folder, resources.names))
     found: dict[_Key, Attachment] = {}
     notes: dict[str, None] = {}
     pieces, at = [], 0

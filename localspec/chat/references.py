@@ -39,6 +39,7 @@ _OF_ADDRESSES = f"{string.ascii_letters}{string.digits}._%+~/\\-"
 _GOES_ON = re.compile(r"(?!\.[A-Z])[._/\\]*[A-Za-z0-9]")  # a capital letter begins a sentence
 _LINES = re.compile(r"(?::|#[Ll])([0-9]{1,9})(?:[-–][Ll]?([0-9]{1,9}))?(?::[0-9]+)?(?![.,]?[A-Za-z0-9])")
 _ENDING = re.compile(r"(?<=.)\.[A-Za-z]+")
+_SERVER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 ENDS_WORD = ".,;:!?)}>'`\u201d\u2019\u00bb"
 _WORD = re.compile(r'[^\s"]*')
 _PATTERN = re.compile(r"(.*[*?\]])([\w./-]*)", re.ASCII)  # after its last sign, no text in another script
@@ -60,8 +61,11 @@ class FileReference:
     kind: Kind = "file"
 
 
-def references(text: str, folder: Path, servers: Collection[str] = ()) -> Iterator[FileReference]:
-    """Yield where a text names files, relative to `folder`, or resources of servers, from first to last."""
+def references(text: str, folder: Path, servers: Collection[str] | None = ()) -> Iterator[FileReference]:
+    """Yield where a text names files, relative to `folder`, or resources of servers, from first to last.
+
+    Where the servers are not known (None), each word may be the name of one.
+    """
     if "@" not in text:
         return
     blocks = [block for block in code_blocks(text) if block.fence]  # indented text is hardly meant as code
@@ -77,7 +81,8 @@ def references(text: str, folder: Path, servers: Collection[str] = ()) -> Iterat
             obstacle = "code"
         elif not begins_name(before):
             obstacle = "address"
-        named = _resource(text, at + 1, folder, servers) or _named(text, at + 1, folder)
+        known = servers if servers is not None or _is_certain(before) else ()
+        named = _resource(text, at + 1, folder, known) or _named(text, at + 1, folder)
         if named is None and obstacle in (None, "backslash") and _is_certain(before):
             named = _pattern(text, at + 1, folder) or _misspelt(text, at + 1, folder)
         if named is None and obstacle is None:
@@ -119,13 +124,19 @@ class _Named:
     kind: Kind = "file"
 
 
-def _resource(text: str, start: int, folder: Path, servers: Collection[str]) -> _Named | None:
+def _resource(text: str, start: int, folder: Path, servers: Collection[str] | None) -> _Named | None:
     """Return the resource that a text names at `start`; the name of a file with its lines is none."""
     line = _line(text, start)
     close = line.find('"', 1) if line.startswith('"') else -1
     word = line[1:close] if close > 1 else _word(line).rstrip(ENDS_WORD)
     server, colon, rest = word.partition(":")
-    if not (colon and rest) or server.casefold() not in map(str.casefold, servers):
+    if not (colon and rest):
+        return None
+    if servers is None:
+        is_one = _SERVER.fullmatch(server) is not None and _existing(word, folder) is None
+    else:
+        is_one = server.casefold() in map(str.casefold, servers)
+    if not is_one:
         return None
     if _LINES.fullmatch(f":{rest}") and _existing(server, folder):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from threading import Event
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from localspec import units
 from localspec.chat.attached_file import UnattachableError
 from localspec.chat.messages import RESOURCE, Attachment
-from localspec.errors import UserError
+from localspec.errors import LocalSpecError, UserError
 from localspec.tools.mcp.descriptions import shown_line
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from localspec.tools.mcp.server import McpResource, McpServer
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
+_MAY_NAME = re.compile(r"@\"?[\w-]+:[^\s\"]")
 _LONGEST = 500  # characters of the URI of an attachment
 
 
@@ -33,16 +34,24 @@ class AttachedResource:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources of some servers.
+    """The resources of some servers, or the `problem` for which it is not known which there are.
 
     Without a `stop`, nothing is waited for: a prompt is still being written.
     """
 
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     stop: Event | None = None
+    problem: str = ""
+
+    @property
+    def names(self) -> Collection[str] | None:
+        """Return the names of the servers; None if they are not known."""
+        return None if self.problem else self.servers
 
     def read(self, name: str, limit: int) -> AttachedResource:
         """Return the text of a resource; raises UserError for what cannot be attached, and Cancelled."""
+        if self.problem:
+            raise UserError(self.problem)
         owner, _, wanted = name.partition(":")
         server_name = next(each for each in self.servers if each.casefold() == owner.casefold())
         server = self.servers[server_name]
@@ -98,6 +107,18 @@ class Resources:
 
 
 NO_RESOURCES = Resources()
+
+
+def resources_named_in(
+    text: str, servers: Callable[[], Mapping[str, McpServer]], stop: Event | None = None
+) -> Resources:
+    """Return the resources that a text may name; `servers` may raise UserError for a mistake in mcp.json."""
+    if _MAY_NAME.search(text) is None:
+        return NO_RESOURCES
+    try:
+        return Resources(servers(), stop)
+    except LocalSpecError as error:
+        return Resources(stop=stop, problem=str(error))
 
 
 def _found(listed: Iterable[McpResource], wanted: str) -> str | None:

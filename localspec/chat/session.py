@@ -37,6 +37,7 @@ from localspec.chat.prompting import (
     titles_from,
     tokens_of,
 )
+from localspec.chat.resources import Resources, resources_named_in
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
@@ -315,6 +316,10 @@ class ChatSession:
     def servers(self) -> Mapping[str, McpServer]:
         """Return the MCP servers by name; raises `UserError` for a mistake in mcp.json."""
         return {} if self.kit is None else self.kit.servers
+
+    def resources_named_in(self, text: str, stop: threading.Event | None = None) -> Resources:
+        """Return the resources that a text may name; without a `stop` they are not waited for."""
+        return resources_named_in(text, self.servers, stop)
 
     def servers_named_in(self, text: str) -> Mapping[str, McpServer]:
         """Return the MCP servers if a text may name one; none where there is a mistake in mcp.json."""

@@ -33,7 +33,6 @@ from localspec.chat.commands.own import OwnCommands, may_be_own, own_commands
 from localspec.chat.commands.parsing import as_message, name_in, parse
 from localspec.chat.commands.registry import IN_LINES, LINE_NAMES
 from localspec.chat.messages import StoredMessage
-from localspec.chat.resources import Resources
 from localspec.chat.session import AnswerVariant, ChatSession
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import LEGEND, AnswerOutput, write_answer
@@ -55,7 +54,7 @@ from localspec.cli.shared.console import (
     tell,
 )
 from localspec.cli.shared.question import with_dropped, with_files
-from localspec.cli.shared.tool_flags import add_tool_flags
+from localspec.cli.shared.tool_flags import ToolsOfFlags, add_tool_flags
 from localspec.errors import Cancelled, ContextFullError, EngineError, StoreError, UserError, os_errors_as
 from localspec.inference.interface import OpenModels
 from localspec.models.default_pair import name_of
@@ -122,7 +121,7 @@ def main(argv: Sequence[str]) -> int:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
         from localspec.cli.shared.tools import use_tools  # which a mistake in the arguments spares
 
-        use_tools(session, args)
+        use_tools(session, ToolsOfFlags(args))
         dialogue = Dialogue(models, session, AnswerOutput.asked(args), shows_stats=args.stats)
         names = name_of(models.target) + (f" with draft {name_of(models.draft)}" if models.draft else "")
         say(f"{names}; {dialogue.mode_line()}. /help lists the commands.")
@@ -305,16 +304,13 @@ class Dialogue:
         path = self._session.chat.path
         if path and path[-1].role == "user":  # Ctrl+C came before its answer
             self._take_back(path[-1])
-        question = self._session.chat.ask(*with_files(text, self._resources(text)))
+        resources = self._session.resources_named_in(text, Event())  # Ctrl+C ends the waiting for them
+        question = self._session.chat.ask(*with_files(text, resources))
         try:
             self._answer()
         except (UserError, EngineError):
             self._take_back(question)
             raise
-
-    def _resources(self, text: str) -> Resources:
-        """Return the resources of servers that a text may name; Ctrl+C ends the waiting for them."""
-        return Resources(self._session.servers_named_in(text), Event())
 
     def _answer(self, mode: Mode | None = None) -> None:
         session = self._session

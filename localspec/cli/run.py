@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
 from localspec import units
@@ -37,7 +37,7 @@ from localspec.cli.shared.console import (
     say,
 )
 from localspec.cli.shared.prompt import GivenPrompt
-from localspec.cli.shared.tool_flags import add_tool_flags
+from localspec.cli.shared.tool_flags import ToolsOfFlags, add_tool_flags
 from localspec.errors import EngineError, UserError
 from localspec.inference.interface import OpenModels, QuickChooser
 from localspec.types.events import Finished, GenerationEvent
@@ -96,10 +96,12 @@ def main(argv: Sequence[str]) -> int:
     checked = checked_answer(form)
     if asked.speculation.mode in ("off", "ngram"):
         files = replace(files, draft=None)  # not needed
-    given = GivenPrompt(args)
-    early = given.read() if given.is_there() else None
-    set_up_logging(verbose=args.verbose)
-    with opening.opened(request, files, verbose=args.verbose, explain=args.explain) as pair:
+    with ExitStack() as stack:
+        tools = stack.enter_context(closing(ToolsOfFlags(args)))
+        given = GivenPrompt(args, tools.resources_named_in)
+        early = given.read() if given.is_there() else None
+        set_up_logging(verbose=args.verbose)
+        pair = stack.enter_context(opening.opened(request, files, verbose=args.verbose, explain=args.explain))
         models = pair.models
         text, attached = early or given.read()
         question = question_of(text, attached)
@@ -110,9 +112,8 @@ def main(argv: Sequence[str]) -> int:
         if args.tools is not None:
             from localspec.cli.shared.tools import answered_with_tools  # which a usual start does without
 
-            return _conclude(
-                args, models, *answered_with_tools(args, pair, (asked, profiles), text, attached)
-            )
+            answered = answered_with_tools(args, tools, pair, (asked, profiles), text, attached)
+            return _conclude(args, models, *answered)
         system_message = (Message("system", system),) if system else ()
         prompt = question if args.no_chat else (*system_message, Message("user", question))
         chosen: list[AnswerOptions] = []

@@ -53,6 +53,18 @@ def test_other_texts_attach_nothing(text: str) -> None:
     assert server.asked == []
 
 
+def test_a_mistake_in_mcp_json_is_told_where_a_resource_may_be_named(tmp_path: Path) -> None:
+    (tmp_path / "a:b").write_text("a file")
+    resources = Resources(stop=Event(), problem="mcp.json, line 3: no value")
+    with pytest.raises(
+        UserError, match=r"^mcp.json, line 3: no value; a \\ before the @ makes it plain text$"
+    ):
+        attach("sum up @docs:note:one", tmp_path, 1000, resources)
+    for text in ("me@docs:x", r"\@docs:x", "@docs: x", "`@docs:x`", "@click.group", "@-:x", "12:30 @ 5:00"):
+        assert attach(text, tmp_path, 1000, resources).files == ()
+    assert attach("@a:b", tmp_path, 1000, resources).files[0].text == "a file"
+
+
 def test_a_file_is_attached_beside_it_and_its_lines_are_no_resource(tmp_path: Path) -> None:
     (tmp_path / "docs").write_text("one\ntwo\n")
     found = sent("@docs:2 and @docs:note:one and @docs", MadeServer(), tmp_path)

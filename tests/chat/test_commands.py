@@ -77,6 +77,7 @@ def test_text_that_is_not_a_command_is_a_message(text: str) -> None:
         ("//quit\nnow", "/quit\nnow"),
         (" /help", "/help"),
         (" /tmp does not exist", "/tmp does not exist"),  # as is said where that is refused
+        (" /docs:review a", "/docs:review a"),
     ],
 )
 def test_what_kept_a_message_from_being_a_command_is_taken_off(text: str, message: str) -> None:
@@ -136,7 +137,9 @@ def test_the_plain_chat_has_commands_of_its_own() -> None:
             parse(text, LINE_NAMES)
 
 
-@pytest.mark.parametrize("text", ["/help me", "/other one", "/quit", "/usr/bin", "hello", "// a", " /help"])
+@pytest.mark.parametrize(
+    "text", ["/help me", "/other one", "/docs:a", "/quit", "/usr/bin", "hello", "// a", " /help"]
+)
 @pytest.mark.parametrize("known", [SCREEN_NAMES, LINE_NAMES])
 def test_any_message_can_be_typed(text: str, known: Mapping[str, Command[object]]) -> None:
     typed = as_typed(text, known.keys())

@@ -141,7 +141,38 @@ def test_a_server_that_fails_or_hangs_ends_in_a_line() -> None:
         done(MadeServer(hangs=True), "/docs:review a", stop)
 
 
-@pytest.mark.parametrize("text", ["/other:review", "/usr/docs:x", "docs:review", " /docs:review"])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (
+            "/doc:review a",
+            "there is no MCP server `doc`; did you mean `/docs:`?; mcp.json has docs; a space before the /",
+        ),
+        (
+            "/other:",
+            "there is no MCP server `other`; mcp.json has docs; a space before the / makes it a mess",
+        ),
+    ],
+)
+def test_a_server_that_is_not_there_is_one_line(text: str, problem: str) -> None:
+    with pytest.raises(UserError) as caught:
+        done(MadeServer(), text)
+    assert str(caught.value).startswith(problem)
+
+
+def test_a_mistake_in_mcp_json_is_told_where_a_prompt_is_called() -> None:
+    def servers() -> dict[str, MadeServer]:
+        raise UserError("mcp.json, line 3: no value")
+
+    own = own_commands(servers)
+    with pytest.raises(
+        UserError, match=r"^mcp\.json, line 3: no value; a space before the / makes it a message$"
+    ):
+        own.parse("/docs:review a")
+    assert own.parse("/usr/bin is what?") is None
+
+
+@pytest.mark.parametrize("text", ["/C:\\a b", "/a://b", "/usr/docs:x", "docs:review", " /docs:review", "/:x"])
 def test_other_texts_are_messages(text: str) -> None:
     assert own_commands(lambda: {"docs": MadeServer()}).parse(text) is None
     assert parse(text) is None

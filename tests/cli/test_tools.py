@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from localspec.chat.tool_use.kit import ToolKit
+from localspec.storage.config import Config
 from tests.chat.made_mcp import MadeServer
 from tests.chat.tool_models import WritesCalls, called
 from tests.cli.conftest import Invoke
@@ -120,14 +123,18 @@ def test_a_mistake_in_mcp_json_does_not_end_a_chat(fake: FakeRuntime, invoke: In
     assert "mcp.json" in outcome.err
 
 
-def use_server(monkeypatch: pytest.MonkeyPatch, server: MadeServer) -> None:
+def use_server(
+    monkeypatch: pytest.MonkeyPatch, server: MadeServer, close: Callable[[], object] = lambda: None
+) -> None:
     """Give chats a server in place of those of mcp.json."""
     from localspec.app import tools
 
     make = tools.tool_kit
-    monkeypatch.setattr(
-        tools, "tool_kit", lambda *given, **more: replace(make(*given, **more), servers={"docs": server})
-    )
+
+    def made(config: Config, folder: Path, *, yes: Sequence[str]) -> ToolKit:
+        return replace(make(config, folder, yes=yes), servers={"docs": server}, close=close)
+
+    monkeypatch.setattr(tools, "tool_kit", made)
 
 
 def test_a_prompt_of_a_server_begins_the_next_message(
@@ -152,6 +159,49 @@ def test_a_resource_of_a_server_is_attached(
     outcome = invoke("chat", piped=b"sum up @docs:One\n")
     assert "attached mcp://docs/note:one, 8 bytes" in outcome.err
     assert result(fake).startswith("Resource mcp://docs/note:one, which is data")
+
+
+@pytest.mark.parametrize("flags", [(), ("--tools", "files")])
+def test_run_attaches_a_resource_and_ends_its_server(
+    fake: FakeRuntime, invoke: Invoke, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    ended = []
+    server = MadeServer()
+    use_server(monkeypatch, server, lambda: ended.append(1))
+    fake.scripts = [says("One.")]
+    outcome = invoke("run", *flags, "sum up @docs:One")
+    assert (outcome.code, outcome.out) == (0, "One.\n")
+    assert "attached mcp://docs/note:one, 8 bytes" in outcome.err
+    assert result(fake).startswith("Resource mcp://docs/note:one, which is data")
+    assert "note:one" in server.asked
+    assert ended
+
+
+def write_mcp_json(text: str) -> None:
+    from localspec.storage.paths import config_dir
+
+    config_dir().mkdir(parents=True, exist_ok=True)
+    (config_dir() / "mcp.json").write_text(text)
+
+
+def test_what_a_mistake_in_mcp_json_keeps_from_being_found_is_not_sent(
+    fake: FakeRuntime, invoke: Invoke
+) -> None:
+    write_mcp_json('{"mcpServers": {"docs": {"command": 5}}}')
+    outcome = invoke("run", "sum up @docs:One")
+    assert outcome.code == 2
+    assert "mcp.json" in outcome.err
+    assert "a \\ before the @ makes it plain text" in outcome.err
+    outcome = invoke("chat", typed="sum up @docs:One\n/docs:review a\n")
+    assert outcome.err.count("mcpServers") >= 2
+    assert not fake.requests
+
+
+def test_a_prompt_of_a_server_that_is_not_there_is_not_sent(fake: FakeRuntime, invoke: Invoke) -> None:
+    write_mcp_json('{"mcpServers": {"docs": {"command": "none"}}}')
+    outcome = invoke("chat", typed="/doc:review a\n")
+    assert "there is no MCP server `doc`; did you mean `/docs:`?" in outcome.err
+    assert not fake.requests
 
 
 def test_a_server_that_fails_is_one_line_in_a_chat(

@@ -96,7 +96,7 @@ async def test_a_resource_that_hangs_is_given_up_with_escape(
         assert desk.path == ()
 
 
-async def test_a_mistake_in_mcp_json_is_one_line(tmp_path: Path) -> None:
+async def test_a_mistake_in_mcp_json_is_one_line_and_nothing_is_lost(tmp_path: Path) -> None:
     def broken() -> ToolKit:
         raise UserError("mcp.json, line 3: a comma is missing")
 
@@ -105,4 +105,12 @@ async def test_a_mistake_in_mcp_json_is_one_line(tmp_path: Path) -> None:
         desk.composer.focus()
         await desk.press(*"/tool", "tab", "enter")
         await desk.shows("mcp.json, line 3: a comma is missing")
-        await desk.answered("hello @docs:note:one")
+        for text, way in (
+            ("hello @docs:note:one", "a \\ before the @ makes it plain text"),
+            ("/docs:review a.py", "a space before the / makes it a message"),
+        ):
+            await desk.enter(text)
+            await desk.shows("mcp.json, line 3: a comma is missing", way)
+            assert desk.composer.text == text
+            assert not desk.path
+        await desk.answered("hello \\@docs:note:one")

@@ -11,6 +11,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from localspec.chat.attached_file import read_attachment
 from localspec.chat.commands.arguments import unquoted
 from localspec.chat.commands.command import Argument, Command, CommandCall, CommandContext
 from localspec.chat.commands.effects import Ask, Effect
+from localspec.chat.commands.parsing import AS_MESSAGE, server_in
 from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.commands.servers import server_command, server_commands
 from localspec.errors import LocalSpecError, UserError
@@ -41,23 +43,36 @@ class OwnCommands:
     commands: tuple[Command[str], ...] = ()
     problems: tuple[str, ...] = ()
     servers: Mapping[str, McpServer] = field(default_factory=dict)
+    no_servers: str = ""  # why the servers are not known
 
     def parse(self, text: str) -> CommandCall | None:
-        """Parse a text as one of the user's own commands; None for anything else."""
+        """Parse a text as one of the user's own commands; None for anything else.
+
+        Raises UserError for a prompt of a server that is not there.
+        """
         found = _NAME.match(text)
         if found is None:
             return None
         name, argument = _composed(found[1]), text[found.end() :].strip()
         command = next((each for each in self.commands if each.name.lower() == name), None)
         if command is None:
-            command = self._unlisted(found[1])
+            command = self._unlisted(found[1], text)
         return command.called_with(argument, text) if command else None
 
-    def _unlisted(self, written: str) -> Command[str] | None:
+    def _unlisted(self, written: str, text: str) -> Command[str] | None:
         """Return the command for a prompt of a server that has not said which it has."""
         server, colon, prompt = written.partition(":")
         name = next((name for name in self.servers if colon and name.lower() == server.lower()), None)
-        return None if name is None else server_command(name, self.servers[name], prompt)
+        if name is not None:
+            return server_command(name, self.servers[name], prompt)
+        if (wanted := server_in(text)) is None:
+            return None
+        if self.no_servers:
+            raise UserError(self.no_servers, AS_MESSAGE)
+        close = get_close_matches(wanted.lower(), self.servers, n=1)
+        meant = f"; did you mean `/{close[0]}:`?" if close else ""
+        known = f"mcp.json has {', '.join(self.servers) or 'none'}"
+        raise UserError(f"there is no MCP server `{wanted}`{meant}", f"{known}; {AS_MESSAGE}")
 
 
 def may_be_own(text: str) -> bool:
@@ -72,7 +87,7 @@ def own_commands(servers_of: Callable[[], Mapping[str, McpServer]] = dict) -> Ow
     try:
         servers = servers_of()
     except LocalSpecError as error:
-        return replace(own, problems=(*own.problems, str(error)))
+        return replace(own, problems=(*own.problems, str(error)), no_servers=str(error))
     return OwnCommands((*own.commands, *server_commands(servers)), own.problems, servers)
 
 

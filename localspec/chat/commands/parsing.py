@@ -12,13 +12,20 @@ from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.errors import UserError
 
 _NAME = re.compile(r"/([A-Za-z-]+)(?=\s|$)")  # `/usr/bin`, `/* comment` and `/ a` are text
-_AS_MESSAGE = "a space before the / makes it a message"
+_OF_SERVER = re.compile(r"/([A-Za-z][\w-]*:[\w.:-]*)(?=\s|$)")  # a prompt of an MCP server
+AS_MESSAGE = "a space before the / makes it a message"
 
 
 def name_in(text: str) -> str | None:
     """Return the name of the command that a text begins with, whether or not there is such a command."""
     found = _NAME.match(text)
     return found[1].lower() if found else None
+
+
+def server_in(text: str) -> str | None:
+    """Return the name of the MCP server whose prompt a text may call, whether or not it is there."""
+    found = _OF_SERVER.match(text)
+    return found[1].partition(":")[0] if found else None
 
 
 def parse(text: str, known: Mapping[str, Command[Any]] = SCREEN_NAMES) -> CommandCall | None:
@@ -31,12 +38,12 @@ def parse(text: str, known: Mapping[str, Command[Any]] = SCREEN_NAMES) -> Comman
         written = found[0] if found else "/"
         close = get_close_matches(written[1:].lower(), known, n=1)
         meant = f"; did you mean `/{close[0]}`?" if close else ""
-        raise UserError(f"there is no command `{written}`{meant}", f"/help lists them; {_AS_MESSAGE}")
+        raise UserError(f"there is no command `{written}`{meant}", f"/help lists them; {AS_MESSAGE}")
     argument = text[found.end() :].strip()
     if command.argument.is_needed and not argument:
         raise UserError(f"/{found[1]} needs more: {command.usage}")
     if argument and not command.argument.hint:
-        raise UserError(f"nothing can follow /{found[1]}", _AS_MESSAGE)
+        raise UserError(f"nothing can follow /{found[1]}", AS_MESSAGE)
     return command.called_with(argument, text)
 
 
@@ -45,7 +52,7 @@ def as_message(text: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
 
     Two slashes before any other word than the name of a command stay: they begin a comment in code.
     """
-    found = _NAME.match(text, 1)
+    found = _NAME.match(text, 1) or _OF_SERVER.match(text, 1)
     if found is None or not text.startswith((" ", "/")):
         return text
     return text[1:] if text[0] == " " or found[1].lower() in known else text
@@ -53,7 +60,7 @@ def as_message(text: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
 
 def as_typed(message: str, known: Container[str] = SCREEN_NAMES.keys()) -> str:
     """Escape a message so that it is not taken for a command; the inverse of `as_message`."""
-    found = _NAME.match(message)
+    found = _NAME.match(message) or _OF_SERVER.match(message)
     if found is None:
         return message
     return f"/{message}" if found[1].lower() in known else f" {message}"

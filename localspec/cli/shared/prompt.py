@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 from localspec import units
 from localspec.chat.messages import Attachment
+from localspec.chat.resources import Resources
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer_request import reads_standard_input
 from localspec.cli.shared.piped import is_piped, read_aloud
@@ -24,8 +26,12 @@ class GivenPrompt:
     A text that is piped in names no files: it may be anything.
     """
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        """Check the words, and begin to read what is piped in; raises UserError."""
+    def __init__(self, args: argparse.Namespace, resources: Callable[[str], Resources]) -> None:
+        """Check the words, and begin to read what is piped in; raises UserError.
+
+        `resources` returns those that a text may name.
+        """
+        self._resources = resources
         words = args.prompt if args.flag_prompt is None else [args.flag_prompt]
         self._given = bool(words)
         self._must_read = words[-1:] == [STANDARD_INPUT]  # one amid words is a minus
@@ -61,7 +67,9 @@ class GivenPrompt:
                 opening.note(f"read {lines} from standard input, below the question; {_SKIP}")
             if not self._attaches:
                 tell_unread(argument, "--no-chat continues the text alone")
-            argument, files = with_files(argument) if self._attaches else (argument, ())
+            files: tuple[Attachment, ...] = ()
+            if self._attaches:
+                argument, files = with_files(argument, self._resources(argument))
             return f"{argument}\n\n{piped}" if piped.strip() else argument, files
         if piped.strip():
             tell_unread(piped, "the text is piped in; `localspec run` attaches what its arguments name")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from localspec.app.opening import OpenedPair
 from localspec.chat.answer_settings import AnswerOptions, SessionRequest
@@ -12,36 +11,28 @@ from localspec.chat.answer_turns import AnswerTurn, AnswerTurns
 from localspec.chat.messages import Attachment
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
-from localspec.chat.tool_use.kit import ToolKit
 from localspec.cli.shared import opening
 from localspec.cli.shared.answer import AnswerOutput, StreamedAnswer, write_answer
+from localspec.cli.shared.tool_flags import ToolsOfFlags
 from localspec.errors import UserError
 from localspec.inference.worker.client import Worker
-from localspec.storage.config import read_config
-from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profile
 
 
-def use_tools(session: ChatSession, args: argparse.Namespace) -> None:
+def use_tools(session: ChatSession, tools: ToolsOfFlags) -> None:
     """Give a session its tools, and switch those of the flags on; raises UserError for another name."""
-
-    def make() -> ToolKit:
-        from localspec.app.tools import tool_kit  # no start waits for it
-
-        return tool_kit(read_config(config_dir() / "config.toml"), Path.cwd(), yes=args.yes)
-
-    session.make_kit = make
-    if args.tools is None:
+    session.make_kit = tools.kit
+    if tools.names is None:
         return
-    names = [name for name in args.tools.replace(",", " ").split() if name]
-    assert session.kit is not None  # it was just given
-    if unknown := [name for name in names if name not in session.kit.boxes]:
-        raise UserError(f"there are no tools `{unknown[0]}`", f"tools: {', '.join(session.kit.boxes)}")
-    session.update_settings(tools=tuple(names))
+    boxes = tools.kit().boxes
+    if unknown := [name for name in tools.names if name not in boxes]:
+        raise UserError(f"there are no tools `{unknown[0]}`", f"tools: {', '.join(boxes)}")
+    session.update_settings(tools=tuple(tools.names))
 
 
 def answered_with_tools(
     args: argparse.Namespace,
+    tools: ToolsOfFlags,
     pair: OpenedPair[Worker],
     settings: tuple[SessionRequest, Sequence[Profile]],
     text: str,
@@ -54,7 +45,7 @@ def answered_with_tools(
         session = ChatSession(
             store, profiles, asked, profiles[0].name, start="aside", tuned_for=pair.tuned_for
         )
-        use_tools(session, args)
+        use_tools(session, tools)
         session.chat.ask(text, attached)
         try:
             with turn.taken(pair.models):

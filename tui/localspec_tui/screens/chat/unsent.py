@@ -31,7 +31,6 @@ from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment
 from localspec.chat.prompting import Count, check_alone, question_of
 from localspec.chat.reading_ahead import ReadingAhead
-from localspec.chat.resources import Resources
 from localspec.chat.session import ChatSession
 from localspec.errors import Cancelled, EngineDied, LocalSpecError, StoreError, UserError
 from localspec.models.default_pair import on_this_computer
@@ -155,9 +154,12 @@ class ChatComposer(Composer):
     def _servers_in(self, text: str) -> Mapping[str, McpServer]:
         """Return the MCP servers if a text may name one; what they say later is shown then."""
         servers = self._session.servers_named_in(text)
+        self._listen(servers)
+        return servers
+
+    def _listen(self, servers: Mapping[str, McpServer]) -> None:
         for server in servers.values():
             server.memory.on_news = self._hear_news
-        return servers
 
     def _hear_news(self) -> None:
         """Look again at what is written, since a server has answered; called in its thread."""
@@ -259,7 +261,9 @@ class ChatComposer(Composer):
 
     def _attached(self, text: str, stop: Event | None = None) -> Attached:
         """Read the files that a prompt names; without a `stop`, it is still being written."""
-        return attach(text, self._folder, self._attachment_bytes, Resources(self._servers_in(text), stop))
+        resources = self._session.resources_named_in(text, stop)
+        self._listen(resources.servers)
+        return attach(text, self._folder, self._attachment_bytes, resources)
 
     @contextmanager
     def _reading_told(self) -> Iterator[None]:
