@@ -264,7 +264,7 @@ class ChatSession:
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
         generate = models.generate if turn is None else turn.generate
         while True:
-            offer = None if tools is None else tools.offer
+            offer, is_last = (None, True) if tools is None else (tools.offer, tools.are_over)
             called: AnswerSaved | None = None
             for event in chat.answer(
                 models, options, continues=continues, asked_s=asked_s, generate=generate, offer=offer
@@ -280,7 +280,7 @@ class ChatSession:
                 return
             with turn.lent():
                 yield from chat.save_results(called.message, tools.run(called.message.calls))
-                if turn.desk.stopped.is_set():
+                if turn.desk.stopped.is_set() or is_last:
                     yield replace(called, goes_on=False)
                     return
             continues = asked_s = None

@@ -9,7 +9,6 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, fields, replace
 
 from localspec.chat.calls.form import ToolFormat
-from localspec.chat.calls.reader import AnswerReader
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.background import in_background
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent
@@ -58,6 +57,7 @@ class ToolRounds:
         messages = list(self.messages)
         try:
             while True:
+                is_last = tools.are_over
                 try:
                     async with aclosing(service.answer(asked)) as events:
                         async for event in events:
@@ -82,13 +82,14 @@ class ToolRounds:
                             service.report(f"{time.strftime('%H:%M:%S')}  {describe_run(step.run)}")
                         yield step
                 left = _left(first, summaries)
-                if not said.tool_calls or read.calls or left == 0:
+                if is_last or not said.tool_calls or read.calls or left == 0:
                     reason = "length" if said.tool_calls and left == 0 else finished.reason
                     yield replace(finished, reason=reason, summary=_together(summaries))
                     return
-                another = self.last if tools.offer is None else self.calling
-                read.go_on(AnswerReader(self.form, another.tools))
+                another, offer = (self.last if tools.are_over else self.calling), tools.offer
+                read.go_on(offer.reader())
                 another = replace(another, prompt=tuple(messages), seed=first.seed, max_tokens=left)
+                another = offer.put_into(another) if offer.note else another
                 asked = replace(asked, overrides=replace(asked.overrides, answer=another))
         finally:
             desk.stop()

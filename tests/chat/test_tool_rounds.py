@@ -20,9 +20,10 @@ from localspec.chat.calls.pieces import Piece
 from localspec.chat.export import chat_text, parse_all
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
-from localspec.chat.tool_use.answer_tools import AGAIN
+from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, NO_MORE
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
+from localspec.chat.tool_use.described import describe_run
 from localspec.errors import Cancelled, UserError
 from localspec.storage.profiles import profiles
 from localspec.tools.results import for_model
@@ -228,6 +229,27 @@ def test_after_the_last_round_the_model_answers_without_tools(store: Store) -> N
     assert [bool(request.tools) for request in models.requests] == [True, True, False]
     assert len(tools.ran) == 2
     assert session.chat.path[-1].content == "Enough."
+    told = models.requests[-1].prompt[-1]
+    assert isinstance(told, Message)
+    assert told.content == f"a file\n{AGAIN}\n\n{ENOUGH}"
+    assert ENOUGH not in session.chat.prompt()[-2].content  # for that answer alone
+
+
+def test_a_call_after_the_last_round_is_no_text_and_is_not_run(store: Store) -> None:
+    session = session_of(store, tools := reads(), most_rounds=1)
+    events, models = asked(
+        session, says(called("look", path="a")), says("I look again.\n", called("look", path="b"))
+    )
+    assert len(models.requests) == 2
+    assert models.requests[1].shows_control  # or its tags would not be seen
+    assert tools.ran == [("look", {"path": "a"})]
+    answer, result = session.chat.path[-2:]
+    assert answer.content.strip() == "I look again."
+    assert result.run is not None
+    assert describe_run(result.run) == f"look, not run, {NO_MORE}"
+    assert [event.goes_on for event in events if isinstance(event, AnswerSaved)][-1] is False
+    sent = [message for message in session.chat.prompt() if message.role == "tool"]
+    assert len(sent) == 2
 
 
 def test_the_same_calls_with_the_same_results_end_soon(store: Store) -> None:
@@ -385,7 +407,7 @@ def _one_random_answer(store: Store, rng: random.Random, allowed: set[str]) -> N
     results = [message for message in path if message.run is not None]
     calls = [call for each in path if each.state == "complete" for call in each.calls]
     assert [each.run.call for each in results if each.run] == calls[: len(results)]
-    assert len(results) == len(calls) or path[-1].calls  # an answer without tools may still name some
+    assert len(results) == len(calls) or path[-1].calls  # a stop came first
     sent = [message for message in session.chat.prompt() if message.role == "tool"]
     assert [message.content for message in sent] == [message.content for message in results]
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from localspec.chat.messages import ToolRun
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, run_calls
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
@@ -14,6 +15,11 @@ from localspec.tools.results import unmarked
 from localspec.types.request import ToolCall
 
 AGAIN = "[You made this call before, with the same result: take the next step, or answer.]"
+ENOUGH = (
+    "[No more tools can be called for this question. Answer it now in plain words with what you have found, "
+    "and say what is missing.]"
+)
+NO_MORE = "this answer may make no more calls; ask again to go on"
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
 
 
@@ -29,13 +35,21 @@ class AnswerTools:
         self._latest = deque[tuple[object, ...]](maxlen=SAME_ROUNDS)  # calls with their results
 
     @property
-    def offer(self) -> ToolOffer | None:
-        """The offer to the next message; None where that is to answer without tools."""
+    def are_over(self) -> bool:
+        """Whether the next message is to answer without tools."""
         goes_in_circles = len(self._latest) == SAME_ROUNDS and len({*self._latest}) == 1
-        return None if goes_in_circles or self._rounds == self._kit.most_rounds else self._offer
+        return goes_in_circles or self._rounds >= self._kit.most_rounds
+
+    @property
+    def offer(self) -> ToolOffer:
+        """The offer to the next message."""
+        return replace(self._offer, note=ENOUGH) if self.are_over else self._offer
 
     def run(self, calls: Sequence[ToolCall]) -> Iterator[CallEvent]:
-        """Run the calls of a message, as `run_calls` does."""
+        """Run the calls of a message, as `run_calls` does; none of them once they are over."""
+        if self.are_over:
+            yield from map(self._not_run, calls)
+            return
         results = list[str]()
         for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
             if isinstance(step, CallEnded):
@@ -47,3 +61,8 @@ class AnswerTools:
                 yield step
         self._rounds += 1
         self._latest.append((*((call.name, call.arguments) for call in calls), *results))
+
+    def _not_run(self, call: ToolCall) -> CallEnded:
+        owner = self._offered.owners.get(call.name)
+        source = "" if owner is None else owner[0].source
+        return CallEnded(ToolRun(call, "refused", source, NO_MORE), f"This was not run: {NO_MORE}.")

@@ -17,14 +17,24 @@ from localspec.types.request import Request, TemplateVariables, Trigger
 
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
-    """Tools that an answer may call, in the form that the model's template gives to calls."""
+    """Tools that an answer may call, in the form that the model's template gives to calls.
+
+    With a `note` the offer is over: the model reads the note in place of the tools. A call that it writes
+    all the same is still read as one, so that it does not stand in the answer as text.
+    """
 
     form: ToolFormat
     tools: tuple[str, ...]  # OpenAI's JSON of each
     triggers: tuple[Trigger, ...]
+    note: str = ""
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""
+        if self.note:
+            assert not isinstance(request.prompt, str)
+            *before, last = request.prompt
+            noted = replace(last, content=f"{last.content}\n\n{self.note}".lstrip())
+            return replace(request, prompt=(*before, noted), shows_control=True)
         return replace(request, tools=self.tools, triggers=self.triggers, shows_control=True)
 
     def reader(self) -> AnswerReader:
