@@ -1,4 +1,4 @@
-"""From a request to the model that it names: waiting until it is open, in silence or in a stream."""
+"""From a request to the model that it names: waiting until it can be answered, in silence or in a stream."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from localspec.server.exchange import (
 from localspec.server.served import Kind, OpenedModel, ServedModel, ServedModels
 from localspec.server.service import Protocol
 
-OPENING_S = 1.0  # between two signs of life of a stream whose model is being opened
+PREPARING_S = 1.0  # for what is wrong with a request to set the status, where its model is open
+OPENING_S = 1.0  # between two signs of life of a stream that waits
 AnswerBy = Callable[[OpenedModel], Awaitable[Response]]
 
 
@@ -60,32 +61,54 @@ async def answered(
 ) -> Response:
     """Return a request's response, by the model that it names, once that is open.
 
-    A stream begins after `BEGIN_S`, with the progress as comments.
+    A stream begins after `BEGIN_S` if its model is not open, with the progress as comments, and after
+    `PREPARING_S` if something else takes long, such as the start of an MCP server.
     """
     asked = await named_model(request, protocol)
     model = models.find(asked.model, kind)
-    if model.is_ready:
-        opened = await models.use(model)
-    else:
-        use = asyncio.ensure_future(models.use(model))
-        try:
-            await unless_gone(request, _looked_for(use, BEGIN_S if asked.streams else None))
-        except BaseException:
-            await _give_up(models, model, use)
-            raise
-        if not use.done():
-            return _OpeningStream(models, model, use, protocol, request, answer)
-        opened = use.result()  # raises what is wrong
+    use = asyncio.ensure_future(models.use(model))
+    try:
+        is_ready = model.is_ready or not asked.streams
+        await unless_gone(request, _looked_for(use, None if is_ready else BEGIN_S))
+    except BaseException:
+        await _give_up(models, model, use)
+        raise
+    response = asyncio.ensure_future(_responded(models, model, use, answer))
+    try:
+        if use.done():
+            await _looked_for(response, PREPARING_S if asked.streams else None)
+        if response.done():
+            return response.result()  # raises what is wrong
+    except BaseException:
+        await _abandon(response)
+        raise
+
+    def words() -> str:
+        said = "preparing the answer" if use.done() else safe_line(model.opening_words)
+        return protocol.opening(said, request.url.path, model.name)
+
+    return _BegunStream(response, protocol, request, words)
+
+
+async def _looked_for(wanted: asyncio.Future[Any], seconds: float | None) -> None:
+    await asyncio.wait((wanted,), timeout=seconds)
+
+
+async def _responded(
+    models: ServedModels, model: ServedModel, use: asyncio.Future[OpenedModel], answer: AnswerBy
+) -> _Releasing:
+    """Return the response to a request once its model is open."""
+    try:
+        opened = await use
+    except BaseException:
+        await _give_up(models, model, use)
+        raise
     release = partial(models.release, model)
     try:
         return _Releasing(await answer(opened), release)
     except BaseException:
         release()
         raise
-
-
-async def _looked_for(use: asyncio.Future[OpenedModel], seconds: float | None) -> None:
-    await asyncio.wait((use,), timeout=seconds)
 
 
 async def _give_up(models: ServedModels, model: ServedModel, use: asyncio.Future[OpenedModel]) -> None:
@@ -96,63 +119,57 @@ async def _give_up(models: ServedModels, model: ServedModel, use: asyncio.Future
         models.release(model)
 
 
+async def _abandon(response: asyncio.Future[_Releasing]) -> None:
+    """End the preparation of a response that nobody waits for any more."""
+    response.cancel()
+    with suppress(asyncio.CancelledError, LocalSpecError, HTTPException):
+        (await response).release()
+
+
 class _Releasing(Response):
     """A response after which its model is not in use any more."""
 
     def __init__(self, response: Response, release: Callable[[], None]) -> None:
-        self._response, self._release = response, release
+        self._response, self.release = response, release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._response(scope, receive, send)
         finally:
-            self._release()
+            self.release()
 
 
-class _OpeningStream(Response):
-    """A stream that tells how its model is being opened, and continues as the stream of its answer."""
+class _BegunStream(Response):
+    """A stream that says in words what it waits for, and continues as the stream of its response."""
 
     def __init__(
         self,
-        models: ServedModels,
-        model: ServedModel,
-        use: asyncio.Future[OpenedModel],
+        response: asyncio.Future[_Releasing],
         protocol: Protocol[Any],
         request: Request,
-        answer: AnswerBy,
+        words: Callable[[], str],
     ) -> None:
         super().__init__(media_type=protocol.form.media_type, headers=UNCACHED)
-        self._models, self._model, self._use = models, model, use
-        self._protocol, self._request, self._answer = protocol, request, answer
+        self._response, self._protocol, self._request, self._words = response, protocol, request, words
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [header for header in self.raw_headers if header[0] != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        is_open = False
         try:
-            await unless_gone(self._request, self._tell(send))
-            opened = self._use.result()
-            is_open = True
+            try:
+                await unless_gone(self._request, self._tell(send))
+            except BaseException:
+                await _abandon(self._response)
+                raise
+            await self._response.result()(scope, receive, partial(_send_body, send))
         except (LocalSpecError, HTTPException) as error:
             await self._fail(error, send)
-            return
-        finally:
-            if not is_open:
-                await _give_up(self._models, self._model, self._use)
-        try:
-            response = await self._answer(opened)
-            await response(scope, receive, partial(_send_body, send))
-        except (LocalSpecError, HTTPException) as error:
-            await self._fail(error, send)
-        finally:
-            self._models.release(self._model)
 
     async def _tell(self, send: Send) -> None:
-        path, name = self._request.url.path, self._model.name
-        while not self._use.done():
-            words = self._protocol.opening(safe_line(self._model.opening_words), path, name)
-            await send({"type": "http.response.body", "body": words.encode(), "more_body": True})
-            await _looked_for(self._use, OPENING_S)
+        while not self._response.done():
+            body = self._words().encode()
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+            await _looked_for(self._response, OPENING_S)
 
     async def _fail(self, error: LocalSpecError | HTTPException, send: Send) -> None:
         """End the stream with an error in the protocol's words."""

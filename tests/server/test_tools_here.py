@@ -14,6 +14,7 @@ import pytest
 
 from localspec.chat.tool_use.answer_tools import ENOUGH, NO_MORE
 from localspec.errors import UserError
+from localspec.server import opening
 from localspec.tools.tool import Arguments, Tool, ToolOutput
 from localspec.types.request import Message, Request
 from tests.chat.tool_models import MadeTools, kit_of
@@ -135,6 +136,52 @@ def test_a_stream_says_what_runs(here: Here) -> None:
     told = [(each["mcp_call"]["status"], each["mcp_call"]["output"]) for each in chunks if "mcp_call" in each]
     assert told == [("in_progress", None), ("completed", "a holds 7")]
     assert all(each["choices"][0]["delta"] == {} for each in chunks if "mcp_call" in each)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_stream_gives_signs_of_life_while_a_server_starts(
+    here: Here, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(opening, "PREPARING_S", 0.01)
+    monkeypatch.setattr(opening, "OPENING_S", 0.01)
+    may_start = threading.Event()
+    listed = here.tools.tools
+
+    def tools() -> Sequence[Tool]:
+        assert may_start.wait(20)
+        return listed()
+
+    monkeypatch.setattr(here.tools, "tools", tools)
+    here.models.texts = ["Done."]
+    body = {"messages": USER, "input": "Look!", "tools": [HERE], "stream": True}
+    with here.served.client.stream("POST", path, json=body) as reply:
+        assert reply.status_code == 200
+        pieces, heard = reply.iter_text(), ""
+        while heard.count(": preparing the answer") < 2:
+            heard += next(pieces)
+        may_start.set()
+        heard += "".join(pieces)
+    assert "Done." in heard
+
+
+def test_a_client_that_leaves_while_a_server_starts_is_not_answered(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "PREPARING_S", 0.01)
+    may_start = threading.Event()
+
+    def tools() -> Sequence[Tool]:
+        assert may_start.wait(20)
+        return []
+
+    monkeypatch.setattr(here.tools, "tools", tools)
+    body = {"messages": USER, "tools": [HERE], "stream": True}
+    with here.served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
+        next(reply.iter_text())
+    may_start.set()
+    here.models.texts = ["Here."]
+    assert here.served.chat(messages=USER).json()["choices"][0]["message"]["content"] == "Here."
+    assert len(here.asked) == 1
 
 
 def test_a_response_has_items_of_what_ran_in_one_stream(here: Here) -> None:
