@@ -15,15 +15,17 @@ from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, war
 from localspec.server.exchange import SERVER_SENT, SILENCE_S, ApiError, frame, read_json
 from localspec.server.fields import in_known_words, shared
 from localspec.server.messages import an_object, call_arguments, objects
-from localspec.server.openai import Chat, asked_in_chat, body_of
+from localspec.server.openai import Chat, answered, asked_in_chat, body_of
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
+from localspec.tools.mcp.names import tool_name
 
 _KINDS = {413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}
 _VARIABLES = "chat_template_kwargs"
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 _DEAF = "claude-cli/"  # in the name of a client that does not hear pings
 _PINGS = round(120 / SILENCE_S)  # for each event that says nothing new
+_HERE = "mcptoolu_"  # begins the ids of calls that run on this side
 _FULL = "model_context_window_exceeded"
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}  # others name a tool
 
@@ -41,7 +43,7 @@ def error(failure: ApiError) -> Json:
 
 async def _asked(service: ChatService, request: Request) -> Chat:
     body = an_object(in_known_words(await read_json(request)), "the request")
-    return await asked_in_chat(service, body_of(_in_openai_words(body)))
+    return await asked_in_chat(service, body_of(_in_openai_words(body)), runs_tools=True)
 
 
 async def _answer(service: ChatService, request: Request) -> Response:
@@ -49,7 +51,8 @@ async def _answer(service: ChatService, request: Request) -> Response:
     streams = bool(chat.body.stream)
     tokens = await _counted(service, chat) if streams else 0
     reply = _Reply(chat, tokens, hears_pings=_DEAF not in request.headers.get("user-agent", ""))
-    return await reply.send(request, service.answer(chat.asked), streams=streams)
+    events = answered(service, chat.rounds, lambda: reply.blocks, chat.asked)
+    return await reply.send(request, events, streams=streams)
 
 
 async def _count(service: ChatService, request: Request) -> Response:
@@ -92,14 +95,19 @@ def _in_openai_words(body: Json) -> Json:
 
 
 def _tool(tool: Json) -> Json:
-    if (kind := tool.get("type")) not in (None, "custom"):
+    if (kind := tool.get("type")) in ("mcp", "mcp_toolset"):
+        return tool
+    if kind not in (None, "custom"):
         return {"type": kind}  # one of Anthropic's own, which is left out
     function = {"name": tool.get("name"), "description": tool.get("description")}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
 def _turn(turn: Json) -> Iterator[Json]:
-    """Yield the messages that a turn is made of: results of tools each have their own, before the text."""
+    """Yield the messages that a turn is made of: results of tools each have their own, before the text.
+
+    What comes after the result of a tool that ran on this side is a message of its own.
+    """
     content = turn.get("content")
     if not isinstance(content, list):
         yield {"role": turn.get("role"), "content": content}
@@ -110,13 +118,25 @@ def _turn(turn: Json) -> Iterator[Json]:
         if kind == "tool_use":
             function = {"name": block.get("name"), "arguments": block.get("input")}
             calls.append({"id": block.get("id"), "function": function})
-        elif kind == "tool_result":
+        elif kind == "mcp_tool_use":
+            name = tool_name(str(block.get("server_name")), str(block.get("name")))
+            calls.append(
+                {"id": _id_here(block, "id"), "function": {"name": name, "arguments": block.get("input")}}
+            )
+        elif kind in ("tool_result", "mcp_tool_result"):
             has_results = True
-            yield {"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": _result(block)}
+            if calls:
+                yield {"role": turn.get("role"), "content": parts, "tool_calls": calls}
+                parts, calls = [], []
+            yield {"role": "tool", "tool_call_id": _id_here(block, "tool_use_id"), "content": _result(block)}
         else:
             parts.append(block)
     if parts or calls or not has_results:
         yield {"role": turn.get("role"), "content": parts} | ({"tool_calls": calls} if calls else {})
+
+
+def _id_here(block: Json, field: str) -> str:
+    return str(block.get(field) or "").removeprefix(_HERE)
 
 
 def _result(block: Json) -> str:
@@ -130,6 +150,8 @@ class _Reply(ProtocolReply):
 
     def __init__(self, chat: Chat, tokens: int, *, hears_pings: bool) -> None:
         super().__init__(chat.blocks())
+        self._here, self._content = chat.here, list[Json]()
+        self._place = 0  # of the block in progress
         self.form = replace(SERVER_SENT, waiting=self._waiting)
         self._pings, self._hears_pings = 0, hears_pings
         self._tokens = tokens
@@ -161,11 +183,19 @@ class _Reply(ProtocolReply):
         return "".join(map(frame, events))
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
-        block, index = step.block, step.block.index
+        block, index = step.block, self._place
         if step.kind == "ends":
+            self._content.append(self._block(block))
+            self._place += 1
             yield {"type": "content_block_stop", "index": index}
         elif step.kind == "begins":
-            yield {"type": "content_block_start", "index": index, "content_block": _block(block)}
+            yield {"type": "content_block_start", "index": index, "content_block": self._block(block)}
+        elif step.kind in ("runs", "over"):
+            if block.run is not None:
+                self._content.append(result := self._result(block))
+                self._place += 1
+                yield {"type": "content_block_start", "index": index, "content_block": result}
+                yield {"type": "content_block_stop", "index": index}
         else:
             names = {"call": ("input_json_delta", "partial_json"), "thinking": ("thinking_delta", "thinking")}
             kind, name = names.get(block.kind, ("text_delta", "text"))
@@ -178,12 +208,33 @@ class _Reply(ProtocolReply):
         yield {"type": "message_stop"}
 
     def complete(self) -> Json:
-        content = [_block(block) for block in self.blocks.all]
         told = {"usage": self._usage(), **warned(self.blocks.warnings)}
-        return {**self._head, "content": content, **self._ending(), **told}
+        return {**self._head, "content": self._content, **self._ending(), **told}
 
     def error_event(self, failure: ApiError) -> Json:
         return error(failure)
+
+    def _block(self, block: ContentBlock) -> Json:
+        if block.kind == "call":
+            called = {"name": block.name, "input": call_arguments(block.text)}
+            if not block.is_here:
+                return {"type": "tool_use", "id": block.id, **called}
+            assert self._here is not None  # or no call would run here
+            label, name = self._here.labels[block.name], self._here.offered.owners[block.name][0].own_name
+            about = {"type": "mcp_tool_use", "id": f"{_HERE}{block.id}", "server_name": label}
+            return {**called, **about, "name": name}
+        if block.kind == "thinking":
+            return {"type": "thinking", "thinking": block.text, "signature": ""}
+        return {"type": "text", "text": block.text}
+
+    def _result(self, block: ContentBlock) -> Json:
+        """Return the result of a call that ran on this side."""
+        return {
+            "type": "mcp_tool_result",
+            "tool_use_id": f"{_HERE}{block.id}",
+            "is_error": block.run is None or block.run.outcome != "done",
+            "content": [{"type": "text", "text": block.output}],
+        }
 
     def _ending(self) -> Json:
         finished = self.blocks.finished
@@ -202,14 +253,6 @@ class _Reply(ProtocolReply):
             "cache_read_input_tokens": summary.cached_tokens,
             "output_tokens": summary.tokens,
         }
-
-
-def _block(block: ContentBlock) -> Json:
-    if block.kind == "call":
-        return {"type": "tool_use", "id": block.id, "name": block.name, "input": call_arguments(block.text)}
-    if block.kind == "thinking":
-        return {"type": "thinking", "thinking": block.text, "signature": ""}
-    return {"type": "text", "text": block.text}
 
 
 PROTOCOL: Protocol[ChatService] = Protocol(

@@ -5,7 +5,7 @@ What would change an answer is obeyed or refused by its name; nothing of the kin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
@@ -40,7 +40,6 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),
     "lora": ([],),
-    "mcp_servers": ([],),
     "min_keep": (0, 1),
     "min_tokens": (0,),
     "mirostat": (0,),
@@ -70,8 +69,9 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
 
 _SHARED = ("model", "stream", "max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty",
            "presence_penalty", "frequency_penalty", "repeat_last_n", "seed", "stop", "logit_bias", "grammar",
-           "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls",
+           "response_format", "chat_template_kwargs", "speculative", "parallel_tool_calls", "max_tool_calls",
            "reasoning_effort", "thinking_budget")  # fmt: skip
+_BY_NAME = "name one that `serve --mcp` offers: with a tool of the type mcp, or mcp_toolset"
 _ORDER = ("penalties", "top_k", "top_p", "min_p", "temperature")  # in which LocalSpec samples
 _SWITCHED_OFF = {
     "penalties": {"repeat_penalty": 1, "presence_penalty": 0, "frequency_penalty": 0},
@@ -114,9 +114,32 @@ def in_known_words(value: object) -> object:
         if form not in ({"type": "text"}, {"type": "json_object"}):
             raise UserError("response_format and json_schema cannot be combined", "send only one of them")
         body["response_format"] = {"type": "json_schema", "schema": schema}
+    if body.pop("mcp_servers", None):
+        raise UserError("mcp_servers: this server connects to no address that a client names", _BY_NAME)
+    if (integrations := body.pop("integrations", None)) is not None:
+        body["tools"] = [*_listed(body.get("tools"), "tools"), *_servers(integrations)]
     if (samplers := body.pop("samplers", None)) is not None:
         body |= _without_steps(samplers)
     return body
+
+
+def _listed(value: object, where: str) -> list[object]:
+    if not isinstance(value, list | None):
+        raise UserError(f"{where} is not a list")
+    return list(value or ())
+
+
+def _servers(integrations: object) -> Iterator[Json]:
+    """Yield the tools that LM Studio's `integrations` ask for: of servers that the server's mcp.json has."""
+    for at, item in enumerate(_listed(integrations, "integrations")):
+        wanted = {"type": "plugin", "id": item} if isinstance(item, str) else item
+        if not isinstance(wanted, dict) or wanted.get("type") != "plugin":
+            problem = f"integrations[{at}]: this server connects to no address that a client names"
+            raise UserError(problem, _BY_NAME)
+        if not isinstance(name := wanted.get("id"), str):
+            raise UserError(f"integrations[{at}].id is missing")
+        label = name.removeprefix("mcp/")
+        yield {"type": "mcp", "server_label": label, "allowed_tools": wanted.get("allowed_tools")}
 
 
 def shared(body: Json) -> Json:

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, TypeGuard, TypeVar
+from typing import Annotated, Literal, TypeGuard, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -61,6 +61,7 @@ from localspec.types.request import (
     seed_after,
 )
 from localspec.types.request import Request as GenerationRequest
+from localspec.values import Range
 
 _MAX_STOPS = 16
 _MAX_ANSWERS = 8
@@ -187,6 +188,7 @@ class Body:
     tools: tuple[ToolDefinition, ...] | None = None
     tool_choice: object = None
     parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Range(0, 10**6)] | None = None  # of tools that run here
     reasoning_effort: str | None = None
     thinking_budget: ThinkingBudget | None = None
     return_progress: bool | None = None  # llama-server's, in a stream
@@ -252,7 +254,7 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
         free = calling
         if must_call:
             free, _ = await _calling(service, body, answer, form, tools, ())
-        rounds = ToolRounds(here, messages, form, free, answer)
+        rounds = ToolRounds(here, messages, form, free, answer, body.max_tool_calls)
     asked = asked_of(body, service, calling, profile)
     return Chat(body, asked, messages, form, replace(schemas, arguments=arguments), warnings, here, rounds)
 
@@ -260,7 +262,7 @@ async def asked_in_chat(service: ChatService, body: Body, *, runs_tools: bool = 
 async def _tools_here(service: ChatService, body: Body) -> ToolsHere | None:
     """Return the tools that a request wants to run here; None if it wants none, or none are offered."""
     kit, tools = service.server.kit, body.tools or ()
-    if kit is None or body.tool_choice == "none":
+    if kit is None or body.tool_choice == "none" or body.max_tool_calls == 0:
         return None
     found = [wanted_server(tool, kit, f"tools[{at}]") for at, tool in enumerate(tools)]
     wanted = [server for server in found if server is not None]
@@ -299,7 +301,11 @@ async def _calling(
 def _left_out(tools: Sequence[ToolDefinition], here: ToolsHere | None) -> Iterator[str]:
     """Yield a warning about tools that are no functions and do not run here, if there are some."""
     labels = () if here is None else [server.label for server in here.servers]
-    others = {tool.type[:40] for tool in tools if tool.is_elsewhere or tool.server_label not in labels}
+    others = {
+        tool.type[:40]
+        for tool in tools
+        if tool.is_elsewhere or (tool.mcp_server_name or tool.server_label) not in labels
+    }
     if others := others - {"function"}:
         yield f"tools of the types {', '.join(sorted(others))} are left out: the models cannot call them"
 

@@ -39,6 +39,7 @@ class ToolRounds:
     form: ToolFormat
     calling: GenerationRequest
     last: GenerationRequest
+    most_calls: int | None = None
 
     async def answer(
         self, service: ChatService, asked: QueuedRequest, blocks: Callable[[], BlockStream]
@@ -53,7 +54,7 @@ class ToolRounds:
         summaries, finished = list[Summary](), Finished("stop", Summary())
         offer = ToolOffer(self.form, self.calling.tools, self.calling.triggers)
         room = service.queue.models.target.context  # characters, so about a quarter of the context
-        tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room)
+        tools = AnswerTools(self.here.kit, self.here.offered, offer, desk, room, self.most_calls)
         messages = list(self.messages)
         try:
             while True:

@@ -16,7 +16,7 @@ from localspec.chat.tool_use.background import in_background
 from localspec.chat.tool_use.kit import OfferedTools, ToolKit
 from localspec.errors import UserError
 from localspec.server.blocks import ContentBlock
-from localspec.server.messages import Function
+from localspec.server.messages import Function, an_object
 from localspec.tools.tool import Tool, Toolbox
 
 _READS = ("none", "reads", "fetches")
@@ -29,6 +29,9 @@ class ToolDefinition:
     type: str
     function: Function | None = None
     server_label: object = None  # of an MCP server, as are the next
+    mcp_server_name: object = None  # Anthropic's word for it, as are the next two
+    default_config: object = None
+    configs: object = None
     allowed_tools: object = None
     require_approval: object = None
     server_url: object = None
@@ -47,11 +50,13 @@ class WantedServer:
 
     label: str
     only: Collection[str] | None = None
+    besides: Collection[str] = ()  # tools that it does not ask for
     reads: bool = False
 
     def wants(self, tool: Tool) -> bool:
         """Return whether the request asks for a tool."""
-        is_named = self.only is None or not {tool.own_name, tool.name}.isdisjoint(self.only)
+        names = {tool.own_name, tool.name}
+        is_named = (self.only is None or not names.isdisjoint(self.only)) and names.isdisjoint(self.besides)
         return is_named and (not self.reads or tool.effect in _READS)
 
 
@@ -126,14 +131,18 @@ def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServe
 
     Raises UserError for a server that is not offered here, and for calls that need approval.
     """
-    label = tool.server_label
-    if tool.type != "mcp" or not isinstance(label, str) or tool.is_elsewhere:
+    is_toolset = tool.type == "mcp_toolset"
+    label, field_name = tool.server_label, "server_label"
+    if is_toolset:
+        label, field_name = tool.mcp_server_name, "mcp_server_name"
+    if tool.type not in ("mcp", "mcp_toolset") or not isinstance(label, str) or tool.is_elsewhere:
         return None
     if label not in kit.boxes:
         offered = ", ".join(kit.boxes) or "none"
-        raise UserError(
-            f"{where}.server_label: no MCP server `{label[:40]}` is offered", f"offered: {offered}"
-        )
+        problem = f"{where}.{field_name}: no MCP server `{label[:40]}` is offered"
+        raise UserError(problem, f"offered: {offered}")
+    if is_toolset:
+        return _toolset(tool, label, where)
     if tool.require_approval not in (None, "never"):
         hint = "send never: the user of this machine has chosen what may run"
         raise UserError(f"{where}.require_approval: calls are not approved one by one here", hint)
@@ -142,7 +151,21 @@ def wanted_server(tool: ToolDefinition, kit: ToolKit, where: str) -> WantedServe
     names = chosen.get("tool_names")
     if not isinstance(names, list | None) or not all(isinstance(name, str) for name in names or ()):
         raise UserError(f"{where}.allowed_tools is not a list of names")
-    return WantedServer(label, None if names is None else frozenset(names), chosen.get("read_only") is True)
+    only = None if names is None else frozenset(names)
+    return WantedServer(label, only, reads=chosen.get("read_only") is True)
+
+
+def _toolset(tool: ToolDefinition, label: str, where: str) -> WantedServer:
+    """Read which tools of a server Anthropic's `mcp_toolset` switches on; all of them if it says nothing."""
+    usual = an_object(tool.default_config or {}, f"{where}.default_config").get("enabled") is not False
+    configs = an_object(tool.configs or {}, f"{where}.configs")
+    switched = {
+        name: an_object(config, f"{where}.configs.{name}").get("enabled", usual) is not False
+        for name, config in configs.items()
+    }
+    if usual:
+        return WantedServer(label, besides=frozenset(name for name, is_on in switched.items() if not is_on))
+    return WantedServer(label, frozenset(name for name, is_on in switched.items() if is_on))
 
 
 async def tools_here(kit: ToolKit, wanted: Sequence[WantedServer], taken: Collection[str]) -> ToolsHere:

@@ -368,12 +368,11 @@ def test_a_tool_of_the_client_keeps_its_name(here: Here) -> None:
     assert here.tools.ran == []
 
 
-def test_protocols_that_could_not_show_it_leave_it_out(here: Here) -> None:
+def test_a_protocol_that_could_not_show_it_leaves_it_out(here: Here) -> None:
     here.models.texts = ["Hello."]
     asked: dict[str, object] = {"model": "auto", "messages": USER, "tools": [HERE], "stream": False}
     assert here.served.post("/api/chat", asked).status_code == 200
-    assert here.served.post("/v1/messages", asked | {"max_tokens": 50}).status_code == 200
-    assert [request.tools for request in here.asked] == [(), ()]
+    assert [request.tools for request in here.asked] == [()]
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -421,3 +420,107 @@ def test_several_answers_each_have_their_rounds(here: Here) -> None:
     choices = here.chat(*texts, n=2, seed=1).json()["choices"]
     assert [choice["message"]["content"] for choice in choices] == ["One.", "Two."]
     assert [choice["message"]["mcp_calls"][0]["output"] for choice in choices] == ["a holds 7", "b holds 7"]
+
+
+TOOLSET: Any = {"type": "mcp_toolset", "mcp_server_name": "made"}
+
+
+def in_anthropic(here: Here, *texts: str, **body: object) -> httpx2.Response:
+    """Ask by `/v1/messages`."""
+    here.models.texts = list(texts)
+    return here.served.post("/v1/messages", {"max_tokens": 999, "messages": USER, "tools": [TOOLSET]} | body)
+
+
+def test_a_toolset_of_anthropic_s_protocol_runs_here_and_is_understood_again(here: Here) -> None:
+    reply = in_anthropic(here, f"I look.\n{look()}", "It holds 7.").json()
+    content, stop = reply["content"], reply["stop_reason"]
+    assert [block["type"] for block in content] == ["text", "mcp_tool_use", "mcp_tool_result", "text"]
+    _, use, result, last = content
+    assert (use["server_name"], use["name"], use["input"]) == ("made", "look", {"path": "a"})
+    assert result["tool_use_id"] == use["id"]
+    assert (result["is_error"], result["content"][0]["text"]) == (False, "a holds 7")
+    assert (last["text"], stop) == ("It holds 7.", "end_turn")
+    seen = here.prompts[-1]
+    again = [*USER, {"role": "assistant", "content": content}, {"role": "user", "content": "And now?"}]
+    in_anthropic(here, "Still.", messages=again)
+    assert here.prompts[-1][: len(seen)] == seen
+    assert [each.content for each in here.prompts[-1][len(seen) :]] == ["It holds 7.", "And now?"]
+
+
+def test_anthropic_s_package_reads_a_stream_of_what_ran(here: Here) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    client = anthropic.Anthropic(base_url=here.served.url, api_key="none")
+    here.models.texts = [f"{look('a')}\n{look('b')}", "Both."]
+    asked: Any = {"model": "auto", "max_tokens": 999, "messages": USER, "tools": [TOOLSET]}
+    with client.beta.messages.stream(**asked) as stream:
+        message = stream.get_final_message()
+    kinds = ["mcp_tool_use", "mcp_tool_use", "mcp_tool_result", "mcp_tool_result", "text"]
+    assert [block.type for block in message.content] == kinds
+    assert message.content[1].input == {"path": "b"}
+    assert message.content[3].content[0].text == "b holds 7"
+
+
+@pytest.mark.parametrize(
+    ("more", "names"),
+    [
+        ({}, ["made__look", "made__add"]),
+        ({"configs": {"add": {"enabled": False}}}, ["made__look"]),
+        ({"default_config": {"enabled": False}, "configs": {"add": {"enabled": True}}}, ["made__add"]),
+        ({"default_config": {"enabled": False}, "configs": {"add": {}}}, []),
+    ],
+)
+def test_a_toolset_switches_tools_on_and_off(here: Here, more: dict[str, object], names: list[str]) -> None:
+    assert in_anthropic(here, "Well.", tools=[TOOLSET | more]).status_code == 200
+    assert [json.loads(tool)["function"]["name"] for tool in here.asked[0].tools] == names
+
+
+@pytest.mark.parametrize("item", ["made", "mcp/made", {"type": "plugin", "id": "mcp/made"}])
+def test_integrations_of_lm_studio_name_servers(here: Here, item: object) -> None:
+    reply = here.chat(look(), "It holds 7.", tools=[], integrations=[item]).json()
+    assert reply["choices"][0]["message"]["mcp_calls"][0]["output"] == "a holds 7"
+    plugin = {"type": "plugin", "id": "mcp/made", "allowed_tools": ["add"]}
+    here.asked.clear()
+    here.respond("Well.", tools=[], integrations=[plugin])
+    assert [json.loads(tool)["function"]["name"] for tool in here.asked[0].tools] == ["made__add"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (
+            "/v1/messages",
+            {"mcp_servers": [{"type": "url", "url": "https://x.org", "name": "made"}]},
+            "mcp_servers",
+        ),
+        ("/v1/messages", {"tools": [TOOLSET | {"mcp_server_name": "x"}]}, "tools[0].mcp_server_name"),
+        ("/v1/messages", {"tools": [TOOLSET | {"configs": {"add": 1}}]}, "tools[0].configs.add"),
+        (
+            "/v1/chat/completions",
+            {
+                "integrations": [
+                    {"type": "ephemeral_mcp", "server_label": "made", "server_url": "https://x.org"}
+                ]
+            },
+            "integrations[0]",
+        ),
+        ("/v1/chat/completions", {"integrations": "mcp/made"}, "integrations"),
+        ("/v1/responses", {"max_tool_calls": -1}, "max_tool_calls"),
+    ],
+)
+def test_what_cannot_be_had_is_named(here: Here, path: str, body: dict[str, object], field: str) -> None:
+    usual: dict[str, object] = {"messages": USER, "input": "Look!", "max_tokens": 9}
+    reply = here.served.post(path, usual | body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith(field)
+    assert not here.asked
+
+
+def test_the_number_of_calls_is_limited(here: Here) -> None:
+    both = f"{look('a')}\n{look('b')}"
+    items = here.respond(look("0"), both, "Enough.", max_tool_calls=2).json()["output"]
+    ran = [(item["status"], item["output"]) for item in items if item["type"] == "mcp_call"]
+    assert ran == [("completed", "0 holds 7"), ("completed", "a holds 7"), ("failed", None)]
+    assert [len(request.tools) for request in here.asked] == [2, 2, 0]
+    here.asked.clear()
+    here.respond("None.", max_tool_calls=0)
+    assert [len(request.tools) for request in here.asked] == [0]

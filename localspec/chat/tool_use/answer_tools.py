@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from localspec.chat.messages import ToolRun
 from localspec.chat.tool_use.calls_run import CallEnded, CallEvent, run_calls
@@ -24,13 +25,22 @@ SAME_ROUNDS = 3  # of the same calls with the same results, after which the answ
 
 
 class AnswerTools:
-    """What one answer may call, and what it has called; results have at most `most` characters together."""
+    """What one answer may call, and what it has called; results have at most `most` characters together.
+
+    It may make `most_calls`, or any number of them in the rounds that there are.
+    """
 
     def __init__(
-        self, kit: ToolKit, offered: OfferedTools, offer: ToolOffer, desk: ConsentDesk, most: int
+        self,
+        kit: ToolKit,
+        offered: OfferedTools,
+        offer: ToolOffer,
+        desk: ConsentDesk,
+        most: int,
+        most_calls: int | None = None,
     ) -> None:
         self._kit, self._offered, self._offer, self._desk, self._most = kit, offered, offer, desk, most
-        self._rounds = 0
+        self._rounds, self._left = 0, inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
         self._latest = deque[tuple[object, ...]](maxlen=SAME_ROUNDS)  # calls with their results
 
@@ -38,7 +48,7 @@ class AnswerTools:
     def are_over(self) -> bool:
         """Whether the next message is to answer without tools."""
         goes_in_circles = len(self._latest) == SAME_ROUNDS and len({*self._latest}) == 1
-        return goes_in_circles or self._rounds >= self._kit.most_rounds
+        return goes_in_circles or self._rounds >= self._kit.most_rounds or self._left <= 0
 
     @property
     def offer(self) -> ToolOffer:
@@ -50,6 +60,9 @@ class AnswerTools:
         if self.are_over:
             yield from map(self._not_run, calls)
             return
+        beyond = [call for number, call in enumerate(calls) if number >= self._left]
+        calls = calls[: len(calls) - len(beyond)]
+        self._left -= len(calls)
         results = list[str]()
         for step in run_calls(calls, self._offered, self._kit, self._desk, self._most // len(calls)):
             if isinstance(step, CallEnded):
@@ -59,6 +72,7 @@ class AnswerTools:
                 self._made.add(made)
             else:
                 yield step
+        yield from map(self._not_run, beyond)
         self._rounds += 1
         self._latest.append((*((call.name, call.arguments) for call in calls), *results))
 
