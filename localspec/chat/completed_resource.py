@@ -10,7 +10,8 @@ from localspec.chat.references import ENDS_WORD
 from localspec.tools.mcp.descriptions import shown_line
 
 if TYPE_CHECKING:
-    from localspec.tools.mcp.server import McpResource, McpServer
+    from localspec.tools.mcp.listings import McpResource
+    from localspec.tools.mcp.server import McpServer
 
 _SHOWN = 60  # characters
 _NOWHERE = 10**6  # after every place in a text

@@ -17,7 +17,8 @@ from localspec.tools.mcp.descriptions import shown_line
 
 if TYPE_CHECKING:
     from localspec.tools.mcp.contents import ResourceContent
-    from localspec.tools.mcp.server import McpResource, McpServer
+    from localspec.tools.mcp.listings import McpResource
+    from localspec.tools.mcp.server import McpServer
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:\S")
 _MAY_NAME = re.compile(r"@\"?[\w-]+:[^\s\"]")
@@ -74,7 +75,7 @@ class Resources:
 
     def _uri(self, server_name: str, server: McpServer, wanted: str) -> str | None:
         """Return the URI of a resource by its URI or name; None as long as it is not known."""
-        known = server.known_resources()
+        known = server.known_resources(asks=self.stop is None)
         listed = known.answer or ()
         if (uri := _found(listed, wanted)) is not None:
             return uri
@@ -96,7 +97,7 @@ class Resources:
         return uri
 
     def _content(self, server: McpServer, uri: str) -> ResourceContent | None:
-        known = server.known_resource(uri)
+        known = server.known_resource(uri, asks=self.stop is None)
         if known.answer is not None and not known.is_asked:
             return known.answer
         if self.stop is not None:

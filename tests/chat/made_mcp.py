@@ -10,7 +10,8 @@ from localspec.errors import Cancelled, UserError
 from localspec.tools.mcp.contents import ResourceContent
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.known import Known
-from localspec.tools.mcp.server import McpPrompt, McpResource, McpServer, PromptArgument
+from localspec.tools.mcp.listings import McpPrompt, McpResource, PromptArgument
+from localspec.tools.mcp.server import McpServer
 
 REVIEW = McpPrompt(
     "docs",

@@ -16,7 +16,7 @@ from localspec.chat.commands.own import own_commands
 from localspec.chat.commands.parsing import parse
 from localspec.chat.commands.servers import read_arguments
 from localspec.errors import Cancelled, UserError
-from localspec.tools.mcp.server import McpPrompt, PromptArgument
+from localspec.tools.mcp.listings import McpPrompt, PromptArgument
 from tests.chat.made_mcp import PLAIN, REVIEW, MadeServer
 
 NOWHERE = cast("CommandContext", None)  # these commands look at nothing of the chat

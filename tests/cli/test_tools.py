@@ -173,7 +173,7 @@ def test_run_attaches_a_resource_and_ends_its_server(
     assert (outcome.code, outcome.out) == (0, "One.\n")
     assert "attached mcp://docs/note:one, 8 bytes" in outcome.err
     assert result(fake).startswith("Resource mcp://docs/note:one, which is data")
-    assert "note:one" in server.asked
+    assert server.asked == ["resources", "note:one"]
     assert ended
 
 

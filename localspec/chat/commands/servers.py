@@ -22,7 +22,8 @@ from localspec.tools.mcp.names import prompt_names
 from localspec.units import counted
 
 if TYPE_CHECKING:
-    from localspec.tools.mcp.server import McpPrompt, McpServer, PromptArgument
+    from localspec.tools.mcp.listings import McpPrompt, PromptArgument
+    from localspec.tools.mcp.server import McpServer
 
 _SHOWN = 60  # characters of a description
 _NAMED = 8  # prompts that a line names

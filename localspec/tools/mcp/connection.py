@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import httpx2
 import mcp_types as types
@@ -28,6 +28,7 @@ from localspec.tools.mcp.address import http_streams
 from localspec.tools.mcp.descriptions import shown_line
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.life import Life
+from localspec.tools.mcp.listings import Offer
 from localspec.tools.mcp.originals import AS_IT_CAME, KeepingDispatcher, Result, original
 from localspec.tools.mcp.process import process_streams
 from localspec.version import __version__
@@ -62,9 +63,7 @@ class Greeting:
 
     server: str  # its name and version
     protocol: str
-    has_tools: bool
-    has_prompts: bool
-    has_resources: bool
+    offers: frozenset[Offer]
 
 
 class McpConnection:
@@ -271,9 +270,7 @@ class McpConnection:
         return Greeting(
             shown_line(f"{about.name} {about.version}", 80) if about else "",
             self._session.protocol_version,
-            has_tools=offers.tools is not None,
-            has_prompts=offers.prompts is not None,
-            has_resources=offers.resources is not None,
+            frozenset(name for name in get_args(Offer) if getattr(offers, name) is not None),
         )
 
     def _new_session(self, reader: Any, writer: Any) -> Any:  # noqa: ANN401 - the SDK's types

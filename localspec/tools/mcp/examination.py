@@ -10,8 +10,9 @@ from pathlib import Path
 
 from localspec.errors import UserError
 from localspec.tools.mcp.entries import ServerEntry
+from localspec.tools.mcp.listings import McpPrompt, McpResource
 from localspec.tools.mcp.names import server_names, tool_names
-from localspec.tools.mcp.server import McpPrompt, McpResource, McpServer, import_package
+from localspec.tools.mcp.server import McpServer, import_package
 from localspec.tools.tool import Effect, Tool
 
 Clock = Callable[[], float]

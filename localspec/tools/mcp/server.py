@@ -5,59 +5,28 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from localspec.errors import Cancelled, UserError
 from localspec.tools.mcp.contents import ResourceContent, call_text, prompt_text, resource_content
-from localspec.tools.mcp.descriptions import OfferedTool, offered_tools, shown_line
+from localspec.tools.mcp.descriptions import OfferedTool, offered_tools
 from localspec.tools.mcp.entries import ServerEntry
 from localspec.tools.mcp.known import Known, Memory
+from localspec.tools.mcp.listings import PROMPTS, RESOURCES, TOOLS, Listing, McpPrompt, McpResource
 from localspec.tools.tool import ToolOutput
 
 if TYPE_CHECKING:
     from localspec.tools.mcp.connection import Greeting, McpConnection
 
+T = TypeVar("T")
 _RETRY_S = 60.0  # after a start that failed, unless a tool is called
 _POLL_S = 0.05
-_MOST_LISTED = 500  # prompts and resources
 _TOO_OLD = ("1.", "2.0.", "2.1.", "2.2.")  # these cannot limit the size of an event
 _MISSING = "MCP servers need the package `mcp`"
 _INSTALL = "run `pip install 'localspec[mcp]'`"
-_PROMPTS, _RESOURCES = ("prompts",), ("resources",)  # as questions; a text asks for the resource of that URI
 _PACKAGES = ("mcp", "mcp_types", "anyio", "httpx2", "pydantic")
-
-
-@dataclass(frozen=True, slots=True)
-class PromptArgument:
-    """An argument of a prompt; its value is a text."""
-
-    name: str
-    description: str
-    required: bool
-
-
-@dataclass(frozen=True, slots=True)
-class McpPrompt:
-    """A prompt that a server offers."""
-
-    server: str
-    name: str
-    description: str
-    arguments: tuple[PromptArgument, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class McpResource:
-    """A resource that a server offers, such as a file or a page."""
-
-    server: str
-    uri: str
-    name: str
-    description: str
-    mime_type: str = ""
 
 
 class McpServer:
@@ -103,22 +72,11 @@ class McpServer:
 
     def prompts(self, stop: threading.Event | None = None) -> Sequence[McpPrompt]:
         """Return the prompts; with a `stop`, a start that has just failed is tried again."""
-        import_package()
-        from mcp_types import ListPromptsRequest
-
-        connection = self._opened(stop, again=stop is not None)
-        listed: Sequence[object] = ()
-        if connection.greeting().has_prompts:
-            listed = connection.ask_for_all(
-                lambda page: ListPromptsRequest(params=page), self.entry.call_seconds, "prompts", stop
-            )
-        prompts = tuple(_prompt(self.name, item) for item in _with_text(listed, "name"))
-        self.memory.put(_PROMPTS, Known(prompts))
-        return prompts
+        return self._asked_for(PROMPTS, stop)
 
     def known_prompts(self) -> Known[Sequence[McpPrompt]]:
         """Return the prompts if they are known; does not wait, and starts nothing."""
-        return self.memory.known(_PROMPTS, self.prompts if self.is_running else None)
+        return self.memory.known((PROMPTS.name,), self.prompts if self.is_running else None)
 
     def prompt(self, name: str, arguments: Mapping[str, str], stop: threading.Event) -> str:
         """Return the text of a prompt; raises Cancelled, too."""
@@ -130,22 +88,11 @@ class McpServer:
 
     def resources(self, stop: threading.Event | None = None) -> Sequence[McpResource]:
         """Return the resources; with a `stop`, a start that has just failed is tried again."""
-        import_package()
-        from mcp_types import ListResourcesRequest
+        return self._asked_for(RESOURCES, stop)
 
-        connection = self._opened(stop, again=stop is not None)
-        listed: Sequence[object] = ()
-        if connection.greeting().has_resources:
-            listed = connection.ask_for_all(
-                lambda page: ListResourcesRequest(params=page), self.entry.call_seconds, "resources", stop
-            )
-        resources = tuple(_resource(self.name, item) for item in _with_text(listed, "uri"))
-        self.memory.put(_RESOURCES, Known(resources))
-        return resources
-
-    def known_resources(self) -> Known[Sequence[McpResource]]:
-        """Return the resources if they are known; does not wait, but starts the server."""
-        return self.memory.known(_RESOURCES, self.resources)
+    def known_resources(self, *, asks: bool = True) -> Known[Sequence[McpResource]]:
+        """Return the resources if they are known; does not wait, but starts the server if it `asks`."""
+        return self.memory.known((RESOURCES.name,), self.resources if asks else None)
 
     def resource(self, uri: str, stop: threading.Event) -> ResourceContent:
         """Return the content of a resource; raises Cancelled, too."""
@@ -157,10 +104,11 @@ class McpServer:
         self.memory.put(uri, Known(content))
         return content
 
-    def known_resource(self, uri: str) -> Known[ResourceContent]:
+    def known_resource(self, uri: str, *, asks: bool = True) -> Known[ResourceContent]:
         """Return the content of a resource if it is known; does not wait, and starts nothing."""
         never = threading.Event()
-        return self.memory.known(uri, (lambda: self.resource(uri, never)) if self.is_running else None)
+        may_ask = asks and self.is_running
+        return self.memory.known(uri, (lambda: self.resource(uri, never)) if may_ask else None)
 
     def greeting(self) -> Greeting:
         """Return the name and the offers of the server; starts it if needed."""
@@ -187,16 +135,29 @@ class McpServer:
         except SessionLostError as error:
             raise UserError(f"{error}, twice") from None
 
-    def _listed_tools(self, connection: McpConnection) -> tuple[OfferedTool, ...]:
-        from mcp_types import ListToolsRequest
+    def _asked_for(self, listing: Listing[T], stop: threading.Event | None) -> Sequence[T]:
+        """Ask for a list, and remember it."""
+        import_package()
+        listed = self._listed(self._opened(stop, again=stop is not None), listing, stop)
+        self.memory.put((listing.name,), Known(listed))
+        return listed
 
-        if not connection.greeting().has_tools:
-            self.problems = ()
+    def _listed(
+        self, connection: McpConnection, listing: Listing[T], stop: threading.Event | None = None
+    ) -> Sequence[T]:
+        """Return all entries of a list; none if the server does not offer it."""
+        import mcp_types
+
+        if listing.name not in connection.greeting().offers:
             return ()
+        request = getattr(mcp_types, listing.request)
         listed = connection.ask_for_all(
-            lambda page: ListToolsRequest(params=page), self.entry.call_seconds, "tools"
+            lambda page: request(params=page), self.entry.call_seconds, listing.name, stop
         )
-        tools, problems = offered_tools(listed)
+        return listing.read(self.name, listed)
+
+    def _listed_tools(self, connection: McpConnection) -> tuple[OfferedTool, ...]:
+        tools, problems = offered_tools(self._listed(connection, TOOLS))
         self.problems = tuple(f"the MCP server `{self.name}`: {problem}" for problem in problems)
         return tuple(tools)
 
@@ -261,30 +222,3 @@ def import_package() -> None:
     found = version("mcp")
     if found.startswith(_TOO_OLD):
         raise UserError(f"{_MISSING} 2.3 or newer, and {found} is installed", _INSTALL)
-
-
-def _with_text(listed: Sequence[object], key: str) -> list[dict[str, Any]]:
-    found = [
-        item for item in listed if isinstance(item, dict) and isinstance(item.get(key), str) and item[key]
-    ]
-    return found[:_MOST_LISTED]
-
-
-def _prompt(server: str, item: dict[str, Any]) -> McpPrompt:
-    given = item.get("arguments")
-    arguments = tuple(
-        PromptArgument(each["name"], _line(each, "description"), required=each.get("required") is True)
-        for each in _with_text(given if isinstance(given, list) else [], "name")
-    )
-    return McpPrompt(server, item["name"], _line(item, "description", "title"), arguments)
-
-
-def _resource(server: str, item: dict[str, Any]) -> McpResource:
-    name, description = _line(item, "title", "name"), _line(item, "description")
-    return McpResource(server, item["uri"], name, description, _line(item, "mimeType"))
-
-
-def _line(item: dict[str, Any], *keys: str) -> str:
-    """Return the first of some texts of a server, in one line."""
-    texts = (item[key] for key in keys if isinstance(item.get(key), str))
-    return shown_line(next(texts, ""))
