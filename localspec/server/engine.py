@@ -5,6 +5,7 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import TypeVar, cast, get_args
@@ -101,7 +102,7 @@ def _with_triggers(service: ChatService, wanted: GenerationRequest) -> Generatio
         offer = offer_of(queue.models, wanted.tools, variables, form)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"the tools of the request are not functions: {type(error).__name__}") from None
-    return offer.put_into(wanted)
+    return replace(wanted, triggers=offer.triggers, shows_control=True)  # its tools are in it already
 
 
 async def _render(service: ChatService, body: bytes) -> str:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import codecs
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import islice
 
 from localspec import units
 from localspec.errors import UserError
+from localspec.safe_text import safe_line
 from localspec.storage.text_file import decode_text, is_wide
 
 _CRLF = "\r\n"
@@ -22,6 +24,8 @@ _LINE_NUMBER = re.compile(r"\s*\d+(?:\t|: |→)")
 _PLACES_NAMED = 5
 _LINES_COMPARED = 2000
 _LONGEST_COMPARED = 200  # characters of a line
+_LINES_SHOWN = 3
+_WORD = re.compile(r"\w{3,}")
 _LIKENESS = 0.6  # from which a line is worth naming
 _WIDE = {codecs.BOM_UTF32_LE: "utf-32-le", codecs.BOM_UTF32_BE: "utf-32-be", codecs.BOM_UTF16_LE: "utf-16-le"}
 
@@ -111,10 +115,20 @@ def _lost_ending(old: str, new: str) -> str:
 
 
 def _ambiguous(text: str, places: list[int], name: str) -> UserError:
-    lines = list(dict.fromkeys(text.count("\n", 0, at) + 1 for at in places[:_PLACES_NAMED]))
-    where = ", ".join(map(str, lines)) + (", ..." if len(places) > _PLACES_NAMED else "")
-    what = f"`old_text` occurs {len(places)} times in `{name}`"
-    return UserError(f"{what}, at line {where}", "add lines around it so that it occurs once")
+    numbers = list(dict.fromkeys(text.count("\n", 0, at) + 1 for at in places[:_PLACES_NAMED]))
+    where = quoted(text.split("\n"), numbers) + (", ..." if len(places) > _PLACES_NAMED else "")
+    what = f"`old_text` occurs {len(places)} times in `{name}`: {where}"
+    return UserError(what, "take the whole line, or lines around it, so that it occurs once")
+
+
+def quoted(lines: Sequence[str], numbers: Sequence[int]) -> str:
+    """Return some lines with their numbers in one line, each harmless and cut."""
+    return ", ".join(f"line {number} `{_short(lines[number - 1])}`" for number in numbers)
+
+
+def _short(line: str) -> str:
+    line = safe_line(line.removesuffix("\r"))
+    return line if len(line) <= _LONGEST_COMPARED else f"{line[:_LONGEST_COMPARED]}..."
 
 
 def _missing(text: str, wanted: str, name: str) -> UserError:
@@ -127,10 +141,21 @@ def _missing(text: str, wanted: str, name: str) -> UserError:
         where = f"line {line} differs" if last == line else f"lines {line}-{last} differ"
         return UserError(what, f"{where} from it only in blanks: copy them exactly")
     if (line := _most_alike(lines, searched)) is not None:
-        return UserError(what, f"line {line} is the most similar: read the file again and copy it exactly")
+        return UserError(what, f"the most similar is {quoted(lines, [line])}: copy from there")
+    if numbers := _with_a_word(lines, wanted):
+        return UserError(what, f"perhaps {quoted(lines, numbers)} is meant: copy from there")
     return UserError(
         what, f"the file has {units.counted(len(lines), 'line')}: read it, and copy the text exactly"
     )
+
+
+def _with_a_word(lines: list[str], wanted: str) -> list[int]:
+    """Return the numbers of the first lines that have the longest word of a text that is in any line."""
+    for word in sorted(set(_WORD.findall(wanted[:_LONGEST_COMPARED])), key=len, reverse=True):
+        found = (number for number, line in enumerate(lines[:_LINES_COMPARED], 1) if word in line)
+        if numbers := list(islice(found, _LINES_SHOWN)):
+            return numbers
+    return []
 
 
 def _alike_without_blanks(lines: list[str], searched: list[str]) -> int | None:

@@ -45,9 +45,9 @@ _CODE = "from localspec.tools.searching import main; main()"
 class SearchArguments:
     """Arguments of `search_files`."""
 
-    pattern: Annotated[str, "regular expression, spelled as it was asked for; (?i) first ignores case"]
+    pattern: Annotated[str, "text or regular expression to find, spelled as in the question, also if wrong"]
     path: Folder = "."
-    files: Annotated[str | None, "name pattern, to search only some files; all without it"] = None
+    files: Annotated[str | None, "name pattern, for some files alone; leave it out to search all"] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,25 @@ class FileSearcher:
         if not place.path.exists():
             raise UserError(f"`{place.shown}` is not there", "list_folder shows what is there")
         expression, note = _checked(wanted.pattern)
-        files = anywhere(wanted.files or _ALL)
         found: list[FoundLine] = []
-        with closing(self._lines(place, expression, files, stop)) as lines:
-            try:
-                found += islice(self._allowed(place, lines), MAX_MATCHES + 1)
-            except _SlowSearchError:
-                note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
+        try:
+            self._find(found, place, expression, anywhere(wanted.files or _ALL), stop)
+            if wanted.files and not found:
+                self._find(found, place, expression, anywhere(_ALL), stop)
+                note += _elsewhere(wanted.files) if found else ""
+        except _SlowSearchError:
+            note += f"[... the search took more than {SECONDS:.0f} s; name a folder ...]\n"
         shown_lines = [line.shown for line in found[:MAX_MATCHES]]
         if len(found) > MAX_MATCHES:
             shown_lines.append(f"[... more than {MAX_MATCHES} lines match; narrow the pattern ...]")
         return note + ("\n".join(shown_lines) or _nothing(wanted))
+
+    def _find(
+        self, found: list[FoundLine], place: Location, expression: str, files: PathPattern, stop: Event
+    ) -> None:
+        """Add the lines that an expression matches, as they come; raises `_SlowSearchError`."""
+        with closing(self._lines(place, expression, files, stop)) as lines:
+            found += islice(self._allowed(place, lines), MAX_MATCHES + 1)
 
     def _allowed(self, place: Location, lines: Iterator[FoundLine]) -> Iterator[FoundLine]:
         """Yield the lines of files that may be read."""
@@ -131,10 +139,12 @@ def ripgrep() -> str | None:
 
 def _nothing(wanted: SearchArguments) -> str:
     """Return that no line matches what was looked for: models correct typing errors of questions."""
-    found = f"no line matches `{safe_line(wanted.pattern)}`"
-    if wanted.files:
-        found += f"; only files `{safe_line(wanted.files)}` were searched, leave `files` out for all"
-    return found
+    return f"no line matches `{safe_line(wanted.pattern)}`"
+
+
+def _elsewhere(files: str) -> str:
+    """Return that the lines are not in the files that were named: models guess names and patterns."""
+    return f"[not in files `{safe_line(files)}`; in others:]\n"
 
 
 def _checked(pattern: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from localspec import units
 from localspec.errors import UserError
 from localspec.tools.differences import diff_block
 from localspec.tools.reading import MAX_READ, read_file
-from localspec.tools.replacing import decoded, replaced
+from localspec.tools.replacing import decoded, quoted, replaced
 from localspec.tools.workspace import Location, Workspace
 
 _HALF = re.compile("[\ud800-\udfff]")
@@ -68,6 +68,8 @@ class FileWriter:
             before, shown = self._shown.pop(place.name, (b"", None))
             if shown == wanted and before != _digest(data):
                 raise UserError(f"`{place.shown}` has changed meanwhile", "read it again")
+            if data == new:
+                return f"`{place.shown}` says this already: go on with the next thing, or answer"
             self.workspace.write(place, new)
         return f"{'wrote' if data is None else 'replaced'} `{place.shown}`: {units.size(len(new))}"
 
@@ -81,8 +83,9 @@ class FileWriter:
         with self._lock:
             place, old, new, data = self._edit(wanted)
             self.workspace.write(place, data)
-        line = old.count("\n", 0, _first_difference(old, new)) + 1
-        return f"edited `{place.shown}` at line {line}"
+        line = new.count("\n", 0, _first_difference(old, new)) + 1
+        there = quoted(new.split("\n"), [line])
+        return f"edited `{place.shown}`: {there} is there now"
 
     def _edit(self, wanted: EditArguments) -> tuple[Location, str, str, bytes]:
         """Return the file, its text before and after, and its bytes after."""

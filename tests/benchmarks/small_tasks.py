@@ -2,9 +2,9 @@
 
 python -m tests.benchmarks.small_tasks -m TARGET [--traces FILE] [--only NAMES]
 
-Each task begins in a fresh copy of a small project. It is done if the files, and the answer where one is asked
-for, are right in the end: a task that is half done is not. Descriptions and results of tools are compared by
-running this on two versions of the program.
+Each task begins in a fresh copy of a small project. It is done if the files are right in the end, and the
+answer where something is asked; one that is half done is not. To compare descriptions and results of tools,
+run this on two versions of the program.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ TASKS = {
         "create a file hello.txt with the text: Hello, shelf!", new={"hello.txt": "Hello, shelf!"}
     ),
     "todos": Task("Which files in src have a TODO?", says=("main.py", "shelf.py")),
-    "explain": Task("what does load_books in src/shelf.py return?", says=("sorted",)),
+    "explain": Task("what does load_books in src/shelf.py return?", says=("sort",)),
     "author": Task("Who is the author according to setup.cfg?", says=("Ann",)),
     "folder": Task("What is in the folder docs?", says=("usage.md",)),
 }

@@ -20,16 +20,19 @@ from localspec.chat.calls.pieces import Piece
 from localspec.chat.export import chat_text, parse_all
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
+from localspec.chat.thinking import thinking_of, without_thinking
 from localspec.chat.tool_use.answer_tools import AGAIN, ENOUGH, NO_MORE
 from localspec.chat.tool_use.calls_run import STOPPED, CallStarted
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.chat.tool_use.described import describe_run
+from localspec.chat.tool_use.offer import NEXT
 from localspec.errors import Cancelled, UserError
 from localspec.storage.profiles import profiles
 from localspec.tools.results import for_model
 from localspec.tools.tool import Arguments, Effect, Tool, ToolOutput
+from localspec.types.events import ThinkingOpened
 from localspec.types.request import Message, ToolCall
-from tests.chat.tool_models import CallingModels, MadeTools, called, kit_of
+from tests.chat.tool_models import CallingModels, HarmonyModels, MadeTools, OpensThinking, called, kit_of
 from tests.scripted import Script, ScriptedModels, says
 
 
@@ -69,10 +72,13 @@ def cancelling(kind: type) -> Reaction:
 
 
 def asked(
-    session: ChatSession, *scripts: Script, react: Reaction = lambda _event, _turn: None
+    session: ChatSession,
+    *scripts: Script,
+    react: Reaction = lambda _event, _turn: None,
+    kind: type[CallingModels] = CallingModels,
 ) -> tuple[list[AnswerEvent], CallingModels]:
     """Ask something, and return all events of the answer."""
-    models, turn = CallingModels(*scripts), AnswerTurn(AnswerTurns())
+    models, turn = kind(*scripts), AnswerTurn(AnswerTurns())
     session.chat.ask("Look!")
     events: list[AnswerEvent] = []
     with turn.taken(models):
@@ -100,7 +106,7 @@ def test_a_call_is_run_and_the_answer_goes_on(store: Store) -> None:
     assert sent == (
         Message("user", "Look!"),
         Message("assistant", "I look.", (call,)),
-        Message("tool", "a file", tool_call_id=call.id),
+        Message("tool", f"a file\n\n{NEXT}", tool_call_id=call.id),
     )
     assert all(request.tools for request in models.requests)
 
@@ -136,7 +142,7 @@ def test_nothing_that_writes_runs_without_consent(store: Store) -> None:
     assert result.content == "This was not run: the user refused it: not this one."
     assert result.run is not None
     assert result.run.outcome == "refused"
-    assert models.requests[1].prompt[-1].content == result.content  # type: ignore[union-attr]
+    assert models.requests[1].prompt[-1].content.startswith(result.content)  # type: ignore[union-attr]
 
 
 def test_a_rule_refuses_without_asking(store: Store) -> None:
@@ -256,9 +262,16 @@ def test_the_same_calls_with_the_same_results_end_soon(store: Store) -> None:
     session = session_of(store, tools := reads())
     session.make_kit = lambda: replace(kit_of(tools), present=for_model)
     again = says(called("look", path="a"))
-    _, models = asked(session, again, again, again, says("I give up."))
-    assert [bool(request.tools) for request in models.requests] == [True, True, True, False]
+    _, models = asked(session, again, again, says("I give up."))
+    assert [bool(request.tools) for request in models.requests] == [True, True, False]
     assert session.chat.path[-1].content == "I give up."
+
+
+def test_calls_that_may_change_something_have_another_chance(store: Store) -> None:
+    session = session_of(store, reads())
+    again, yes = says(called("change", path="a")), deciding(Decision(True))
+    _, models = asked(session, again, again, again, says("I give up."), react=yes)
+    assert [bool(request.tools) for request in models.requests] == [True, True, True, False]
 
 
 def test_the_same_call_goes_on_while_its_results_differ(store: Store) -> None:
@@ -353,6 +366,40 @@ def test_thinking_before_a_call_is_sent_while_the_answer_goes_on(store: Store) -
     ]
     session.chat.ask("And?")
     assert not any(message.thinking for message in session.chat.prompt())
+
+
+HARMONY_CALL = (
+    "<|channel|>analysis<|message|>A file, I guess.<|end|><|start|>assistant"
+    '<|channel|>commentary to=functions.look <|constrain|>json<|message|>{"path": "a"}<|call|>'
+)
+OPENED = ThinkingOpened("<think>\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "calls", "final"),
+    [
+        (HarmonyModels, says(HARMONY_CALL), says("<|channel|>final<|message|>It says so.")),
+        (
+            OpensThinking,
+            says(OPENED, "A file, I guess.\n</think>\n\n", called("look", path="a")),
+            says(OPENED, "Seven.\n</think>\n\nIt says so."),
+        ),
+    ],
+)
+def test_the_loop_with_other_templates(
+    store: Store, kind: type[CallingModels], calls: Script, final: Script
+) -> None:
+    session = session_of(store, tools := reads("holds 7"))
+    _, models = asked(session, calls, final, kind=kind)
+    assert tools.ran == [("look", {"path": "a"})]
+    _, answer, result, last = session.chat.path
+    assert (answer.calls[0].name, answer.calls[0].arguments) == ("look", '{"path": "a"}')
+    assert result.content == "holds 7"
+    assert thinking_of(answer.content).strip() == "A file, I guess."
+    assert not without_thinking(answer.content).strip()
+    assert without_thinking(last.content).strip() == "It says so."
+    sent = [message for message in models.requests[1].prompt if isinstance(message, Message)]
+    assert [message.thinking for message in sent if message.role == "assistant"] == ["A file, I guess."]
 
 
 def test_models_that_cannot_call_answer_without_tools(store: Store) -> None:

@@ -45,6 +45,35 @@ class CallingModels(WritesCalls, ScriptedModels):
     """Scripted models that can call tools."""
 
 
+class HarmonyModels(CallingModels):
+    """Scripted models with a template like that of gpt-oss."""
+
+    def render(self, request: Request) -> str:
+        """Return a conversation with its calls in channels."""
+        assert not isinstance(request.prompt, str)
+        parts = []
+        for message in request.prompt:
+            head = "<|start|>assistant"
+            calls = [
+                f"{head}<|channel|>commentary to=functions.{call.name} <|constrain|>json<|message|>"
+                f"{call.arguments}<|call|>"
+                for call in message.tool_calls
+            ]
+            if message.role == "assistant" and message.content:
+                calls.insert(0, f"{head}<|channel|>final<|message|>{message.content}<|end|>")
+            text = f"<|start|>{message.role}<|message|>{message.content}<|end|>"
+            parts.append("".join(calls) if message.role == "assistant" else text)
+        return "".join([*parts, "<|start|>assistant"])
+
+
+class OpensThinking(CallingModels):
+    """Scripted models with a template like Qwen3's, whose prompt opens the thinking."""
+
+    def render(self, request: Request) -> str:
+        """Return a conversation with its calls."""
+        return f"{super().render(request)}<think>\n"
+
+
 class MadeTools:
     """Tools of these effects; each returns what its function does, and `ran` keeps all calls."""
 

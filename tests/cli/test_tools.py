@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.chat.tool_use.kit import ToolKit
+from localspec.chat.tool_use.offer import NEXT
 from localspec.storage.config import Config
 from tests.chat.made_mcp import MadeServer
 from tests.chat.tool_models import WritesCalls, called
@@ -40,7 +41,7 @@ def result(fake: FakeRuntime, place: int = -1) -> str:
     """Return what the model was told last of a call."""
     message = fake.requests[place].prompt[-1]
     assert not isinstance(message, str)
-    return message.content
+    return message.content.removesuffix(f"\n\n{NEXT}")
 
 
 def test_a_rule_lets_files_be_read(fake: FakeRuntime, invoke: Invoke) -> None:

@@ -237,17 +237,17 @@ def test_the_rounds_end(here: Here) -> None:
     assert [len(request.tools) for request in here.asked] == [2, 2, 2, 2, 0]
     here.asked.clear()
     here.act = lambda *_: "the same"
-    here.chat(look(), look(), look(), "In circles.")
-    assert [len(request.tools) for request in here.asked] == [2, 2, 2, 0]
+    here.chat(look(), look(), "In circles.")
+    assert [len(request.tools) for request in here.asked] == [2, 2, 0]
 
 
 def test_a_call_after_the_rounds_is_shown_as_one_that_was_not_run(here: Here) -> None:
-    items = here.respond(look(), look(), look(), f"Once more. {look()}").json()["output"]
-    assert [item["type"] for item in items] == ["mcp_list_tools", *["mcp_call"] * 3, "message", "mcp_call"]
+    items = here.respond(look(), look(), f"Once more. {look()}").json()["output"]
+    assert [item["type"] for item in items] == ["mcp_list_tools", *["mcp_call"] * 2, "message", "mcp_call"]
     assert items[-2]["content"][0]["text"].strip() == "Once more."
     assert items[-1]["status"] == "failed"
     assert items[-1]["error"]["content"][0]["text"] == f"This was not run: {NO_MORE}."
-    assert len(here.tools.ran) == 3
+    assert len(here.tools.ran) == 2
     assert here.prompts[-1][-1].content.endswith(ENOUGH)
 
 

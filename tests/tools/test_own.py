@@ -70,7 +70,7 @@ def test_a_call_is_previewed_and_run(tmp_path: Path) -> None:
     edit = {"path": "f", "old_text": "one", "new_text": "two"}
     assert tools.preview("edit_file", edit).startswith("```diff\n")
     assert (tmp_path / "f").read_text() == "one\n"
-    assert tools.run("edit_file", edit, Event()) == ToolOutput("edited `f` at line 1")
+    assert tools.run("edit_file", edit, Event()) == ToolOutput("edited `f`: line 1 `two` is there now")
     assert (tmp_path / "f").read_text() == "two\n"
     assert tools.preview("read_file", {"path": "f"}) == ""
     assert tools.preview("run_command", {"command": "ls"}) == "```sh\nls\n```"

@@ -42,7 +42,9 @@ def ending(before: bytes, middle: bytes, after: bytes) -> bytes:
 def test_an_edit_that_was_made_already_is_said_to_be() -> None:
     with pytest.raises(UserError, match=r"`new_text` does, at line 2; this edit has been made already"):
         replaced("a\nthe text\n", "teh text", "the text", "f")
-    with pytest.raises(UserError, match="`old_text` does not occur in `f`; line 2 is the most similar"):
+    with pytest.raises(
+        UserError, match="`old_text` does not occur in `f`; the most similar is line 2 `the text`"
+    ):
         replaced("a\nthe text\n", "teh text", "", "f")
 
 
@@ -113,13 +115,22 @@ def test_no_sign_in_the_new_text_is_special(new: str) -> None:
 @pytest.mark.parametrize(
     ("data", "old", "complaint"),
     [
-        (b"x\ny\nx\n", "x", "occurs 2 times in `f`, at line 1, 3; add lines around it"),
-        (b"aaa\n", "aa", "occurs 2 times in `f`, at line 1;"),
-        (b"x\n" * 9, "x", r"occurs 9 times in `f`, at line 1, 2, 3, 4, 5, \.\.\."),
+        (b"x\ny\nx\n", "x", "occurs 2 times in `f`: line 1 `x`, line 3 `x`; take the whole line"),
+        (b"aaa\n", "aa", "occurs 2 times in `f`: line 1 `aaa`;"),
+        (b"x\n" * 9, "x", r"occurs 9 times in `f`: line 1 `x`, .*, line 5 `x`, \.\.\."),
         (b"def f():\n    return 1\n", "def f():\n  return 1", "lines 1-2 differ from it only in blanks"),
         (b"\tx = 1\n", "    x = 1", "line 1 differs from it only in blanks"),
         (b"a = 1\nb = 2\n", "1\ta = 1\n2\tb = 2", "leave out the line numbers"),
-        (b"import os\ndef compute(a, b):\n", "def computes(a, b):", "line 2 is the most similar"),
+        (
+            b"import os\ndef compute(a, b):\n",
+            "def computes(a, b):",
+            r"is line 2 `def compute\(a, b\):`: copy from",
+        ),
+        (
+            b"a\n\x1b[31mkeeps teh " + b"list " * 99,
+            " teh.",
+            r"perhaps line 2 `\[31mkeeps teh (list )+.{0,4}\.\.\.` is",
+        ),
         (b"nothing like it\n", "zzzz", "the file has 2 lines"),
         (b"a\n", "", "`old_text` is empty"),
         (b"a\n", "a", "are the same"),

@@ -244,8 +244,11 @@ def test_both_ways_find_the_same_in_random_folders(tmp_path: Path) -> None:
             assert search(root, ripgrep(), pattern) == expected, (case, pattern)
 
 
-def test_a_search_without_a_result_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_files_that_have_nothing_do_not_hide_others_that_have(tmp_path: Path, program: str | None) -> None:
     (tmp_path / "README.md").write_text("teh text\n")
-    searcher = FileSearcher(Workspace(tmp_path), None)
-    found = searcher.search(SearchArguments("the", files="README"), Event())
-    assert found == "no line matches `the`; only files `README` were searched, leave `files` out for all"
+    (tmp_path / "a.py").write_text("teh = 1\n")
+    searcher = FileSearcher(Workspace(tmp_path), program)
+    found = searcher.search(SearchArguments("teh", files="README"), Event())
+    assert found == "[not in files `README`; in others:]\nREADME.md:1: teh text\na.py:1: teh = 1"
+    assert searcher.search(SearchArguments("teh", files="*.py"), Event()) == "a.py:1: teh = 1"
+    assert searcher.search(SearchArguments("the", files="README"), Event()) == "no line matches `the`"

@@ -36,7 +36,7 @@ def test_an_edit_keeps_the_executable_bit(writer: FileWriter, tmp_path: Path) ->
     script = tmp_path / "run.sh"
     script.write_text("#!/bin/sh\necho 1\n")
     script.chmod(0o755)
-    assert edit(writer, "run.sh", "echo 1", "echo 2") == "edited `run.sh` at line 2"
+    assert edit(writer, "run.sh", "echo 1", "echo 2") == "edited `run.sh`: line 2 `echo 2` is there now"
     assert script.stat().st_mode & 0o777 == 0o755
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
@@ -22,6 +21,7 @@ ENOUGH = (
 )
 NO_MORE = "this answer may make no more calls; ask again to go on"
 SAME_ROUNDS = 3  # of the same calls with the same results, after which the answer comes without tools
+SAME_READS = 2  # if these calls only read files or compute: nothing can be different the next time
 
 
 class AnswerTools:
@@ -42,12 +42,13 @@ class AnswerTools:
         self._kit, self._offered, self._offer, self._desk, self._most = kit, offered, offer, desk, most
         self._rounds, self._left = 0, inf if most_calls is None else most_calls
         self._made = set[tuple[str, str, str]]()  # calls with their results
-        self._latest = deque[tuple[object, ...]](maxlen=SAME_ROUNDS)  # calls with their results
+        self._latest: tuple[object, ...] = ()  # calls with their results
+        self._same, self._most_same = 0, SAME_ROUNDS  # rounds that were alike
 
     @property
     def are_over(self) -> bool:
         """Whether the next message is to answer without tools."""
-        goes_in_circles = len(self._latest) == SAME_ROUNDS and len({*self._latest}) == 1
+        goes_in_circles = self._same >= self._most_same
         return goes_in_circles or self._rounds >= self._kit.most_rounds or self._left <= 0
 
     @property
@@ -74,7 +75,14 @@ class AnswerTools:
                 yield step
         yield from map(self._not_run, beyond)
         self._rounds += 1
-        self._latest.append((*((call.name, call.arguments) for call in calls), *results))
+        latest = (*((call.name, call.arguments) for call in calls), *results)
+        self._same = self._same + 1 if latest == self._latest else 1
+        self._latest = latest
+        self._most_same = SAME_READS if all(map(self._only_reads, calls)) else SAME_ROUNDS
+
+    def _only_reads(self, call: ToolCall) -> bool:
+        owner = self._offered.owners.get(call.name)
+        return owner is not None and owner[0].effect in ("none", "reads")
 
     def _not_run(self, call: ToolCall) -> CallEnded:
         owner = self._offered.owners.get(call.name)

@@ -12,13 +12,16 @@ from localspec.chat.calls.triggers import call_triggers
 from localspec.chat.schema_check import enforced
 from localspec.inference.interface import ShowsPrompts
 from localspec.types.drafts import Token
-from localspec.types.request import Request, TemplateVariables, Trigger
+from localspec.types.request import Message, Request, TemplateVariables, Trigger
+
+NEXT = "[If all that was asked is done, answer now, in plain words. If not, make the next call: another one.]"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOffer:
     """Tools that an answer may call, in the form that the model's template gives to calls.
 
+    After each result the model reads what to do with it: small ones make the same call again otherwise.
     With a `note` the offer is over: the model reads the note in place of the tools. A call that it writes
     all the same is still read as one, so that it does not stand in the answer as text.
     """
@@ -30,16 +33,20 @@ class ToolOffer:
 
     def put_into(self, request: Request) -> Request:
         """Return a request whose answer may call the tools; its arguments follow their schemas."""
+        assert not isinstance(request.prompt, str)
         if self.note:
-            assert not isinstance(request.prompt, str)
             *before, last = request.prompt
-            noted = replace(last, content=f"{last.content}\n\n{self.note}".lstrip())
-            return replace(request, prompt=(*before, noted), shows_control=True)
-        return replace(request, tools=self.tools, triggers=self.triggers, shows_control=True)
+            return replace(request, prompt=(*before, _noted(last, self.note)), shows_control=True)
+        prompt = tuple(_noted(each, NEXT) if each.role == "tool" else each for each in request.prompt)
+        return replace(request, prompt=prompt, tools=self.tools, triggers=self.triggers, shows_control=True)
 
     def reader(self) -> AnswerReader:
         """Return the reader of one answer."""
         return AnswerReader(self.form, self.tools)
+
+
+def _noted(message: Message, note: str) -> Message:
+    return replace(message, content=f"{message.content}\n\n{note}".lstrip())
 
 
 def offer_of(
