@@ -29,7 +29,8 @@ _numbers = count(1)
 
 
 def new_mark() -> str:
-    """Return a mark that no other process has, except by inheritance."""
+    """Return a mark that no other process has, except by inheritance; the guard looks for it from now on."""
+    guard.begin()
     return f"{guard.MARK}-{next(_numbers)}."
 
 

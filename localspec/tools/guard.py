@@ -19,9 +19,8 @@ while read -r sign group; do
     [ "$sign" = + ] && left="$left $group"
     groups=$left
 done
-[ -n "$groups" ] || exit
 for each in $groups; do kill -s TERM -- "-$each"; done 2>/dev/null
-sleep 2
+[ -z "$groups" ] || sleep 2
 for each in $groups; do kill -s KILL -- "-$each"; done 2>/dev/null
 for each in $(grep -lsF "$1" /proc/[0-9]*/environ); do
     each=${each#/proc/}
@@ -32,17 +31,22 @@ _lock = threading.Lock()
 _guard: list[subprocess.Popen[bytes]] = []  # one for all that is started, once there is one
 
 
+def begin() -> None:
+    """Start the guard, before anything that has the mark; it ends with this program."""
+    _tell("")
+
+
 def watch_over(group: int) -> None:
     """Let the guard end a process group, and all that has the mark, after the end of this program."""
-    _tell("+", group)
+    _tell(f"+ {group}\n")
 
 
 def release(group: int) -> None:
     """Forget a process group that has ended, because its number may become that of another one."""
-    _tell("-", group)
+    _tell(f"- {group}\n")
 
 
-def _tell(sign: str, group: int) -> None:
+def _tell(line: str) -> None:
     if os.name != "posix":
         return
     with _lock, suppress(OSError):  # without a shell there is no guard
@@ -60,4 +64,4 @@ def _tell(sign: str, group: int) -> None:
             )
         pipe = _guard[0].stdin
         assert pipe is not None
-        pipe.write(f"{sign} {group}\n".encode())
+        pipe.write(line.encode())
