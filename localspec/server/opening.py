@@ -120,7 +120,7 @@ async def _give_up(models: ServedModels, model: ServedModel, use: asyncio.Future
 
 
 async def _abandon(response: asyncio.Future[_Releasing]) -> None:
-    """End the preparation of a response that nobody waits for any more."""
+    """End the preparation of a response whose client has left."""
     response.cancel()
     with suppress(asyncio.CancelledError, LocalSpecError, HTTPException):
         (await response).release()
