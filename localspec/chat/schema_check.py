@@ -13,6 +13,7 @@ from localspec.llama.schemas.split import split
 from localspec.types.request import Grammar
 
 _SHOWN = 8  # places
+_LONGEST_KEY = 100  # characters of a key in a remark
 _KEPT = 256  # tools: agents send the same ones with each request
 
 
@@ -50,7 +51,7 @@ class CheckedSchema:
     def _verdict(self, text: str, *, is_cut: bool) -> tuple[str, str]:
         """Return the result of a check, empty for a schema that is met, and its details."""
         try:
-            value = json.loads(text)
+            value, repeated = _read(text)
             if is_cut and type(value) in (int, float):  # of which more digits may have been to come
                 raise ValueError(text)
             problem = flaw(self.schema, value)
@@ -58,7 +59,25 @@ class CheckedSchema:
             return "its schema cannot be checked", f": {error.reason}"
         except (ValueError, RecursionError):
             return ("it was cut before its end" if is_cut else "it is not JSON"), ""
-        return ("its schema is not met", f" {problem}") if problem else ("", "")
+        if problem:
+            return "its schema is not met", f" {problem}"
+        # No grammar can forbid it, and programs differ in which value they take.
+        return ("", "") if repeated is None else ("an object repeats a key", f": {json.dumps(repeated)}")
+
+
+def _read(text: str) -> tuple[object, str | None]:
+    """Return the value of JSON, and a key that one of its objects repeats, if any; raises ValueError."""
+    repeated = list[str]()
+
+    def read(members: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict[str, object]()
+        for key, value in members:
+            if key in found:
+                repeated.append(key[:_LONGEST_KEY])
+            found[key] = value
+        return found
+
+    return json.loads(text, object_pairs_hook=read), next(iter(repeated), None)
 
 
 def checked_answer(grammar: Grammar | None) -> CheckedSchema | None:

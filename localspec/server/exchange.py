@@ -154,8 +154,10 @@ async def _parsed(request: Request) -> object:
         return value
     except RecursionError:
         raise UserError("the request is nested too deeply") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"the request is not UTF-8 at its byte {error.start + 1:,}") from None
     except ValueError as error:
-        raise UserError(f"the request is not JSON in UTF-8: {error}") from None
+        raise UserError(f"the request is not JSON: {error}") from None
 
 
 def _no_number(name: str) -> object:

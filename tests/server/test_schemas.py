@@ -88,6 +88,16 @@ def test_an_answer_that_was_cut_says_so(served: Served, models: TellingModels, t
     assert reply["warnings"] == ["the JSON of the answer: it was cut before its end"]
 
 
+@pytest.mark.parametrize("text", [f'{{"{SECRET}": 1, "{SECRET}": 2}}', f'[{{"{SECRET}": 1, "{SECRET}": 1}}]'])
+def test_a_key_that_an_object_repeats_is_told(served: Served, models: TellingModels, text: str) -> None:
+    models.texts = [text]
+    form = {"type": "json_schema", "json_schema": {"schema": {}}}
+    body = {"messages": [USER], "response_format": form}
+    (warning,) = warnings(served, "/v1/chat/completions", body)
+    assert warning == f'the JSON of the answer: an object repeats a key: "{SECRET}"'
+    assert SECRET not in "".join(served.lines)
+
+
 def test_a_schema_that_nothing_meets_is_refused_by_its_path(served: Served, models: TellingModels) -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "http://x/y"}}}
     form = {"type": "json_schema", "json_schema": {"schema": schema}}
