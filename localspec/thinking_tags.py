@@ -53,6 +53,9 @@ THINKING_TAGS = (
     ThinkingTags(
         "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant", "<|channel|>final<|message|>"
     ),  # gpt-oss
+    ThinkingTags(
+        "to=self<|message|>", "<|eom|>", "<|start|>assistant", " to=user<|message|>"
+    ),  # Muse Glimmer
 )
 _BY_OPENING = {tags.opening.lower(): tags for tags in THINKING_TAGS}
 _ANY_OPENING = "|".join(map(re.escape, _BY_OPENING))

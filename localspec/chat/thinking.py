@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import Literal
@@ -26,9 +27,46 @@ from localspec.thinking_tags import (
 HARMONY_MARKS = tuple(
     f"<|{name}|>" for name in ("start", "channel", "constrain", "message", "end", "call", "return")
 )
-HARMONY_BEGINNING = "<|channel|>"
-"""The beginning of an answer in OpenAI's harmony format, after the prompt's part."""
-_HARMONY_MARK = re.compile("|".join(map(re.escape, HARMONY_MARKS)))
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """How an answer of several messages is written: each has a header, which ends with `<|message|>`.
+
+    An answer begins as in `beginning`, after the prompt's part, and while as in `begun`, it may. A header
+    with `thinking` is that of thinking.
+    """
+
+    marks: tuple[str, ...]
+    beginning: re.Pattern[str]
+    begun: re.Pattern[str]
+    thinking: re.Pattern[str]
+
+    @property
+    def mark(self) -> re.Pattern[str]:
+        """Any of its marks."""
+        return _any_of(self.marks)
+
+
+@lru_cache(maxsize=8)
+def _any_of(texts: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, texts)))
+
+
+HARMONY = MessageFormat(
+    HARMONY_MARKS,
+    re.compile(r"<\|channel\|>"),
+    re.compile(r"(?:<(?:\|(?:c(?:h(?:a(?:n(?:n(?:e(?:l\|?)?)?)?)?)?)?)?)?)?\Z"),
+    re.compile(r"\A(?!.*to=functions\.).*analysis", re.DOTALL),
+)
+"""OpenAI's, of gpt-oss."""
+ADDRESSED = MessageFormat(
+    ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    re.compile(r"to=[\w.:-]+<\|message\|>"),
+    re.compile(r"(?:to?|to=[\w.:-]{0,100}(?:<[|mesag]{0,9})?)?\Z"),
+    re.compile(r"\bto=self\b"),
+)
+"""Muse Glimmer's, whose headers name who is spoken to."""
 
 
 def line_end(text: str, start: int) -> int:
@@ -86,8 +124,8 @@ class ThinkingReader:
     """Separates thinking from the answer as the text comes; the one parser of thinking.
 
     Thinking comes first, as `LeadingThinking` finds it. Further on a tag counts at the start of a line
-    outside of code, once its closing tag has come; otherwise the answer only mentions it. Messages in
-    OpenAI's harmony format are recognised by their beginning. White space around thinking is dropped.
+    outside of code, once its closing tag has come; otherwise the answer only mentions it. An answer of
+    several messages is recognised by its beginning. White space around thinking is dropped.
     """
 
     def __init__(
@@ -100,15 +138,15 @@ class ThinkingReader:
     ) -> None:
         """Start empty; `opened` are the tags of thinking that the prompt has opened.
 
-        With `has_channels`, the text is in the harmony format, whatever it begins with; its marks are text
-        while `keeps_marks`. Without `looks_later` everything after the first thinking is the answer.
+        With `has_channels`, the text is in the harmony format, whatever it begins with. The marks of messages
+        are text while `keeps_marks`. Without `looks_later` everything after the first thinking is the answer.
         """
         self._keeps_marks = keeps_marks
         self._leading = LeadingThinking(opened)
         self._later = LaterThinking() if looks_later else None
         self._trimmed = TrimmedThinking()
-        self._channels = _Channels(keeps_marks) if has_channels else None
-        self._beginning: str | None = "" if opened is None else None  # while it may be that of channels
+        self._channels = _Channels(HARMONY, keeps_marks) if has_channels else None
+        self._beginning: str | None = "" if opened is None else None  # while it may be that of messages
 
     @property
     def is_thinking(self) -> bool:
@@ -123,10 +161,11 @@ class ThinkingReader:
         if self._channels is None and self._beginning is not None:
             text = self._beginning = self._beginning + text
             start = text.lstrip()
-            if more and HARMONY_BEGINNING.startswith(start):
+            if more and any(form.begun.match(start) for form in (HARMONY, ADDRESSED)):
                 return
             self._beginning = None
-            self._channels = _Channels(self._keeps_marks) if start.startswith(HARMONY_BEGINNING) else None
+            form = next((form for form in (HARMONY, ADDRESSED) if form.beginning.match(start)), None)
+            self._channels = None if form is None else _Channels(form, self._keeps_marks)
         if self._channels is not None:
             yield from self._trimmed.feed(self._channels.feed(text, more=more), more=more)
         else:
@@ -272,10 +311,10 @@ class LaterThinking:
 
 
 class _Channels:
-    """Reads messages of OpenAI's harmony format: a header, then text, of which analysis is thinking."""
+    """Reads the messages of an answer: a header, then text, which may be thinking."""
 
-    def __init__(self, keeps_marks: Callable[[], bool]) -> None:
-        self._keeps_marks = keeps_marks
+    def __init__(self, form: MessageFormat, keeps_marks: Callable[[], bool]) -> None:
+        self._form, self._keeps_marks = form, keeps_marks
         self._rest = ""
         self._header: str | None = ""  # with its marks; None within a message, and the prompt has begun one
         self._has_messages = False
@@ -284,7 +323,7 @@ class _Channels:
     def feed(self, text: str, *, more: bool) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
         self._rest += text
-        while mark := _HARMONY_MARK.search(self._rest):
+        while mark := self._form.mark.search(self._rest):
             yield from self._told(self._rest[: mark.start()])
             self._rest = self._rest[mark.end() :]
             if self._header is None and self._keeps_marks():
@@ -294,9 +333,9 @@ class _Channels:
             self.thinks = False
             if mark[0] == "<|message|>":
                 yield "tag", self._header
-                self.thinks = "analysis" in self._header and "to=functions." not in self._header
+                self.thinks = self._form.thinking.search(self._header) is not None
                 self._header, self._has_messages = None, True
-        end = len(self._rest) - (begun(self._rest, HARMONY_MARKS) if more else 0)
+        end = len(self._rest) - (begun(self._rest, self._form.marks) if more else 0)
         yield from self._told(self._rest[:end])
         self._rest = self._rest[end:]
         if self._header and not more:
@@ -311,4 +350,4 @@ class _Channels:
 
 def without_marks(header: str) -> str:
     """Return the words in the header of a message in the harmony format."""
-    return _HARMONY_MARK.sub(" ", header)
+    return HARMONY.mark.sub(" ", header)

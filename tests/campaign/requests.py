@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import random
 import socket
+import time
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from copy import deepcopy
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 from localspec.server import application, exchange
+from localspec.types.events import GenerationEvent
+from localspec.types.request import Request
 from tests.campaign.log import PROMPT_S, Log, require
 from tests.server.running import Served, serving
 from tests.server.turning_models import TurningModels
@@ -60,6 +65,16 @@ _FIELDS = (
 ).split()
 _STATUS = {200, 400, 403, 404, 405, 408, 413, 501, 503}
 _QUICK_S = 0.2  # for what a server waits seconds for
+_LONGEST_S = 20.0  # of an answer
+_MOST_WORDS = 50  # of an answer: more do not fit the context
+
+
+class _EndingModels(TurningModels):
+    """Models whose answers end by themselves, as those do whose context is full."""
+
+    def generate(self, request: Request) -> Iterator[GenerationEvent]:
+        most = min(request.max_tokens or _MOST_WORDS, _MOST_WORDS)
+        return super().generate(replace(request, max_tokens=most))
 
 
 def _changed(rng: random.Random, body: dict[str, object]) -> dict[str, object]:
@@ -128,11 +143,12 @@ def _sent(rng: random.Random) -> bytes:
 def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
     """Send something, and return all that comes back; `leaves` closes without reading."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as client:
-        found = b""
+        found, begun = b"", time.monotonic()
         with suppress(ConnectionError):
             client.sendall(data)
             while not leaves and (piece := client.recv(65_536)):
                 found += piece
+                require(time.monotonic() - begun < _LONGEST_S, "the answer does not end")
         return found.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
@@ -157,7 +173,7 @@ def requests(log: Log, _folder: Path) -> None:
     for module, name in waits:
         setattr(module, name, _QUICK_S)
     try:
-        with serving(TurningModels) as served:
+        with serving(_EndingModels) as served:
             for number in log.numbers():
                 rng = log.random(number)
                 data, leaves = _sent(rng), rng.random() < 0.1

@@ -64,6 +64,11 @@ def deepseek(name: str, arguments: Arguments) -> str:
     return f"<｜tool▁calls▁begin｜>{call}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
 
 
+def command_r(name: str, arguments: Arguments) -> str:
+    call = json.dumps([{"tool_name": name, "parameters": arguments}], ensure_ascii=False, indent=4)
+    return f"Action:\n```json\n{call}```"
+
+
 def functionary(name: str, arguments: Arguments) -> str:
     return f"<function={name}>{dumped(arguments)}</function>"
 
@@ -86,6 +91,15 @@ def minimax(name: str, arguments: Arguments) -> str:
         f'<parameter name="{key}">{in_python(value)}</parameter>\n' for key, value in arguments.items()
     )
     return f'<minimax:tool_call>\n<invoke name="{name}">\n{written}</invoke>\n</minimax:tool_call>'
+
+
+def muse(name: str, arguments: Arguments) -> str:
+    written = "".join(
+        f'<atem:parameter name="{key}">{in_python(value)}</atem:parameter>\n'
+        for key, value in arguments.items()
+    )
+    call = f'<atem:invoke name="{name}">\n{written}</atem:invoke>\n'
+    return f" to={name}<|message|><atem:function_calls>\n{call}</atem:function_calls><|eot|>"
 
 
 def glm(name: str, arguments: Arguments) -> str:
@@ -112,7 +126,7 @@ def python(name: str, arguments: Arguments) -> str:
 
 
 FORMS: list[Callable[[str, Arguments], str]] = [
-    *(hermes, mistral, llama, new_mistral, kimi, deepseek, functionary, harmony),
+    *(hermes, mistral, llama, new_mistral, kimi, deepseek, command_r, functionary, harmony),
     *(coder, minimax, glm, gemma, python),
 ]
 PARTS = st.sampled_from(
@@ -123,6 +137,7 @@ PARTS = st.sampled_from(
             "<parameter=path>",
             "<function=write_file>",
             "<|call|>",
+            "<|message|>",
             "<|tool_call>",
             "```json\n",
             "[TOOL_CALLS]",

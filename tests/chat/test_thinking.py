@@ -31,11 +31,12 @@ def test_an_empty_text_has_no_parts() -> None:
 
 @pytest.mark.parametrize(
     ("opening", "closing"),
-    [*((tags.opening, tags.closing) for tags in THINKING_TAGS), ("<Think>", "</THINK>")],
+    [
+        *((tags.opening, f"{tags.closing}{tags.turn}{tags.answer}") for tags in THINKING_TAGS),
+        ("<Think>", "</THINK>"),
+    ],
 )
 def test_tags_that_models_write(opening: str, closing: str) -> None:
-    if opening.startswith("<|channel|>"):
-        closing += "<|start|>assistant<|channel|>final<|message|>"
     text = f"\n{opening}\nhm, let me see\n{closing}\n\nIt is 4.\n"
     assert kinds(text) == [("thinking", "hm, let me see", True), ("answer", "It is 4.", True)]
     assert without_thinking(text) == "It is 4."

@@ -26,11 +26,12 @@ from tests.chat.test_calls_round_trip import (
     glm,
     harmony,
     minimax,
+    muse,
     python,
     read,
 )
 
-FREE = (coder, minimax, glm, gemma, python)  # their arguments are not JSON
+FREE = (coder, minimax, muse, glm, gemma, python)  # their arguments are not JSON
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["path"], "additionalProperties": False}
 TOOLS = (json.dumps({"type": "function", "function": {"name": "write_file", "parameters": PARAMETERS}}),)
 

@@ -28,6 +28,7 @@ _FENCE = re.compile(r"```[\w-]*[ \t]*\n?")
 _LABEL = re.compile(r"<\|?[\w ]{1,20}\|?>")
 _AFTER = re.compile(r"</[^<>]{1,40}>|<\|[^<>]{1,40}\|>")
 _MARKS = ('<|"|>', "<escape>")
+_LONGEST_ENDS = 100  # characters
 _LONGEST_HEAD = 400  # characters at the end of a cut answer that may be the beginning of a call
 
 
@@ -51,11 +52,18 @@ class CallsInText:
         self._later, self._trimmed = LaterThinking(), TrimmedThinking()
         self._blank = ""  # at the end of the text so far
         self._has_said = self._has_called = self._called_last = False
+        self._latest = ""  # text that came
+        self._is_in_call = False
         self._run = self._all()
+
+    def is_in_call(self) -> bool:
+        """Return whether a call is incomplete, of whose arguments anything may be a part."""
+        return self._is_in_call and not self._latest.rstrip().endswith(self._ends)
 
     def feed(self, text: str, *, more: bool, is_cut: bool = False) -> Iterator[Piece]:
         """Yield the parts that are certain now; without `more` the answer is complete, or was cut."""
         self._source.add(text, more=more, is_cut=is_cut)
+        self._latest = (self._latest + text)[-_LONGEST_ENDS:]
         joined: Piece | None = None
         for piece in self._run:
             if piece is None:
@@ -90,7 +98,10 @@ class CallsInText:
             if opening:
                 later = self._later
                 may_call = later.opening is None and not later.is_in_code
-                if may_call and (yield from self._attempt(self._call(opening))):
+                self._is_in_call = may_call
+                made = may_call and (yield from self._attempt(self._call(opening)))
+                self._is_in_call = False
+                if made:
                     return True
                 yield from self._told(later.feed(source.take(len(opening))))
             elif source.more:
@@ -156,6 +167,9 @@ class CallsInText:
             return (yield from self._tag_call())
         source.take(len(opening))
         yield from source.blank()
+        if (yield from source.starts("```")):
+            source.take(len((yield from source.match(_FENCE))))
+            yield from source.blank()
         head = yield from source.ahead(1)
         if head == "<":
             return (yield from self._tag_call())
@@ -304,7 +318,7 @@ class CallsInText:
     def _closings(self) -> Waiting[None]:
         """Read the tags that end calls; blanks after them stay."""
         source = self._source
-        fence = ("```",) if "```" in self._form.between else ()
+        fence = ("```",) if "```" in self._form.before + self._form.between else ()
         while True:
             mark = source.mark()
             yield from source.blank()

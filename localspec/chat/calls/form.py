@@ -12,9 +12,11 @@ from localspec.llama.tool_words import PROBE, PROBE_TOOL
 from localspec.thinking_tags import opened_at_end
 from localspec.types.request import Request, TemplateVariables
 
-_NAME, _ARGUMENTS = "look_up", '{"word": "probed"}'
+_NAME = "look_up"
+_ARGUMENTS = re.compile(r'\{\s*"word":\s*"probed"\s*\}')
 TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
 _THOUGHT = re.compile(r"<think>\s*</think>|</think>")
+_LABEL = re.compile(r"\b(\w+:)\s*```\w*\s*\[?\s*\{[^{}]*\Z")  # before a block of code with the call
 _OF_A_VALUE = re.compile(r'</[^<>]*(?:param(?:eter)?|arg_value)[^<>]*>|<\|"\|>')
 
 
@@ -64,7 +66,8 @@ def _written_format(written: str) -> ToolFormat:
         before, between = "<|channel|>commentary to=functions.", " <|constrain|>json<|message|>"
         return ToolFormat("harmony", "", (), before, between)
     whole, rest = _around_name(_THOUGHT.sub("", written))
-    between, _, after = rest.partition(_ARGUMENTS)
+    arguments = _ARGUMENTS.search(rest)
+    between, after = (rest[: arguments.start()], rest[arguments.end() :]) if arguments else (rest, "")
     tag = _opening(whole)
     before = whole[whole.rindex(tag) :] if tag else whole.lstrip()
     start = len(whole) - len(before)
@@ -75,7 +78,7 @@ def _written_format(written: str) -> ToolFormat:
         end = "}]" if "[" in before.removeprefix(tag) else "}"
         closed = next((f"\n{each}" for each in closing if each == tag.replace("<", "</")), "")
         return ToolFormat("json", tag, closing, before, between, end + closed, leading=leading)
-    if between and _ARGUMENTS in rest:
+    if between and arguments:
         return ToolFormat("named", tag or before.strip(), closing, before, between, leading=leading)
     kind: Literal["parameters", "gemma", "python"] = "gemma" if before.endswith("call:") else "parameters"
     if re.match(r"\(\w+\s*=", rest):
@@ -98,6 +101,8 @@ def _opening(before: str) -> str:
     opened = re.search(r"<\w[^<>]*$", before)
     if opened:
         return str(opened[0])
+    if labelled := _LABEL.search(before):
+        return str(labelled[1])
     label, _, after = before.rpartition(tags[-1]) if tags else ("", "", "")
     is_call = after.lstrip()[:1] in ("{", "[") and re.search("function|tool|call", label, re.IGNORECASE)
     return tags[-1] if is_call else ""

@@ -37,10 +37,11 @@ class AnswerReader:
         self._thought: Literal["not", "now", "before"] = "not"
 
     def _reader(self, opened: ThinkingTags | None = None) -> ThinkingReader:
-        has_channels, looks_later = self._has_channels, self._calls is None
-        if self._channels is None:
-            return ThinkingReader(opened, has_channels=has_channels, looks_later=looks_later)
-        return ThinkingReader(opened, has_channels=True, keeps_marks=self._channels.is_in_arguments)
+        if self._channels is not None:
+            return ThinkingReader(opened, has_channels=True, keeps_marks=self._channels.is_in_arguments)
+        if self._calls is None:
+            return ThinkingReader(opened, has_channels=self._has_channels)
+        return ThinkingReader(opened, looks_later=False, keeps_marks=self._calls.is_in_call)
 
     def open(self, opened: ThinkingOpened) -> None:
         """Take note, before any text, that the prompt has opened the thinking."""

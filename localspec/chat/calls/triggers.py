@@ -58,7 +58,7 @@ def _json_triggers(form: ToolFormat, functions: Sequence[Function], token: Token
     if form.opening:
         quoted = " | ".join(json.dumps(f'"{key}"') for key in keys)
         tagged = f'{_BLANK} "," {_BLANK} ({quoted}) {_BLANK} ":" {bare} {_closing(form, token)}'
-        head = rf"{re.escape(form.opening)}\s*{object_head}"
+        head = rf"{re.escape(form.opening)}\s*(?:```\w*\s*)?{object_head}"
         found.append(Trigger(head, _grammars(functions, tagged), form.opening))
     return tuple(found)
 
