@@ -56,6 +56,7 @@ THINKING_TAGS = (
     ThinkingTags(
         "to=self<|message|>", "<|eom|>", "<|start|>assistant", " to=user<|message|>"
     ),  # Muse Glimmer
+    ThinkingTags("<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|open|>response<|sep|>"),  # Kimi K3
 )
 _BY_OPENING = {tags.opening.lower(): tags for tags in THINKING_TAGS}
 _ANY_OPENING = "|".join(map(re.escape, _BY_OPENING))

@@ -31,16 +31,18 @@ HARMONY_MARKS = tuple(
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """How an answer of several messages is written: each has a header, which ends with `<|message|>`.
+    """How an answer of several messages is written: each has a header, which ends with one of the marks.
 
     An answer begins as in `beginning`, after the prompt's part, and while as in `begun`, it may. A header
-    with `thinking` is that of thinking.
+    with `thinking` is that of thinking, and one with `calls` is itself a part of calls.
     """
 
     marks: tuple[str, ...]
+    end: str
     beginning: re.Pattern[str]
     begun: re.Pattern[str]
     thinking: re.Pattern[str]
+    calls: re.Pattern[str] | None = None
 
     @property
     def mark(self) -> re.Pattern[str]:
@@ -55,6 +57,7 @@ def _any_of(texts: tuple[str, ...]) -> re.Pattern[str]:
 
 HARMONY = MessageFormat(
     HARMONY_MARKS,
+    "<|message|>",
     re.compile(r"<\|channel\|>"),
     re.compile(r"(?:<(?:\|(?:c(?:h(?:a(?:n(?:n(?:e(?:l\|?)?)?)?)?)?)?)?)?)?\Z"),
     re.compile(r"\A(?!.*to=functions\.).*analysis", re.DOTALL),
@@ -62,11 +65,22 @@ HARMONY = MessageFormat(
 """OpenAI's, of gpt-oss."""
 ADDRESSED = MessageFormat(
     ("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+    "<|message|>",
     re.compile(r"to=[\w.:-]+<\|message\|>"),
     re.compile(r"(?:to?|to=[\w.:-]{0,100}(?:<[|mesag]{0,9})?)?\Z"),
     re.compile(r"\bto=self\b"),
 )
 """Muse Glimmer's, whose headers name who is spoken to."""
+SECTIONS = MessageFormat(
+    ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
+    "<|sep|>",
+    re.compile(r"<\|open\|>(?:think|response)<\|sep\|>"),
+    re.compile(r"(?:<(?:\|(?:o(?:p(?:e(?:n\|?)?)?)?)?)?|<\|open\|>\w{0,8}(?:<[|sep]{0,4})?)?\Z"),
+    re.compile(r"<\|open\|>think<\|sep\|>\Z"),
+    re.compile(r"<\|open\|>tools<\|sep\|>\Z"),
+)
+"""Kimi K3's: thinking, response and calls."""
+_FORMATS = (HARMONY, ADDRESSED, SECTIONS)
 
 
 def line_end(text: str, start: int) -> int:
@@ -146,6 +160,8 @@ class ThinkingReader:
         self._later = LaterThinking() if looks_later else None
         self._trimmed = TrimmedThinking()
         self._channels = _Channels(HARMONY, keeps_marks) if has_channels else None
+        if opened is not None and SECTIONS.beginning.match(opened.opening):
+            self._channels = _Channels(SECTIONS, keeps_marks, is_opened=True)
         self._beginning: str | None = "" if opened is None else None  # while it may be that of messages
 
     @property
@@ -161,10 +177,10 @@ class ThinkingReader:
         if self._channels is None and self._beginning is not None:
             text = self._beginning = self._beginning + text
             start = text.lstrip()
-            if more and any(form.begun.match(start) for form in (HARMONY, ADDRESSED)):
+            if more and any(form.begun.match(start) for form in _FORMATS):
                 return
             self._beginning = None
-            form = next((form for form in (HARMONY, ADDRESSED) if form.beginning.match(start)), None)
+            form = next((form for form in _FORMATS if form.beginning.match(start)), None)
             self._channels = None if form is None else _Channels(form, self._keeps_marks)
         if self._channels is not None:
             yield from self._trimmed.feed(self._channels.feed(text, more=more), more=more)
@@ -313,12 +329,15 @@ class LaterThinking:
 class _Channels:
     """Reads the messages of an answer: a header, then text, which may be thinking."""
 
-    def __init__(self, form: MessageFormat, keeps_marks: Callable[[], bool]) -> None:
+    def __init__(
+        self, form: MessageFormat, keeps_marks: Callable[[], bool], *, is_opened: bool = False
+    ) -> None:
+        """Begin with a header; `is_opened`: with thinking, which the prompt has opened."""
         self._form, self._keeps_marks = form, keeps_marks
         self._rest = ""
-        self._header: str | None = ""  # with its marks; None within a message, and the prompt has begun one
-        self._has_messages = False
-        self.thinks = False
+        # with its marks; None within a message, and the prompt has begun one
+        self._header: str | None = None if is_opened else ""
+        self._has_messages = self.thinks = is_opened
 
     def feed(self, text: str, *, more: bool) -> Iterator[Stretch]:
         """Yield the parts that are certain now, in order; `more` if the answer continues."""
@@ -331,8 +350,9 @@ class _Channels:
                 continue
             self._header = (self._header or "") + mark[0]
             self.thinks = False
-            if mark[0] == "<|message|>":
-                yield "tag", self._header
+            if mark[0] == self._form.end:
+                is_call = self._form.calls is not None and self._form.calls.search(self._header)
+                yield "answer" if is_call else "tag", self._header
                 self.thinks = self._form.thinking.search(self._header) is not None
                 self._header, self._has_messages = None, True
         end = len(self._rest) - (begun(self._rest, self._form.marks) if more else 0)

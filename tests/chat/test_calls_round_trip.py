@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from localspec.chat.calls.form import ToolFormat, tool_format
 from localspec.chat.calls.pieces import Piece
 from localspec.chat.calls.reader import AnswerReader
+from localspec.types.events import ThinkingOpened
 from localspec.types.request import Request
 from tests.chat.test_tool_calls import collected
 
@@ -93,6 +95,33 @@ def minimax(name: str, arguments: Arguments) -> str:
     return f'<minimax:tool_call>\n<invoke name="{name}">\n{written}</invoke>\n</minimax:tool_call>'
 
 
+def marked(name: str, arguments: Arguments) -> str:
+    """As MiniMax M3 writes it, which leaves out what is null."""
+    mark = "]<]minimax[>["
+
+    def told(key: str, value: object) -> str:
+        inner = "".join(told("item", each) for each in value) if isinstance(value, list) else in_python(value)
+        return f"{mark}<{key}>{inner}{mark}</{key}>"
+
+    written = "".join(told(key, value) for key, value in arguments.items() if value is not None)
+    return f'{mark}<tool_call>\n{mark}<invoke name="{name}">{written}{mark}</invoke>\n{mark}</tool_call>'
+
+
+def spelled(name: str, arguments: Arguments) -> str:
+    """As Kimi K3 writes it."""
+
+    def tag(word: str, inside: str, told: str = "") -> str:
+        return f"<|open|>{word}{told}<|sep|>{inside}<|close|>{word}<|sep|>"
+
+    def argument(key: str, value: object) -> str:
+        kind = "string" if isinstance(value, str) else "array" if isinstance(value, list) else "number"
+        told = value if isinstance(value, str) else dumped(value)
+        return tag("argument", told, f' key="{key}" type="{kind}"')
+
+    written = "".join(argument(key, value) for key, value in arguments.items())
+    return tag("tools", tag("call", written, f' tool="{name}" index="1"'))
+
+
 def muse(name: str, arguments: Arguments) -> str:
     written = "".join(
         f'<atem:parameter name="{key}">{in_python(value)}</atem:parameter>\n'
@@ -127,7 +156,7 @@ def python(name: str, arguments: Arguments) -> str:
 
 FORMS: list[Callable[[str, Arguments], str]] = [
     *(hermes, mistral, llama, new_mistral, kimi, deepseek, command_r, functionary, harmony),
-    *(coder, minimax, glm, gemma, python),
+    *(coder, minimax, marked, spelled, muse, glm, gemma, python),
 ]
 PARTS = st.sampled_from(
     [
@@ -198,8 +227,59 @@ def test_any_text_as_any_argument_comes_back(
     text = write("write_file", arguments)
     thought, said, ((name, found), *others) = read(form_of(write), text, sizes)
     assert (thought, said, name, others) == ("", "", "write_file", [])
-    assert json.loads(found) == arguments
+    kept = {key: value for key, value in arguments.items() if write is not marked or value is not None}
+    assert json.loads(found) == kept
     assert read(form_of(write), text, [len(text)])[2] == [(name, found)]
+
+
+FIRST = {"path": "a <|message|> <|sep|> b <|eom|>", "count": 3}
+SECTIONED = "hm<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|>"
+ADDRESSED = (
+    " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>I look.<|eom|><|start|>assistant"
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize(
+    ("write", "opened", "before", "between", "after"),
+    [
+        (spelled, "<|open|>think<|sep|>", SECTIONED, "", "<|close|>message<|sep|><|end_of_msg|>"),
+        (muse, "", ADDRESSED, "<|start|>assistant", ""),
+    ],
+)
+def test_an_answer_of_several_messages_is_read(
+    write: Callable[[str, Arguments], str], opened: str, before: str, between: str, after: str, size: int
+) -> None:
+    reader = AnswerReader(form_of(write), TOOLS)
+    if opened:
+        reader.open(ThinkingOpened(opened))
+    text = before + write("write_file", FIRST) + between + write("write_file", {"path": "b"}) + after
+    pieces = [piece for at in range(0, len(text), size) for piece in reader.feed(text[at : at + size])]
+    thought, said, calls = collected([*pieces, *reader.feed("", more=False)])
+    assert (thought, said) == ("hm", "I look.")
+    assert [json.loads(found) for _, found in calls] == [FIRST, {"path": "b"}]
+
+
+@pytest.mark.parametrize(("cut", "kept"), [("]<]minimax[>[</path>", '{"path": "a.t'), ("h>a.t", "")])
+def test_a_call_in_tags_with_marks_that_was_cut_has_what_there_is(cut: str, kept: str) -> None:
+    text = marked("write_file", {"path": "a.t"}).partition(cut)[0]
+    reader = AnswerReader(form_of(marked), TOOLS)
+    pieces = [*reader.feed(text), *reader.feed("", more=False, is_cut=True)]
+    assert collected(pieces) == ("", "", [("write_file", kept)])
+
+
+def test_tags_inside_of_tags_follow_the_schema() -> None:
+    step = {"type": "object", "properties": {"do": {"type": "string"}, "times": {"type": "integer"}}}
+    steps = {"type": "array", "items": {"$ref": "#/$defs/step"}}
+    schema = {"type": "object", "properties": {"steps": steps}, "$defs": {"step": step}}
+    function = {"name": "write_file", "parameters": schema}
+    tools = (json.dumps({"type": "function", "function": function}),)
+    made = "<item><do>12</do><times>3</times></item><item><do> </do></item>"
+    inside = re.sub("(</?)", r"]<]minimax[>[\1", made)
+    text = marked("write_file", {"steps": "HERE"}).replace("HERE", inside)
+    reader = AnswerReader(form_of(marked), tools)
+    _, _, ((_, found),) = collected([*reader.feed(text), *reader.feed("", more=False)])
+    assert json.loads(found) == {"steps": [{"do": "12", "times": 3}, {"do": " "}]}
 
 
 @pytest.mark.parametrize("write", FORMS)

@@ -25,13 +25,15 @@ from tests.chat.test_calls_round_trip import (
     gemma,
     glm,
     harmony,
+    marked,
     minimax,
     muse,
     python,
     read,
+    spelled,
 )
 
-FREE = (coder, minimax, muse, glm, gemma, python)  # their arguments are not JSON
+FREE = (coder, minimax, marked, spelled, muse, glm, gemma, python)  # their arguments are not JSON
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["path"], "additionalProperties": False}
 TOOLS = (json.dumps({"type": "function", "function": {"name": "write_file", "parameters": PARAMETERS}}),)
 

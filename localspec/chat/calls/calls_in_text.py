@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from localspec.chat.calls.form import ToolFormat
 from localspec.chat.calls.json_call import JsonCalls
+from localspec.chat.calls.marked_call import MarkedCalls
 from localspec.chat.calls.pieces import CallCounter, Piece, Reading
 from localspec.chat.calls.python_call import PythonCalls
 from localspec.chat.calls.source import IncomingText, Waiting
@@ -28,7 +29,7 @@ _FENCE = re.compile(r"```[\w-]*[ \t]*\n?")
 _LABEL = re.compile(r"<\|?[\w ]{1,20}\|?>")
 _AFTER = re.compile(r"</[^<>]{1,40}>|<\|[^<>]{1,40}\|>")
 _MARKS = ('<|"|>', "<escape>")
-_LONGEST_ENDS = 100  # characters
+_LONGEST_END = 100  # characters of the tag at the end of a call, with blanks
 _LONGEST_HEAD = 400  # characters at the end of a cut answer that may be the beginning of a call
 
 
@@ -42,10 +43,11 @@ class CallsInText:
         self._openings = tuple(
             dict.fromkeys(filter(None, (*form.leading, form.opening, form.head, *_BARE_HEADS)))
         )
-        own_end = form.opening.replace("<", "</", 1) if re.match(r"<\w.*>", form.opening) else ""
-        self._ends = tuple(dict.fromkeys(filter(None, (own_end, *form.closing))))
+        self._own_end = form.own_end
+        self._ends = tuple(dict.fromkeys(filter(None, (form.own_end, *form.closing))))
         self._json = JsonCalls(self._source, tools, self._counter, self._ends)
         self._python = PythonCalls(self._source, tools, self._counter)
+        self._marked = form.marks and MarkedCalls(self._source, tools, self._counter, form.marks)
         self._own_openings = tuple(filter(self._is_opening, self._openings)) or self._openings
         around = CallFrame(self._ends, self._own_openings, self._call_follows, form.is_padded)
         self._tagged = TaggedCalls(self._source, tools, self._counter, around)
@@ -58,12 +60,13 @@ class CallsInText:
 
     def is_in_call(self) -> bool:
         """Return whether a call is incomplete, of whose arguments anything may be a part."""
-        return self._is_in_call and not self._latest.rstrip().endswith(self._ends)
+        has_ended = self._own_end and self._latest.rstrip().endswith(self._own_end)
+        return self._is_in_call and not has_ended
 
     def feed(self, text: str, *, more: bool, is_cut: bool = False) -> Iterator[Piece]:
         """Yield the parts that are certain now; without `more` the answer is complete, or was cut."""
         self._source.add(text, more=more, is_cut=is_cut)
-        self._latest = (self._latest + text)[-_LONGEST_ENDS:]
+        self._latest = (self._latest + text)[-_LONGEST_END:]
         joined: Piece | None = None
         for piece in self._run:
             if piece is None:
@@ -166,6 +169,8 @@ class CallsInText:
         if not self._is_opening(opening):
             return (yield from self._tag_call())
         source.take(len(opening))
+        if self._marked:
+            return (yield from self._marked.all())
         yield from source.blank()
         if (yield from source.starts("```")):
             source.take(len((yield from source.match(_FENCE))))

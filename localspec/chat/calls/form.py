@@ -20,17 +20,30 @@ _LABEL = re.compile(r"\b(\w+:)\s*```\w*\s*\[?\s*\{[^{}]*\Z")  # before a block o
 _OF_A_VALUE = re.compile(r'</[^<>]*(?:param(?:eter)?|arg_value)[^<>]*>|<\|"\|>')
 
 
+_NAMED_TAG = re.compile(r"probed(\S+)</word>")  # named after the parameter, behind a mark
+_SPELLED_TAG = re.compile(r"(<\|\w+\|>)(\w+) [^<>]*(<\|\w+\|>)probed(<\|\w+\|>)\2\3")
+
+
+@dataclass(frozen=True, slots=True)
+class TagMarks:
+    """What begins an opening tag and a closing one, and what ends both."""
+
+    opens: str
+    closes: str
+    ends: str
+
+
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
     """The form of a model's calls: text `before` the name, `between` it and the arguments, and `after` them.
 
     A call begins with the tag `opening`, or is the whole answer; `leading` are texts that begin with a tag
-    before it and end with it, and `closing` tags that may follow the call.
+    before it and end with it, and `closing` tags that may follow the call. `marks` are those of its tags.
     Kinds: a JSON object with the name, a name before a JSON object, gpt-oss's channels with such, parameters
-    in tags, Gemma's notation, and calls as in Python.
+    in tags, also in tags with marks, Gemma's notation, and calls as in Python.
     """
 
-    kind: Literal["json", "named", "harmony", "parameters", "gemma", "python"]
+    kind: Literal["json", "named", "harmony", "parameters", "marked", "gemma", "python"]
     opening: str = ""
     closing: tuple[str, ...] = ()
     before: str = ""
@@ -38,12 +51,20 @@ class ToolFormat:
     after: str = ""
     is_padded: bool = True  # values in tags stand on lines of their own
     leading: tuple[str, ...] = ()
+    marks: TagMarks | None = None
 
     @property
     def head(self) -> str:
         """The beginning of the tag that names the tool, if there is one behind the opening."""
         head = self.before.removeprefix(self.opening).strip()
         return head if re.match(r"<[^<>]+\Z", head) else ""
+
+    @property
+    def own_end(self) -> str:
+        """The tag that closes the opening, if that is one with a name."""
+        if self.marks:
+            return self.opening.replace(self.marks.opens, self.marks.closes, 1)
+        return self.opening.replace("<", "</", 1) if re.match(r"<\w.*>", self.opening) else ""
 
 
 def tool_format(render: Callable[[Request], str], variables: TemplateVariables = ()) -> ToolFormat:
@@ -80,10 +101,29 @@ def _written_format(written: str) -> ToolFormat:
         return ToolFormat("json", tag, closing, before, between, end + closed, leading=leading)
     if between and arguments:
         return ToolFormat("named", tag or before.strip(), closing, before, between, leading=leading)
+    if marks := _tag_marks(rest):
+        return _marked_format(whole, rest, marks)
     kind: Literal["parameters", "gemma", "python"] = "gemma" if before.endswith("call:") else "parameters"
     if re.match(r"\(\w+\s*=", rest):
         kind = "python"
     return ToolFormat(kind, tag, closing, before, is_padded="\nprobed\n" in rest, leading=leading)
+
+
+def _tag_marks(rest: str) -> TagMarks | None:
+    """Return the marks of tags around a value, if they have some."""
+    if named := _NAMED_TAG.search(rest):
+        return TagMarks(f"{named[1]}<", f"{named[1]}</", ">")
+    spelled = _SPELLED_TAG.search(rest)
+    return TagMarks(spelled[1], spelled[4], spelled[3]) if spelled else None
+
+
+def _marked_format(whole: str, rest: str, marks: TagMarks) -> ToolFormat:
+    """Return the form of calls with parameters in tags with marks."""
+    tag = re.compile(f"{re.escape(marks.opens)}.*?{re.escape(marks.ends)}", re.DOTALL)
+    opening = tag.findall(whole)[-1]
+    closed = re.compile(f"{re.escape(marks.closes)}.*?{re.escape(marks.ends)}", re.DOTALL)
+    before = whole[whole.rindex(opening) :]
+    return ToolFormat("marked", opening, tuple(closed.findall(rest)), before, marks=marks)
 
 
 def _around_name(written: str) -> tuple[str, str]:

@@ -123,7 +123,7 @@ class TaggedCalls:
             seen.add(opened.key)
             key = json.dumps(opened.key, ensure_ascii=False)
             if outcome == "cut":
-                if opened.is_text is not False and parameters.admits_text(opened.key):
+                if opened.is_text is not False and parameters.admits(opened.key, "string"):
                     begun = json.dumps(text, ensure_ascii=False)[:-1]
                     yield self._counter.more(f"{start}{key}: {begun}")
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
+from copy import copy
 from typing import Any
 
 from localspec.chat.calls.json_text import JsonText
@@ -17,6 +18,8 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 _PYTHON = {"True": ("boolean", "true"), "False": ("boolean", "false"), "None": ("null", "null")}
 _DEEPEST = 50  # references may lead in a circle
 _DEFINITIONS = ("$defs", "definitions")
+ELEMENT = "item"
+"""The name under which `Parameters.within` has the elements of a list."""
 
 
 class Parameters:
@@ -48,9 +51,22 @@ class Parameters:
             return as_text
         return found
 
-    def admits_text(self, key: str) -> bool:
-        """Return whether a parameter may be a text."""
-        return "string" in self._property(key)[1]
+    def admits(self, key: str, kind: str) -> bool:
+        """Return whether a parameter may be of a type."""
+        return kind in self._property(key)[1]
+
+    def within(self, key: str) -> Parameters:
+        """Return the members of a parameter by their names; the elements of a list are named `ELEMENT`."""
+        inner = copy(self)
+        inner.properties = {}
+        schema, place = self.properties.get(key, (True, self._references.root))
+        for part, at in self._parts(schema, place, _DEEPEST):
+            found = {**(part["properties"] if is_object(part.get("properties")) else {})}
+            if "items" in part:
+                found.setdefault(ELEMENT, part["items"])
+            for name, each in found.items():
+                inner.properties.setdefault(name, (each, at))
+        return inner
 
     @property
     def single_text(self) -> str | None:
