@@ -58,7 +58,7 @@ class EmbeddingModel:
     def embed(self, text: str | Sequence[int]) -> Embedding:
         """Return the vector of a text, or of tokens; raises UserError for one that is empty or too long."""
         vocabulary, api = self._model.vocabulary, native()
-        tokens = vocabulary.tokenize(text, add_special=True) if isinstance(text, str) else list(text)
+        tokens = vocabulary.tokenize_to_embed(text) if isinstance(text, str) else list(text)
         if not tokens:
             raise UserError("a text without tokens has no embedding", "leave it out")
         if len(tokens) > self.context:

@@ -114,18 +114,27 @@ class Vocabulary:
         `special` reads the texts of control tokens as those tokens;
         `add_special` puts BOS in front where the vocabulary asks for it (never EOS: it would end the prompt).
         """
+        front = [self.bos] if add_special and self.adds_bos and self.bos is not None else []
+        return [*front, *self._tokens(text, special=special)]
+
+    def tokenize_to_embed(self, text: str) -> list[int]:
+        """Return the tokens of a text for its vector, with those that the vocabulary puts around a text.
+
+        These are BERT's [CLS] and [SEP], and BOS and EOS; texts of control tokens are read as those tokens.
+        """
+        return self._tokens(text, special=True, is_whole=True)
+
+    def _tokens(self, text: str, *, special: bool, is_whole: bool = False) -> list[int]:
         raw = text.encode("utf-8", "replace")
         room = len(raw) + 8
         while True:
             tokens = (ctypes.c_int32 * room)()
-            count = native().llama_tokenize(self.pointer, raw, len(raw), tokens, room, False, special)
+            count = native().llama_tokenize(self.pointer, raw, len(raw), tokens, room, is_whole, special)
             if count >= 0:
-                break
+                return tokens[:count]
             if -count <= room:
                 raise EngineError(f"llama.cpp cannot tokenise a text of {len(raw):,} bytes")
             room = -count
-        front = [self.bos] if add_special and self.adds_bos and self.bos is not None else []
-        return [*front, *tokens[:count]]
 
     def infill(self, text: str, gap: Infill, room: int | None = None) -> list[int]:
         """Return the tokens that ask for the text in a gap.

@@ -27,6 +27,16 @@ def pooled(path: Path, pooling: gguf.PoolingType = gguf.PoolingType.MEAN) -> Pat
     return tiny.llama(path, adjust=lambda recipe: recipe.writer.add_pooling_type(pooling))
 
 
+def ending(path: Path) -> Path:
+    """A model whose vectors are the state after EOS, as those of Qwen3-Embedding are."""
+
+    def adjust(recipe: tiny.Recipe) -> None:
+        recipe.writer.add_pooling_type(gguf.PoolingType.LAST)
+        recipe.writer.add_add_eos_token(True)
+
+    return tiny.llama(path, adjust=adjust)
+
+
 def encoder(path: Path) -> Path:
     """A model that looks both ways, as embedding models of BERT's kind do."""
     recipe = tiny.Recipe(path, "bert")
@@ -61,6 +71,7 @@ KINDS: dict[str, Callable[[Path], Path]] = {
     "mean": lambda path: pooled(path, gguf.PoolingType.MEAN),
     "first": lambda path: pooled(path, gguf.PoolingType.CLS),
     "last": lambda path: pooled(path, gguf.PoolingType.LAST),
+    "last, which is EOS": ending,
     "encoder": encoder,
 }
 
