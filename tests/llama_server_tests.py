@@ -1,11 +1,11 @@
 """Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
 
-    python tests/llama_server_tests.py FOLDER [--model FILE] [--only WORDS]
+    python tests/llama_server_tests.py FOLDER [--model FILE] [--embeddings FILE] [--only WORDS] [--reasons]
 
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
 have; such tests, and those that are listed below, are not claimed. `--model` replaces the models of the Hub:
-the tests that expect a text of those fail then.
+the tests that expect a text of those fail then. Tests of embeddings need `--embeddings`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 NOT_CLAIMED = 77
+_LONGEST_REASON = 300  # characters
 ROOT = Path(__file__).resolve().parent.parent
 _OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
+_OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
 _OTHER_JOBS = {
-    "test_embedding.py": "embeddings",
     "test_rerank.py": "reranking",
     "test_lora.py": "LoRA adapters",
     "test_vision_api.py": "images",
@@ -38,7 +39,6 @@ _OTHER_JOBS = {
     "test_tools_builtin.py": "tools of the server",
     "test_sleep.py": "sleeping",
     "test_slot_save.py": "saving slots by hand",
-    "test_ctx_shift.py": "shifting the context",
     "test_compat_gcp.py": "Vertex AI",
 }
 _OTHERWISE = {
@@ -85,6 +85,8 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             continue
         elif flag in _NO_MATTER:
             next(left)
+        elif flag == "--pooling" and next(left) != "none":
+            continue  # it is the model's own
         elif flag == "--ctx-size":
             context = int(next(left))
         elif flag in _ALIKE:
@@ -113,11 +115,14 @@ def with_model(flags: Sequence[str], model: str) -> list[str]:
 
 def launch(given: Sequence[str]) -> NoReturn:
     """Become `localspec serve` in place of llama-server, or end if that is not claimed."""
-    flags = flags_for(given)
-    if flags is None:
+    of_embeddings, chat = "--embedding" in given, [flag for flag in given if flag != "--embedding"]
+    flags, vectors = flags_for(chat), os.environ.get(_OWN_EMBEDDINGS)
+    if flags is None or (of_embeddings and not vectors):
         sys.exit(NOT_CLAIMED)
     if model := os.environ.get(_OWN_MODEL):
         flags = with_model(flags, model)
+    if of_embeddings and vectors:
+        flags += ["--embeddings", vectors]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "localspec", "serve", *flags])
 
 
@@ -148,6 +153,18 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr = (str(item.path), 0, "not claimed: a flag")
 
 
+def reasons(report: Path) -> str:
+    """Return a line for each test that failed or is not claimed, with its reason."""
+    lines = list[str]()
+    for case in ET.parse(report).iter("testcase"):
+        for kind in ("failure", "error", "skipped"):
+            if (found := case.find(kind)) is not None:
+                told = " ".join((found.get("message") or "").split())
+                name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+                lines.append(f"{kind} {name}: {told[:_LONGEST_REASON]}")
+    return "\n".join(lines)
+
+
 def outcomes(report: Path) -> dict[str, Counter[str]]:
     """Return how many tests of each file passed, failed, or are not claimed."""
     found = defaultdict[str, Counter[str]](Counter)
@@ -173,6 +190,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path, help="tools/server/tests of llama.cpp")
     parser.add_argument("--model", type=Path, help="GGUF file in place of the Hub's models")
+    parser.add_argument("--embeddings", type=Path, help="GGUF file of an embedding model")
+    parser.add_argument("--reasons", action="store_true", help="say why tests failed or are not claimed")
     parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
@@ -183,12 +202,16 @@ def main() -> int:
         environment = os.environ | {"PYTHONPATH": path, "LLAMA_SERVER_BIN_PATH": str(launcher)}
         if args.model is not None:
             environment[_OWN_MODEL] = str(args.model.resolve())
+        if args.embeddings is not None:
+            environment[_OWN_EMBEDDINGS] = str(args.embeddings.resolve())
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
         command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-k", args.only, "unit"]
         subprocess.run(command, cwd=args.folder, env=environment, check=False)
         if not report.exists():
             return 2
-        found = outcomes(report)
+        found, told = outcomes(report), reasons(report) if args.reasons else ""
+    if told:
+        sys.stdout.write(f"{told}\n")
     sys.stdout.write(f"{table(found)}\n")
     return int(any(counts["failed"] for counts in found.values()))
 

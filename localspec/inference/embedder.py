@@ -26,8 +26,8 @@ class Embedder:
         self._options, self._lock = options, threading.Lock()
         self._child, self.info = self._started()
 
-    def embed(self, text: str | Sequence[int]) -> Embedding:
-        """Return the vector of a text, or of tokens; raises UserError and EngineError.
+    def embed(self, text: str | Sequence[int | str]) -> Embedding:
+        """Return the vector of a text, or of tokens and texts; raises UserError and EngineError.
 
         If the process has died, the next call starts another.
         """

@@ -55,15 +55,19 @@ class EmbeddingModel:
         """The model's information."""
         return self._model.info(self.context)
 
-    def embed(self, text: str | Sequence[int]) -> Embedding:
-        """Return the vector of a text, or of tokens; raises UserError for one that is empty or too long."""
+    def embed(self, text: str | Sequence[int | str]) -> Embedding:
+        """Return the vector of a text, or of tokens, also with texts among them, as they are.
+
+        Raises UserError for one that is empty or too long.
+        """
         vocabulary, api = self._model.vocabulary, native()
-        tokens = vocabulary.tokenize_to_embed(text) if isinstance(text, str) else list(text)
+        tokens = vocabulary.tokenize_to_embed(text) if isinstance(text, str) else self._joined(text)
         if not tokens:
             raise UserError("a text without tokens has no embedding", "leave it out")
         if len(tokens) > self.context:
             raise UserError(
-                f"the text is {len(tokens):,} tokens; {self._model.name} reads at most {self.context:,}",
+                f"the text is too large: {len(tokens):,} tokens; {self._model.name} reads at most "
+                f"{self.context:,}",
                 "shorten or split it",
             )
         if not all(0 <= token < vocabulary.size for token in tokens):
@@ -80,6 +84,12 @@ class EmbeddingModel:
         if not np.isfinite(length):
             raise EngineError(f"{self._model.name} gave an embedding that is no vector of numbers")
         return Embedding(vector / length if length else vector, len(tokens))
+
+    def _joined(self, parts: Sequence[int | str]) -> list[int]:
+        tokens = list[int]()
+        for part in parts:
+            tokens += [part] if isinstance(part, int) else self._model.vocabulary.tokenize(part, special=True)
+        return tokens
 
     def close(self) -> None:
         """Free context and model; a second call does nothing."""

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from localspec.llama.embedding import Embedding
 
 _MOST_TEXTS = 2048
-Text = str | Sequence[int]
+Text = str | Sequence[int | str]
+"""A text, token ids, or ids among texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,19 +108,30 @@ def _one(embedder: Embedder, text: Text, at: int) -> Embedding:
 
 
 def _texts(given: object) -> list[Text]:
-    """Read a text, token ids, or a list of either; raises UserError."""
-    if not isinstance(given, list) or _are_tokens(given):
+    """Read a text, token ids, or a list of either; ids among texts are one. Raises UserError."""
+    if not isinstance(given, list) or any(type(each) is int for each in given):
         given = [given]
     if not 1 <= len(given) <= _MOST_TEXTS:
         raise UserError(f"input has {len(given):,} texts; it takes from 1 to {_MOST_TEXTS:,}")
-    for at, each in enumerate(given):
-        if not isinstance(each, str) and not _are_tokens(each):
-            raise UserError(f"input[{at}] is not a text and no list of token ids", "send texts")
-    return cast(list[Text], given)
+    return [_text(each, at) for at, each in enumerate(given)]
 
 
-def _are_tokens(given: object) -> bool:
-    return isinstance(given, list) and bool(given) and all(type(each) is int for each in given)
+def _text(given: object, at: int) -> Text:
+    """Read one text: a string, token ids, or an object with parts, as llama-server takes it."""
+    if isinstance(given, dict):
+        parts = given.get("content")
+        given = given.get("prompt_string")
+        if isinstance(parts, list) and all(_is_text_part(part) for part in parts):
+            given = "".join(part["text"] for part in parts)
+    if isinstance(given, str):
+        return given
+    if isinstance(given, list) and given and {type(each) for each in given} in ({int}, {int, str}):
+        return cast(list[int | str], given)
+    raise UserError(f"input[{at}] is not a text and no list of token ids", "send texts")
+
+
+def _is_text_part(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _vector(embedding: Embedding, form: str = "float") -> str | list[float]:

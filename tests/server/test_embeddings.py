@@ -56,6 +56,16 @@ def test_every_path_tells_the_same_vector(served: Served) -> None:
     np.testing.assert_array_equal(np.frombuffer(raw, "<f4"), np.array(expected, np.float32))
 
 
+def test_texts_come_in_the_shapes_that_llama_server_takes(served: Served) -> None:
+    parts = [{"type": "text", "text": "on"}, {"type": "text", "text": "e"}]
+    assert (
+        vector(served, {"content": parts})
+        == vector(served, [{"prompt_string": "one"}])
+        == vector(served, "one")
+    )
+    assert vector(served, [5, "one", 6]) == vector(served, [[5, "one", 6], "two"]) != vector(served, "one")
+
+
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
@@ -63,6 +73,7 @@ def test_every_path_tells_the_same_vector(served: Served) -> None:
         ({"input": []}, "input has 0 texts"),
         ({"input": ["a", 3.5]}, "input[1] is not a text"),
         ({"input": ["a", ["b"]]}, "input[1] is not a text"),
+        ({"input": {"content": [{"type": "image_url", "text": "a"}]}}, "input[0] is not a text"),
         ({"input": ["a"] * 3000}, "it takes from 1 to 2,048"),
         ({"input": ["a", "long " * 5000]}, "input[1]: the text is"),
         ({"input": [[10**9]]}, "input[0]: there is no token"),
