@@ -115,13 +115,14 @@ def with_model(flags: Sequence[str], model: str) -> list[str]:
 
 def launch(given: Sequence[str]) -> NoReturn:
     """Become `localspec serve` in place of llama-server, or end if that is not claimed."""
-    of_embeddings, chat = "--embedding" in given, [flag for flag in given if flag != "--embedding"]
-    flags, vectors = flags_for(chat), os.environ.get(_OWN_EMBEDDINGS)
-    if flags is None or (of_embeddings and not vectors):
+    embeds = "--embedding" in given
+    vectors = os.environ.get(_OWN_EMBEDDINGS)
+    flags = flags_for([flag for flag in given if flag != "--embedding"])
+    if flags is None or (embeds and not vectors):
         sys.exit(NOT_CLAIMED)
     if model := os.environ.get(_OWN_MODEL):
         flags = with_model(flags, model)
-    if of_embeddings and vectors:
+    if embeds and vectors:
         flags += ["--embeddings", vectors]
     os.execv(sys.executable, [sys.executable, "-P", "-m", "localspec", "serve", *flags])
 
@@ -209,9 +210,9 @@ def main() -> int:
         subprocess.run(command, cwd=args.folder, env=environment, check=False)
         if not report.exists():
             return 2
-        found, told = outcomes(report), reasons(report) if args.reasons else ""
-    if told:
-        sys.stdout.write(f"{told}\n")
+        found = outcomes(report)
+        if args.reasons:
+            sys.stdout.write(f"{reasons(report)}\n")
     sys.stdout.write(f"{table(found)}\n")
     return int(any(counts["failed"] for counts in found.values()))
 

@@ -143,7 +143,8 @@ def _sent(rng: random.Random) -> bytes:
 def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
     """Send something, and return all that comes back; `leaves` closes without reading."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as client:
-        found, begun = b"", time.monotonic()
+        found = b""
+        begun = time.monotonic()
         with suppress(ConnectionError):
             client.sendall(data)
             while not leaves and (piece := client.recv(65_536)):

@@ -282,6 +282,11 @@ def test_tags_inside_of_tags_follow_the_schema() -> None:
     assert json.loads(found) == {"steps": [{"do": "12", "times": 3}, {"do": " "}]}
 
 
+def test_a_value_ends_with_its_call_where_its_own_tag_is_missing() -> None:
+    text = marked("write_file", {"path": "a.t"}).replace("]<]minimax[>[</path>", "")
+    assert read(form_of(marked), text, [5])[2] == [("write_file", '{"path": "a.t"}')]
+
+
 @pytest.mark.parametrize("write", FORMS)
 def test_a_long_call_is_read_in_linear_time(write: Callable[[str, Arguments], str]) -> None:
     line = '<b class="x">a \\ {b} `c` </b>'

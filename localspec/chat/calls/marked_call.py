@@ -100,10 +100,11 @@ class MarkedCalls:
 
     def _tag(self) -> Waiting[_Tag | None]:
         """Read blanks and the tag behind them; None: something else comes, which is not read."""
-        source, mark, marks = self._source, self._source.mark(), self._marks
+        source, marks = self._source, self._marks
+        mark = source.mark()
         yield from source.blank()
         start = yield from source.first_of((marks.closes, marks.opens))
-        inner, end = "", ""
+        inner = end = ""
         if start:
             source.take(len(start))
             inner, end = yield from source.until(marks.ends)
@@ -120,16 +121,20 @@ class MarkedCalls:
 
     def _value(self, tag: _Tag, parameters: Parameters, depth: int = 0) -> Waiting[_Value]:
         """Read a value with the tag that closes it."""
-        source, marks, parts = self._source, self._marks, list[str]()
+        source, marks = self._source, self._marks
+        parts = list[str]()
         closing = f"{marks.closes}{tag.word}{marks.ends}"
-        may_hold_tags, is_blank = marks.closes.startswith(marks.opens), True
+        may_hold_tags = marks.closes.startswith(marks.opens)
+        is_blank = True
         while True:
             text, needle = yield from source.until(marks.opens if may_hold_tags else closing)
             parts.append(text)
             if not needle and source.was_cut:
                 return _Value("".join(parts), is_cut=True)
-            if not needle or (yield from source.starts(closing)):
-                source.take(len(closing))
+            if not needle or (
+                yield from source.starts(marks.closes)
+            ):  # or of the call, if its own is missing
+                source.take(len(closing) if (yield from source.starts(closing)) else 0)
                 return _Value(_as_json(tag, "".join(parts), parameters))
             is_blank = is_blank and not text.strip()
             if is_blank and depth < _DEEPEST:
@@ -138,7 +143,8 @@ class MarkedCalls:
 
     def _members(self, tag: _Tag, parameters: Parameters, depth: int) -> Waiting[_Value]:
         """Read the tags inside of a tag: the elements of a list, or the members of an object."""
-        inside, members = parameters.within(tag.key), list[tuple[str, str]]()
+        inside = parameters.within(tag.key)
+        members = list[tuple[str, str]]()
         while (child := (yield from self._tag())) and not child.is_closing:
             value = yield from self._value(child, inside, depth)
             if value.is_cut:
