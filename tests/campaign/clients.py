@@ -19,10 +19,12 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.worker.client import Worker
 from localspec.types.models import ModelOptions
 from tests.campaign.log import Log, allowed_s, require
+from tests.campaign.requests import check, impatient, reply, sent
 from tests.campaign.turns import Watch
 from tests.server.running import Served, serving
 
 _CLIENTS = 4
+_CROWD = 8
 _WATCHED_EVERY = 20  # cases
 _CASE_S = 20.0
 _KEPT = 16 << 20  # bytes of other conversations
@@ -47,23 +49,52 @@ def opened() -> Worker:
 
 
 def clients(log: Log, _folder: Path) -> None:
-    """Let several clients ask at once; each gets its answer, or is reported why not, and nothing is left."""
-    questions, watch = [prompt.prompt for prompt in prompts()], Watch()
-    with serving(opened) as served, ThreadPoolExecutor(_CLIENTS) as crowd:
+    """Let four clients ask at once; each gets its answer, or is reported why not, and nothing is left."""
+    with serving(opened) as served:
+        _crowd(log, served, _CLIENTS, is_malformed=False, deaths=0.02)
+
+
+def crowds(log: Log, _folder: Path) -> None:
+    """The same with eight, of whom one asks what can be answered."""
+    with impatient(), serving(opened) as served:
+        _crowd(log, served, _CROWD, is_malformed=True, deaths=0.07)
+
+
+def _crowd(log: Log, served: Served, count: int, *, is_malformed: bool, deaths: float) -> None:
+    questions = [prompt.prompt for prompt in prompts()]
+    watch = Watch()
+    died = 0
+    with ThreadPoolExecutor(count) as crowd:
         for number in log.numbers():
             rng = log.random(number)
             with log.case(number, _CASE_S):
-                asks = [_ask(served, rng, questions) for _ in range(_CLIENTS)]
-                kills = rng.random() < 0.02
+                asks = [_ask(served, rng, questions)]
+                asks += [
+                    _malformed(served, rng) if is_malformed else _ask(served, rng, questions)
+                    for _ in range(count - 1)
+                ]
+                kills = rng.random() < deaths
                 for done in [crowd.submit(ask) for ask in asks]:
                     if kills:
                         _kill(served)
                     status, text = done.result()
                     require(status in (0, 200) or (kills and status == 503), f"{status}: {text[:300]}")
+                died += kills
                 _require_idle(served)
             if number % _WATCHED_EVERY == 0:
                 watch.look()
-        watch.check(log)
+    watch.check(log)
+    log.notes.append(f"{count * log.cases:,} requests; the engine was killed in {died} cases")
+
+
+def _malformed(served: Served, rng: random.Random) -> Callable[[], tuple[int, str]]:
+    data, leaves = sent(rng), rng.random() < 0.1
+
+    def ask() -> tuple[int, str]:
+        check(reply(served.port, data, leaves=leaves))
+        return 0, ""
+
+    return ask
 
 
 def _ask(served: Served, rng: random.Random, questions: list[str]) -> Callable[[], tuple[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.campaign.chats import chats
-from tests.campaign.clients import clients
+from tests.campaign.clients import clients, crowds
 from tests.campaign.disks import disks
 from tests.campaign.engine_calls import engine_calls
 from tests.campaign.headers import headers, opened, shrunk
@@ -39,5 +39,6 @@ PARTS = {
     "lying_hub": Sized(lying_hub, 8, 1_000, "a hub that lies in its fields and breaks its answers"),
     "requests": Sized(requests, 150, 10_000, "malformed requests to the server"),
     "clients": Sized(clients, 8, 500, "four clients of one server, some of whom leave, kills of its engine"),
+    "crowds": Sized(crowds, 3, 286, "eight clients, seven with malformed requests, kills of the engine"),
     "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }

@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from math import inf, nan
@@ -125,7 +125,7 @@ def _bytes(rng: random.Random, body: dict[str, object]) -> bytes:
     return data
 
 
-def _sent(rng: random.Random) -> bytes:
+def sent(rng: random.Random) -> bytes:
     """Return what a client sends in all."""
     path, body = rng.choice(_BODIES)
     data = _bytes(rng, body)
@@ -140,7 +140,7 @@ def _sent(rng: random.Random) -> bytes:
     return head.encode("latin-1") + data
 
 
-def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
+def reply(port: int, data: bytes, *, leaves: bool) -> bytes:
     """Send something, and return all that comes back; `leaves` closes without reading."""
     with closing(socket.create_connection(("127.0.0.1", port), timeout=10)) as client:
         found = b""
@@ -153,7 +153,7 @@ def _reply(port: int, data: bytes, *, leaves: bool) -> bytes:
         return found.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
-def _check(found: bytes) -> None:
+def check(found: bytes) -> None:
     """Require an answer of HTTP whose error, if it is one, is reported in a line."""
     if not found:
         return  # closed: what came was no request, or too slow
@@ -167,24 +167,30 @@ def _check(found: bytes) -> None:
         require("unexpected" not in message, message)
 
 
-def requests(log: Log, _folder: Path) -> None:
-    """Send requests; each is answered or refused in a line, soon, and the next is none the worse."""
+@contextmanager
+def impatient() -> Iterator[None]:
+    """Let servers wait only a moment for what clients are slow to send."""
     waits = ((application, "HEADER_S"), (exchange, "BODY_S"), (exchange, "STALLED_S"))
     before = [getattr(module, name) for module, name in waits]
     for module, name in waits:
         setattr(module, name, _QUICK_S)
     try:
-        with serving(_EndingModels) as served:
-            for number in log.numbers():
-                rng = log.random(number)
-                data, leaves = _sent(rng), rng.random() < 0.1
-                with log.case(number, PROMPT_S, repr(data[:300])):
-                    _check(_reply(served.port, data, leaves=leaves))
-                    if number % 20 == 0:
-                        _require_alive(served)
+        yield
     finally:
         for (module, name), value in zip(waits, before, strict=True):
             setattr(module, name, value)
+
+
+def requests(log: Log, _folder: Path) -> None:
+    """Send requests; each is answered or refused in a line, soon, and the next is none the worse."""
+    with impatient(), serving(_EndingModels) as served:
+        for number in log.numbers():
+            rng = log.random(number)
+            data, leaves = sent(rng), rng.random() < 0.1
+            with log.case(number, PROMPT_S, repr(data[:300])):
+                check(reply(served.port, data, leaves=leaves))
+                if number % 20 == 0:
+                    _require_alive(served)
 
 
 def _require_alive(served: Served) -> None:
