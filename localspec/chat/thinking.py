@@ -75,7 +75,7 @@ SECTIONS = MessageFormat(
     ("<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"),
     "<|sep|>",
     re.compile(r"<\|open\|>(?:think|response)<\|sep\|>"),
-    re.compile(r"(?:<(?:\|(?:o(?:p(?:e(?:n\|?)?)?)?)?)?|<\|open\|>\w{0,8}(?:<[|sep]{0,4})?)?\Z"),
+    re.compile(r"(?:<(?:\|(?:o(?:p(?:e(?:n\|?)?)?)?)?)?|<\|open\|>\w{0,8}(?:<[|sep]{0,5})?)?\Z"),
     re.compile(r"<\|open\|>think<\|sep\|>\Z"),
     re.compile(r"<\|open\|>tools<\|sep\|>\Z"),
 )

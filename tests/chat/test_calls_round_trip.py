@@ -232,6 +232,18 @@ def test_any_text_as_any_argument_comes_back(
     assert read(form_of(write), text, [len(text)])[2] == [(name, found)]
 
 
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("write", FORMS)
+def test_several_calls_of_an_answer_come_apart(write: Callable[[str, Arguments], str], size: int) -> None:
+    form, first, second = form_of(write), *(write("write_file", {"path": name}) for name in ("a", "b"))
+    if form.is_block:
+        first = first.partition(form.own_end)[0]
+        second = second.partition(form.opening)[2]
+    thought, said, calls = read(form, first + second, [size])
+    assert (thought, said) == ("", "")
+    assert [json.loads(found) for _, found in calls] == [{"path": "a"}, {"path": "b"}]
+
+
 FIRST = {"path": "a <|message|> <|sep|> b <|eom|>", "count": 3}
 SECTIONED = "hm<|close|>think<|sep|><|open|>response<|sep|>I look.<|close|>response<|sep|>"
 ADDRESSED = (

@@ -350,7 +350,7 @@ class CallsInText:
                 follows = bool((yield from source.first_of(('"', "'", "{"))))
             else:
                 follows = self._json.offered((yield from source.match(_NAME))) is not None
-        if opening and not follows:
+        if (opening or self._form.is_block) and not follows:
             head = HEAD.fullmatch((yield from source.tag()))
             follows = head is not None and self._json.offered(head["name"]) is not None
         source.back(mark)

@@ -60,6 +60,11 @@ class ToolFormat:
         return head if re.match(r"<[^<>]+\Z", head) else ""
 
     @property
+    def is_block(self) -> bool:
+        """Whether one opening may be followed by several calls, each with a tag that names its tool."""
+        return "invoke" in self.head
+
+    @property
     def own_end(self) -> str:
         """The tag that closes the opening, if that is one with a name."""
         if self.marks:

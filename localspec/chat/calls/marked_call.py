@@ -33,7 +33,7 @@ class _Tag:
     @property
     def key(self) -> str:
         """The name of the parameter that it opens."""
-        return self.attributes.get("key", self.word)
+        return self.attributes.get("key") or self.attributes.get("name") or self.word
 
     @property
     def tool(self) -> str:
