@@ -5,7 +5,8 @@
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
 have; such tests, and those that are listed below, are not claimed. `--model` replaces the models of the Hub:
-the tests that expect a text of those fail then. Tests of embeddings need `--embeddings`.
+the tests that expect a text of those fail then. Tests of embeddings need `--embeddings`. Slow tests, which
+download large models, are left out, as they do themselves.
 """
 
 from __future__ import annotations
@@ -37,7 +38,6 @@ _OTHER_JOBS = {
     "test_proxy.py": "a proxy for the page",
     "test_mcp_servers.py": "MCP servers",
     "test_tools_builtin.py": "tools of the server",
-    "test_sleep.py": "sleeping",
     "test_slot_save.py": "saving slots by hand",
     "test_compat_gcp.py": "Vertex AI",
 }
@@ -85,6 +85,8 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             continue
         elif flag in _NO_MATTER:
             next(left)
+        elif flag == "--sleep-idle-seconds":
+            flags += ["--idle", f"{next(left)}s"]
         elif flag == "--pooling" and next(left) != "none":
             continue  # it is the model's own
         elif flag == "--ctx-size":
@@ -206,7 +208,8 @@ def main() -> int:
         if args.embeddings is not None:
             environment[_OWN_EMBEDDINGS] = str(args.embeddings.resolve())
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
-        command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-k", args.only, "unit"]
+        command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-m", "not slow"]
+        command += ["-k", args.only, "unit"]
         subprocess.run(command, cwd=args.folder, env=environment, check=False)
         if not report.exists():
             return 2
