@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from uuid import uuid4
@@ -15,7 +14,7 @@ from localspec.server.blocks import BlockEvent, ContentBlock, ProtocolReply, war
 from localspec.server.exchange import SERVER_SENT, SILENCE_S, ApiError, frame, read_json
 from localspec.server.fields import in_known_words, shared
 from localspec.server.messages import an_object, call_arguments, objects
-from localspec.server.openai import Chat, answered, asked_in_chat, body_of
+from localspec.server.openai import Chat, answered, asked_in_chat, body_of, counted_tokens
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
 from localspec.tools.mcp.names import tool_name
@@ -49,20 +48,14 @@ async def _asked(service: ChatService, request: Request) -> Chat:
 async def _answer(service: ChatService, request: Request) -> Response:
     chat = await _asked(service, request)
     streams = bool(chat.body.stream)
-    tokens = await _counted(service, chat) if streams else 0
+    tokens = await counted_tokens(service, chat) if streams else 0
     reply = _Reply(chat, tokens, hears_pings=_DEAF not in request.headers.get("user-agent", ""))
     events = answered(service, chat.rounds, lambda: reply.blocks, chat.asked)
     return await reply.send(request, events, streams=streams)
 
 
 async def _count(service: ChatService, request: Request) -> Response:
-    return JSONResponse({"input_tokens": await _counted(service, await _asked(service, request))})
-
-
-async def _counted(service: ChatService, chat: Chat) -> int:
-    """Return the number of prompt tokens, which a stream sends first."""
-    answer, count = chat.asked.overrides.answer, service.queue.models.count_tokens
-    return await asyncio.to_thread(count, chat.messages, answer.tools, answer.template_variables)
+    return JSONResponse({"input_tokens": await counted_tokens(service, await _asked(service, request))})
 
 
 def _in_openai_words(body: Json) -> Json:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Annotated, Literal, TypeGuard, TypeVar
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.chat.answer_settings import thinking_variables
@@ -89,6 +89,19 @@ async def _complete(service: ChatService, request: Request) -> Response:
     profile = service.profile(body.model)
     asked = [asked_of(body, service, replace(answer, prompt=prompt), profile) for prompt in prompts]
     return await _answered(service, request, body, asked, partial(bare_blocks, schemas))
+
+
+async def _count(service: ChatService, request: Request) -> Response:
+    """Count the tokens of a chat's prompt, as llama-server does."""
+    chat = await asked_in_chat(service, body_of(await read_json(request)))
+    tokens = await counted_tokens(service, chat)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+async def counted_tokens(service: ChatService, chat: Chat) -> int:
+    """Return the number of tokens of a chat's prompt."""
+    answer, count = chat.asked.overrides.answer, service.queue.models.count_tokens
+    return await asyncio.to_thread(count, chat.messages, answer.tools, answer.template_variables)
 
 
 async def schemas_of(service: ChatService, answer: GenerationRequest) -> ReplySchemas:
@@ -513,4 +526,6 @@ def _variables(body: Body) -> TemplateVariables:
     return tuple({**(variables if effort else {}), **value}.items())
 
 
-PROTOCOL: Protocol[ChatService] = Protocol({"/v1/chat/completions": _chat, "/v1/completions": _complete})
+PROTOCOL: Protocol[ChatService] = Protocol(
+    {"/v1/chat/completions": _chat, "/v1/chat/completions/input_tokens": _count, "/v1/completions": _complete}
+)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from localspec.app.answer_json import Json
 from localspec.errors import UserError
@@ -20,7 +20,7 @@ from localspec.server.exchange import OVERFLOW, SERVER_SENT, ApiError, frame, re
 from localspec.server.fields import in_known_words, refuse, shared
 from localspec.server.messages import an_object, objects
 from localspec.server.named_tools import NamedTool, custom_input, flat_call, flat_choice, flat_tools
-from localspec.server.openai import Chat, answered, asked_in_chat, body_of
+from localspec.server.openai import Chat, answered, asked_in_chat, body_of, counted_tokens
 from localspec.server.parts import text_of
 from localspec.server.service import ChatService, Protocol
 from localspec.server.tools_here import listed
@@ -43,10 +43,20 @@ async def _answer(service: ChatService, request: Request) -> Response:
     for name in ("previous_response_id", "conversation", "background"):
         if body.get(name):
             raise UserError(f"{name} asks for a response stored on the server", _NOT_KEPT)
-    chat = await asked_in_chat(service, body_of(_as_chat(body)), runs_tools=True)
+    chat = await _asked(service, body)
     reply = _Reply(body, chat)
     events = answered(service, chat.rounds, lambda: reply.blocks, chat.asked)
     return await reply.send(request, events, streams=bool(chat.body.stream))
+
+
+async def _count(service: ChatService, request: Request) -> Response:
+    body = an_object(in_known_words(await read_json(request)), "the request")
+    tokens = await counted_tokens(service, await _asked(service, body))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
+
+
+async def _asked(service: ChatService, body: Json) -> Chat:
+    return await asked_in_chat(service, body_of(_as_chat(body)), runs_tools=True)
 
 
 def _as_chat(body: Json) -> Json:
@@ -293,4 +303,4 @@ def _part(block: ContentBlock) -> Json:
     return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": []}
 
 
-PROTOCOL: Protocol[ChatService] = Protocol({"/v1/responses": _answer})
+PROTOCOL: Protocol[ChatService] = Protocol({"/v1/responses": _answer, "/v1/responses/input_tokens": _count})

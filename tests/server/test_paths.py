@@ -55,6 +55,18 @@ def test_base_urls_are_given_in_many_ways(made_up: Served, path: str, body: obje
     assert made_up.post(path, body).status_code == 200
 
 
+def test_the_tokens_of_a_prompt_are_counted_alike_for_every_protocol(made_up: Served) -> None:
+    body = {"messages": [{"role": "user", "content": "Two words"}]}
+    counts = [
+        made_up.post("/v1/chat/completions/input_tokens", body).json()["input_tokens"],
+        made_up.post("/messages/count_tokens", body).json()["input_tokens"],
+    ]
+    with openai.OpenAI(base_url=f"{made_up.url}/v1", api_key="none", max_retries=0) as client:
+        counts.append(client.responses.input_tokens.count(input="Two words").input_tokens)
+    assert len(set(counts)) == 1
+    assert counts[0] >= 2
+
+
 @pytest.mark.parametrize(
     "path",
     ["/health", "/v1/health/", "/models", "/v1/models/", "/props", "/slots", "/v1/metrics", "/api/tags"],
