@@ -106,8 +106,8 @@ def _written_format(written: str) -> ToolFormat:
         return ToolFormat("json", tag, closing, before, between, end + closed, leading=leading)
     if between and arguments:
         return ToolFormat("named", tag or before.strip(), closing, before, between, leading=leading)
-    if marks := _tag_marks(rest):
-        return _marked_format(whole, rest, marks)
+    if marked := _marked_format(whole, rest):
+        return marked
     kind: Literal["parameters", "gemma", "python"] = "gemma" if before.endswith("call:") else "parameters"
     if re.match(r"\(\w+\s*=", rest):
         kind = "python"
@@ -122,13 +122,16 @@ def _tag_marks(rest: str) -> TagMarks | None:
     return TagMarks(spelled[1], spelled[4], spelled[3]) if spelled else None
 
 
-def _marked_format(whole: str, rest: str, marks: TagMarks) -> ToolFormat:
-    """Return the form of calls with parameters in tags with marks."""
-    tag = re.compile(f"{re.escape(marks.opens)}.*?{re.escape(marks.ends)}", re.DOTALL)
-    opening = tag.findall(whole)[-1]
-    closed = re.compile(f"{re.escape(marks.closes)}.*?{re.escape(marks.ends)}", re.DOTALL)
-    before = whole[whole.rindex(opening) :]
-    return ToolFormat("marked", opening, tuple(closed.findall(rest)), before, marks=marks)
+def _marked_format(whole: str, rest: str) -> ToolFormat | None:
+    """Return the form of calls with parameters in tags with marks, if a tag opens them."""
+    if (marks := _tag_marks(rest)) is None:
+        return None
+    inside = rf".*?{re.escape(marks.ends)}"
+    opened = re.findall(re.escape(marks.opens) + inside, whole, re.DOTALL)
+    if not opened:
+        return None
+    closed = re.findall(re.escape(marks.closes) + inside, rest, re.DOTALL)
+    return ToolFormat("marked", opened[-1], tuple(closed), whole[whole.rindex(opened[-1]) :], marks=marks)
 
 
 def _around_name(written: str) -> tuple[str, str]:
