@@ -286,8 +286,10 @@ _METRICS = (
 
 async def _metrics(models: ServedModels, _request: Request) -> Response:
     text = "".join(metric.lines(models) for metric in _METRICS)
-    headers = {"Process-Start-Time-Unix": str(STARTED)}
-    return PlainTextResponse(text, headers=headers, media_type="text/plain; version=0.0.4")
+    reply = PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+    # Starlette would spell it in small letters, and some clients compare them.
+    reply.raw_headers.append((b"Process-Start-Time-Unix", str(STARTED).encode()))
+    return reply
 
 
 async def _no_adapters(_models: ServedModels, _request: Request) -> Response:
