@@ -66,6 +66,7 @@ from localspec.values import Range
 _MAX_STOPS = 16
 _MAX_ANSWERS = 8
 _MAX_PROMPTS = 64
+_NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
 _Event = TypeVar("_Event")
@@ -341,13 +342,12 @@ def offered(body: Body, here: ToolsHere | None = None) -> tuple[tuple[str, ...],
             raise UserError(f"tools[{at}].function.name has to be of letters, digits and _ . - alone")
         if not isinstance(function.parameters, dict | None):
             raise UserError(f"tools[{at}].function.parameters is not an object")
-        fields = {
+        described = {
             "name": function.name,
-            "description": function.description,
-            "parameters": function.parameters,
+            "description": function.description or "",  # many templates fail without one
+            "parameters": _NO_PARAMETERS if function.parameters is None else function.parameters,
         }
-        known = {name: value for name, value in fields.items() if value is not None}
-        tools[function.name] = json.dumps({"type": "function", "function": known}, ensure_ascii=False)
+        tools[function.name] = json.dumps({"type": "function", "function": described}, ensure_ascii=False)
     choice, every = body.tool_choice, tuple(tools.values())
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         choice, every = _allowed(choice, tools, here)

@@ -132,7 +132,8 @@ def test_no_tool_refuses_a_request_that_requires_a_call(served: Served, models: 
     assert "of the arguments of go is not enforced at #/properties/a (http://x/y is not in" in warning
     assert "its schema cannot be checked" in warning
     request = models.requests[-1]
-    assert [json.loads(text)["function"] for text in request.tools] == [each["function"] for each in tools]
+    given = [{"description": "", **each["function"]} for each in tools]
+    assert [json.loads(text)["function"] for text in request.tools] == given
     assert request.grammar is not None
     assert "uniqueItems" not in request.grammar.text
 

@@ -201,6 +201,18 @@ def test_without_tools_or_with_none_a_call_is_text(models: TellingModels, url: s
             assert models.requests[-1].tools == ()
 
 
+def test_a_tool_of_which_only_the_name_is_known_is_whole_for_templates(
+    models: TellingModels, url: str
+) -> None:
+    named = {"type": "function", "function": {"name": "now"}}
+    asked: dict[str, Any] = {"model": "auto", "messages": [USER], "tools": [named]}
+    with openai_client(url) as client:
+        client.chat.completions.create(**asked)
+    (tool,) = models.requests[-1].tools
+    parameters = {"type": "object", "properties": {}}
+    assert json.loads(tool)["function"] == {"name": "now", "description": "", "parameters": parameters}
+
+
 def test_thinking_that_the_template_opens_stays_apart(models: TellingModels, url: str) -> None:
     models.opens, models.texts = "<think>\n", [f"hm\n</think>\n\nI look.\n{call('a')}"]
     asked: dict[str, Any] = {"model": "auto", "messages": [USER], "tools": [TOOL]}
