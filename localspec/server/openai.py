@@ -421,6 +421,8 @@ def _is_mixed(prompt: object) -> TypeGuard[list[int | str]]:
 
 
 def _prompt(prompt: object, models: SharedModels, *, mixes: bool) -> str:
+    if isinstance(prompt, dict) and not prompt.get("multimodal_data"):  # as llama-server takes one
+        prompt = prompt.get("prompt_string")
     if mixes and _is_mixed(prompt):
         return "".join(part if isinstance(part, str) else models.detokenize([part]) for part in prompt)
     if _is_tokens(prompt):

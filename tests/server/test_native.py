@@ -32,6 +32,9 @@ def test_several_prompts_have_a_list_of_answers(made_up: Served) -> None:
     assert [reply["index"] for reply in replies] == [0, 1, 2]
     assert [reply["prompt"] for reply in replies] == ["Hi", "Oh no", "Yes"]
     assert made_up.post(PATH, ASK | {"prompt": ["Hi"]}).json()["content"] == "HHH"
+    assert made_up.post(PATH, ASK | {"prompt": {"prompt_string": "Hi"}}).json()["content"] == "HHH"
+    with_image = {"prompt_string": "Hi", "multimodal_data": ["aGk="]}
+    assert made_up.post(PATH, ASK | {"prompt": with_image}).status_code == 400
     last = [chunk for chunk in chunks(made_up, prompt=["Hi", "Oh no"]) if chunk["stop"]]
     assert [(chunk["index"], chunk["prompt"]) for chunk in last] == [(0, "Hi"), (1, "Oh no")]
 
