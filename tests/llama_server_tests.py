@@ -1,12 +1,12 @@
 """Runs llama-server's own tests against `localspec serve`, and prints what passed, failed and is not claimed.
 
-    python tests/llama_server_tests.py FOLDER [--model FILE] [--embeddings FILE] [--only WORDS] [--reasons]
+    python tests/llama_server_tests.py FOLDER [--model FILE] [--model-draft FILE] [--embeddings FILE]
 
 FOLDER is `tools/server/tests` of llama.cpp, b11312. Their tests start a program with llama-server's flags:
 this file, which starts `localspec serve` instead. It ends with NOT_CLAIMED for a flag that LocalSpec does not
 have; such tests, and those that are listed below, are not claimed. `--model` replaces the models of the Hub:
-the tests that expect a text of those fail then. Tests of embeddings need `--embeddings`. Slow tests, which
-download large models, are left out, as they do themselves.
+the tests that expect a text of those fail then. Tests of drafts and embeddings need such models. Slow tests,
+which download large models, are left out, as they do themselves.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ NOT_CLAIMED = 77
 _LONGEST_REASON = 300  # characters
 ROOT = Path(__file__).resolve().parent.parent
 _OWN_MODEL = "LOCALSPEC_TESTS_MODEL"
+_OWN_DRAFT = "LOCALSPEC_TESTS_DRAFT"
 _OWN_EMBEDDINGS = "LOCALSPEC_TESTS_EMBEDDINGS"
 _OTHER_JOBS = {
     "test_rerank.py": "reranking",
     "test_lora.py": "LoRA adapters",
     "test_vision_api.py": "images",
-    "test_router.py": "several models at once",
+    "test_router.py": "a router of the Hub's models",
+    "test_stream.py": "a router of the Hub's models",
     "test_proxy.py": "a proxy for the page",
     "test_mcp_servers.py": "MCP servers",
     "test_tools_builtin.py": "tools of the server",
@@ -66,6 +68,7 @@ _ALIKE = {
     "--api-key": "--api-key",
     "--chat-template-file": "--chat-template-file",
     "--spec-draft-n-max": "--draft-length",
+    "--spec-type": "--spec-type",
     "-ctk": "-ctk",
     "-ctv": "-ctv",
     "-fa": "-fa",
@@ -85,6 +88,8 @@ def flags_for(given: Sequence[str]) -> list[str] | None:
             continue
         elif flag in _NO_MATTER:
             next(left)
+        elif flag == "--reasoning":
+            flags += ["--reasoning-budget", "0"] if next(left) == "off" else []
         elif flag == "--sleep-idle-seconds":
             flags += ["--idle", f"{next(left)}s"]
         elif flag == "--pooling" and next(left) != "none":
@@ -134,9 +139,15 @@ def pytest_load_initial_conftests() -> None:
     """Prepare their modules: models are opened by the tests that use them alone, and wget is not needed."""
     sys.modules.setdefault("wget", ModuleType("wget"))
     sys.path.insert(0, str(Path.cwd()))
-    from utils import ServerPreset  # type: ignore[import-not-found]
+    import utils  # type: ignore[import-not-found]
 
-    ServerPreset.load_all = staticmethod(lambda: None)
+    utils.ServerPreset.load_all = staticmethod(lambda: None)
+    utils.download_file = _own_draft
+
+
+def _own_draft(*_url: str) -> str:
+    """Return the draft model in place of a download."""
+    return os.environ.get(_OWN_DRAFT) or pytest.skip("not claimed: a model of the Hub")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -193,6 +204,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("folder", type=Path, help="tools/server/tests of llama.cpp")
     parser.add_argument("--model", type=Path, help="GGUF file in place of the Hub's models")
+    parser.add_argument("--model-draft", type=Path, help="GGUF file in place of the Hub's draft models")
     parser.add_argument("--embeddings", type=Path, help="GGUF file of an embedding model")
     parser.add_argument("--reasons", action="store_true", help="say why tests failed or are not claimed")
     parser.add_argument("--only", default="", help="run only tests whose name matches, as in pytest -k")
@@ -203,10 +215,8 @@ def main() -> int:
         launcher.chmod(0o700)
         path = os.pathsep.join(map(str, (ROOT / "tests", ROOT, ROOT / "tui")))
         environment = os.environ | {"PYTHONPATH": path, "LLAMA_SERVER_BIN_PATH": str(launcher)}
-        if args.model is not None:
-            environment[_OWN_MODEL] = str(args.model.resolve())
-        if args.embeddings is not None:
-            environment[_OWN_EMBEDDINGS] = str(args.embeddings.resolve())
+        given = {_OWN_MODEL: args.model, _OWN_DRAFT: args.model_draft, _OWN_EMBEDDINGS: args.embeddings}
+        environment |= {name: str(file.resolve()) for name, file in given.items() if file is not None}
         command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, f"--junitxml={report}"]
         command += ["-p", "no:cacheprovider", "--timeout=120", "--tb=line", "-m", "not slow"]
         command += ["-k", args.only, "unit"]
