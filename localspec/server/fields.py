@@ -51,6 +51,7 @@ _NOT_OFFERED: Mapping[str, tuple[object, ...]] = {
     "no_repeat_ngram_size": (0,),
     "num_beams": (1,),
     "penalty_alpha": (0,),
+    "post_sampling_probs": (False,),
     "prompt_logprobs": (0, False),
     "smoothing_factor": (0,),
     "stop_token_ids": ([],),
@@ -100,6 +101,8 @@ def in_known_words(value: object) -> object:
     if not isinstance(value, dict):
         return value
     body: Json = dict(value)
+    if body.pop("continue_final_message", None) is True:  # vLLM's word for what is always done here
+        body.pop("add_generation_prompt", None)
     refuse(body, _NOT_OFFERED)
     for alias, name in _ALIASES.items():
         given = body.pop(alias, None)

@@ -67,6 +67,8 @@ _MAX_STOPS = 16
 _MAX_ANSWERS = 8
 _MAX_PROMPTS = 64
 _NO_PARAMETERS: Mapping[str, object] = {"type": "object", "properties": {}}
+_LONGEST_BIASED = 200  # characters of a text
+_NUMBER = re.compile(r"-?\d+")
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
 _Event = TypeVar("_Event")
@@ -457,7 +459,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         template_variables=thinking_variables(variables, budget),
         thinking_budget=usual.thinking_budget if budget is None else budget,
         grammar=_grammar(body),
-        logit_bias=_bias(body.logit_bias),
+        logit_bias=_bias(body.logit_bias, service.queue.models),
         top_logprobs=_logprobs(body),
     )
 
@@ -489,14 +491,22 @@ def _grammar(body: Body) -> Grammar | None:
     return Grammar("json_schema", json.dumps(schema))
 
 
-def _bias(value: object) -> tuple[tuple[int, float], ...]:
-    """Return the pairs of OpenAI's object, or of llama.cpp's list."""
+def _bias(value: object, models: SharedModels) -> tuple[tuple[int, float], ...]:
+    """Return the pairs of OpenAI's object, or of llama.cpp's list; a text stands for each of its tokens."""
     pairs = list(value.items()) if isinstance(value, dict) else [] if value is None else value
+    found = list[tuple[int, float]]()
     try:
         assert isinstance(pairs, list)
-        return tuple((int(token), float(-100 if bias is False else bias)) for token, bias in pairs)
+        for key, bias in pairs:
+            amount = float(-100 if bias is False else bias)
+            if not isinstance(key, str) or _NUMBER.fullmatch(key):
+                found.append((int(key), amount))
+                continue
+            assert len(key) <= _LONGEST_BIASED
+            found += ((token, amount) for token, _ in models.tokenize(key, special=False))
     except (AssertionError, TypeError, ValueError, OverflowError):
         raise UserError("logit_bias is not an object of token ids and numbers") from None
+    return tuple(found)
 
 
 def _logprobs(body: Body) -> int | None:

@@ -43,6 +43,12 @@ def models(telling: tuple[Served, TellingModels]) -> TellingModels:
     return telling[1]
 
 
+def test_an_answer_that_goes_on_may_be_asked_for_in_vllms_words(served: Served) -> None:
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Well"}]
+    reply = served.chat(messages=messages, continue_final_message=True, add_generation_prompt=False)
+    assert reply.status_code == 200
+
+
 @pytest.mark.parametrize(
     ("name", "value", "off"),
     [
@@ -50,6 +56,7 @@ def models(telling: tuple[Served, TellingModels]) -> TellingModels:
         ("typical_p", 0.9, 1.0),
         ("min_tokens", 5, 0), ("best_of", 3, 1), ("ignore_eos", True, False), ("top_n_sigma", 1.5, -1),
         ("add_generation_prompt", False, True), ("guided_json", {}, None), ("functions", [{"name": "f"}], []),
+        ("post_sampling_probs", True, False),
         ("stop_token_ids", [3], []), ("samplers", ["temperature", "top_k"], None),
         ("samplers", ["mirostat"], None),
     ],

@@ -264,7 +264,7 @@ def test_other_ways_to_name_what_an_answer_must_look_like(served: Served) -> Non
         ({"response_format": {"type": "xml"}}, "response_format.type is not one of text"),
         ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": 7}}}}, ""),
         ({"response_format": {"type": "json_object"}, "grammar": "root ::= [a]"}, "use only one"),
-        ({"logit_bias": {"x": 1}}, "logit_bias is not an object of token ids"),
+        ({"logit_bias": {"x": "y"}}, "logit_bias is not an object of token ids"),
         ({"logit_bias": 5}, "logit_bias is not an object of token ids"),
         ({"logit_bias": {"99999999": 1}}, "the model has no token 99999999"),
         ({"logprobs": True, "top_logprobs": 99}, "logprobs ask for more than 20"),
@@ -304,13 +304,8 @@ def test_log_probabilities_of_a_bare_text(served: Served) -> None:
     scores = choice["logprobs"]
     assert "".join(scores["tokens"]) == choice["text"]
     assert [max(top.values()) for top in scores["top_logprobs"]] == scores["token_logprobs"]
-    banned = served.post(
-        "/v1/completions", {**body, "logit_bias": [[first_token(served, body), False]]}
-    ).json()
-    assert banned["choices"][0]["logprobs"]["tokens"][0] != scores["tokens"][0]
-
-
-def first_token(served: Served, body: dict[str, object]) -> int:
-    models = served.service.queue.models
-    text = served.post("/v1/completions", body | {"max_tokens": 1}).json()["choices"][0]["text"]
-    return models.tokenize(text)[0][0]
+    first = scores["tokens"][0]
+    token = served.service.queue.models.tokenize(first)[0][0]
+    for biased in ([[token, False]], {str(token): -100}, [[first, -100]]):
+        banned = served.post("/v1/completions", {**body, "logit_bias": biased}).json()
+        assert banned["choices"][0]["logprobs"]["tokens"][0] != first
