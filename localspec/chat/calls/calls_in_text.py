@@ -347,7 +347,8 @@ class CallsInText:
             if start := (yield from source.first_of(("{", "["))):
                 source.take(len(start))
                 yield from source.blank()
-                follows = bool((yield from source.first_of(('"', "'", "{"))))
+                begins_object = bool((yield from source.first_of(('"', "'", "{"))))
+                follows = begins_object and self._form.kind != "parameters"
             else:
                 follows = self._json.offered((yield from source.match(_NAME))) is not None
         if (opening or self._form.is_block) and not follows:
