@@ -199,7 +199,7 @@ def _text(
     from jinja2 import meta
 
     if values is not None:
-        return compiled(source).render({**_today(), **_with_objects(values)})
+        return compiled(source).render(_with_objects(values))
     names = meta.find_undeclared_variables(environment.parse(source))
     return " ".join(sorted(names - environment.globals.keys()))
 
@@ -215,12 +215,6 @@ class _Arguments(dict[str, object]):
 
     def __radd__(self, other: str) -> str:
         return other + str(self)
-
-
-def _today() -> Mapping[str, str]:
-    """Return the date under the names that templates have for it (Llama 3.1, firefunction)."""
-    now = datetime.now().astimezone()
-    return {"date_string": now.strftime("%d %b %Y"), "datetime": now.strftime("%b %d %Y")}
 
 
 def _with_objects(values: Mapping[str, Any]) -> Mapping[str, Any]:

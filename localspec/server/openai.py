@@ -448,7 +448,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
     usual = service.asked.answer
     budget = body.thinking_budget
     if budget is None:
-        budget = _EFFORTS.get(body.reasoning_effort or "")
+        budget = _EFFORTS.get(body.reasoning_effort or "", usual.thinking_budget)
     variables = _variables(body) or usual.template_variables
     return replace(
         usual,
@@ -457,7 +457,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         stop=_stops(body.stop) or usual.stop,
         seed=usual.seed if body.seed in (None, -1) else body.seed,
         template_variables=thinking_variables(variables, budget),
-        thinking_budget=usual.thinking_budget if budget is None else budget,
+        thinking_budget=budget,
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias, service.queue.models),
         top_logprobs=_logprobs(body),

@@ -196,10 +196,11 @@ class ChatTemplate:
     ) -> str:
         """Return the text of a conversation, adapted to these traits."""
         conversation = adapted(conversation, traits)
-        today = datetime.now().astimezone().date().isoformat()
-        empty = {name: today if "date" in name else "" for name in traits.empty_variables}
+        today = datetime.now().astimezone().date()
+        empty = {name: today.isoformat() if "date" in name else "" for name in traits.empty_variables}
         values: dict[str, object] = {
             **empty,
+            "date_string": today.strftime("%d %b %Y"),  # without which Llama 3.1 has an old one
             **self._given,
             **(variables or {}),
             "add_generation_prompt": True,
