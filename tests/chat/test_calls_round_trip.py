@@ -281,6 +281,16 @@ def test_a_call_in_tags_with_marks_that_was_cut_has_what_there_is(cut: str, kept
     assert collected(pieces) == ("", "", [("write_file", kept)])
 
 
+@pytest.mark.parametrize("write", FORMS)
+def test_the_end_of_a_call_that_was_cut_is_no_text(write: Callable[[str, Arguments], str]) -> None:
+    text = write("write_file", {"path": "a.t", "content": "bcd"})
+    for end in range(text.index("bcd") + 3, len(text)):
+        reader = AnswerReader(form_of(write), TOOLS)
+        pieces = [*reader.feed(text[:end]), *reader.feed("", more=False, is_cut=True)]
+        thought, said, ((name, _),) = collected(pieces)
+        assert (thought, said, name) == ("", "", "write_file")
+
+
 def test_tags_inside_of_tags_follow_the_schema() -> None:
     step = {"type": "object", "properties": {"do": {"type": "string"}, "times": {"type": "integer"}}}
     steps = {"type": "array", "items": {"$ref": "#/$defs/step"}}

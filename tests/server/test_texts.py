@@ -25,7 +25,7 @@ PARAMETERS = {
     "additionalProperties": False,
 }
 TOOLS: list[Any] = [
-    {"type": "function", "function": {"name": name, "parameters": PARAMETERS}}
+    {"type": "function", "function": {"name": name, "description": "", "parameters": PARAMETERS}}
     for name in ("weather", "tides")
 ]
 

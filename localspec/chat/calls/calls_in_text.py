@@ -328,6 +328,9 @@ class CallsInText:
             mark = source.mark()
             yield from source.blank()
             end = yield from source.first_of((*self._ends, *fence))
+            if not end and source.take_cut((*self._ends, *fence)):
+                source.keep(mark)
+                return
             if not end:
                 source.back(mark)
                 return
