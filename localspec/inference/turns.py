@@ -1,4 +1,4 @@
-"""Answers that share models by turns: whose turn is next, what happens in a turn, and when it ends."""
+"""Answers that share models, at once or by turns: who begins, what happens in a turn, and when it ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,22 @@ class Share:
     read: int = field(default=0, init=False)  # of the prompt
     paused: int | None = field(default=None, init=False)  # its number among the models' paused answers
     so_far: Summary = field(default=Summary(), init=False)  # when it was paused
+    is_crowded_out: bool = field(default=False, init=False)  # the caches had no room for it beside the others
 
     @property
     def reads(self) -> bool:
         """Whether its prompt is only read, while no answer is there."""
         return False
+
+    @property
+    def needs_all(self) -> bool:
+        """Whether nothing else can use the models meanwhile."""
+        return False
+
+    @property
+    def client(self) -> object:
+        """Return for whom it is: several answers for one give way to those of others."""
+        return self
 
     @property
     def is_begun(self) -> bool:
@@ -53,29 +64,85 @@ def first_share(others: Iterable[Share]) -> float:
     return min((other.share for other in others if not other.reads), default=0.0)
 
 
-def candidates(waiting: Sequence[Waiting], current: Share | None, parallel: int) -> list[Waiting]:
-    """Return the answers that may have the next turn: `parallel` at most, with the current one.
+def startable(
+    waiting: Sequence[Waiting], running: Sequence[Share], at_once: int, parallel: int
+) -> Waiting | None:
+    """Return the answer that begins now, beside up to `at_once` - 1 others; None if none can.
+
+    `parallel` is the number of clients whose answers may be under way, written or paused.
+    """
+    if not running:
+        return min(_candidates(waiting, (), parallel), key=_had, default=None)
+    if len(running) >= at_once or any(each.needs_all for each in running):
+        return None
+    fitting = [each for each in _candidates(waiting, running, parallel) if not each.is_crowded_out]
+    first = min(fitting, key=_had, default=None)
+    return None if first is None or first.needs_all else first
+
+
+def is_due(
+    current: Share,
+    running: Sequence[Share],
+    waiting: Sequence[Share],
+    at_once: int,
+    parallel: int,
+    *,
+    is_over: bool,
+) -> bool:
+    """Return whether an answer has to make way: for the next, or for what cannot begin beside it.
+
+    `running` has it, too. Most changes wait until the turn `is_over`.
+    """
+    if at_once == 1:
+        return _is_next_due(current, waiting, parallel, is_over=is_over)
+    if len(running) >= at_once and _has_another(current, running) and _other_waits(running, waiting):
+        return True
+    if not is_over:
+        return False
+    if any(each.needs_all and not each.reads for each in waiting):
+        return True
+    has_had_most = all(current.share >= each.share for each in running)
+    return has_had_most and any(each.is_crowded_out and each.share < current.share for each in waiting)
+
+
+def _candidates(waiting: Sequence[Waiting], running: Sequence[Share], parallel: int) -> list[Waiting]:
+    """Return the answers that may have the next turn.
 
     A prompt that is only read is among them once there is nothing else to do.
     """
     begun = [each for each in waiting if each.is_begun]
     new = [each for each in waiting if not each.is_begun and not each.reads]
-    if not begun and not new and current is None:
+    if not begun and not new and not running:
         return [*waiting[:1]]
-    return begun + new[: max(0, parallel - len(begun) - (current is not None))]
+    return begun + new[: max(0, parallel - len(_clients((*running, *begun))))]
 
 
-def next_of(waiting: Sequence[Waiting], parallel: int) -> Waiting:
-    """Return the answer that is next when no answer has its turn."""
-    return min(candidates(waiting, None, parallel), key=lambda each: (each.share, each.tokens))
+def _clients(shares: Iterable[Share]) -> set[int]:
+    return {id(each.client) for each in shares}
 
 
-def is_due(current: Share, waiting: Sequence[Share], parallel: int, *, is_over: bool) -> bool:
+def _had(share: Share) -> tuple[float, int]:
+    return share.share, share.tokens
+
+
+def _is_next_due(current: Share, waiting: Sequence[Share], parallel: int, *, is_over: bool) -> bool:
     """Return whether another answer is next: when the turn is over, or at once for its first token."""
-    others = candidates(waiting, current, parallel)
+    others = _candidates(waiting, (current,), parallel)
     if current.tokens and any(not each.tokens and each.share <= current.share for each in others):
         return True
     return is_over and any(each.share < current.share for each in others)
+
+
+def _has_another(current: Share, running: Sequence[Share]) -> bool:
+    """Return whether an answer is the last to have begun of several for one client."""
+    own = [each for each in running if each.client is current.client]
+    return len(own) > 1 and own[-1] is current
+
+
+def _other_waits(running: Sequence[Share], waiting: Sequence[Share]) -> bool:
+    """Return whether another client waits for its first token."""
+    served = _clients(running)
+    return any(not (each.is_begun or each.reads or id(each.client) in served) for each in waiting)
 
 
 def turn(
@@ -93,6 +160,7 @@ def turn(
         share.count(event)
         if isinstance(event, Paused):
             share.paused, share.so_far = event.number, event.summary
+            share.is_crowded_out = not pauses
             continue
         yield event
         if not pauses and is_due(time.monotonic() > deadline):

@@ -87,9 +87,16 @@ class BlockStream:
         self._reader, self._schemas, self._parallel, self._here = reader, schemas, parallel, here
         self._starts, self._is_read = [0], False  # of its messages; whether the last one is complete
         self.all: list[ContentBlock] = []
-        self.scores: list[TokenScore] = []  # not sent yet
+        self.scores: list[TokenScore] = []
+        self._sent = 0  # of them
+        self.is_begun = False  # in the stream of its reply
         self.finished: Finished | None = None
         self.warnings = list(warnings)  # and those about its JSON, when it is finished
+
+    def new_scores(self) -> list[TokenScore]:
+        """Return the scores that were not sent yet, which then are."""
+        new, self._sent = self.scores[self._sent :], len(self.scores)
+        return new
 
     def go_on(self, reader: AnswerReader) -> None:
         """Take another message of the answer."""
@@ -201,8 +208,7 @@ class ProtocolReply(ABC):
 
     def __init__(self, blocks: BlockStream) -> None:
         """Begin with nothing."""
-        self.blocks = blocks
-        self._begun = False
+        self.blocks = blocks  # of the answer whose events come
         self.began = time.monotonic()
 
     async def send(self, request: Request, events: AsyncGenerator[ReplyEvent], *, streams: bool) -> Response:
@@ -223,7 +229,6 @@ class ProtocolReply(ABC):
                     for payload in self.events_of(step):
                         yield payload
                 if isinstance(event, Finished):
-                    self._begun = False  # another answer to the same may follow
                     for payload in self.last_events():
                         yield payload
 
@@ -233,13 +238,13 @@ class ProtocolReply(ABC):
         return self.complete()
 
     def begin(self) -> Iterator[Json]:
-        """Yield the first events of a stream that has not begun, which then has."""
-        if not self._begun:
-            self._begun = True
+        """Yield the first events of an answer that has not begun, which then has."""
+        if not self.blocks.is_begun:
+            self.blocks.is_begun = True
             yield from self.first_events()
 
     def first_events(self) -> Iterator[Json]:
-        """Yield the first events of a stream."""
+        """Yield the first events of an answer."""
         yield from ()
 
     def progress_events(self, _progress: PromptProgress) -> Iterator[Json]:

@@ -8,19 +8,13 @@ from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import (
-    BlockEvent,
-    BlockStream,
-    ContentBlock,
-    ProtocolReply,
-    prompt_progress,
-    warned,
-)
+from localspec.server.blocks import BlockEvent, BlockStream, ContentBlock, prompt_progress, warned
 from localspec.server.exchange import SERVER_SENT
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import FINGERPRINT
+from localspec.server.several import SeveralAnswers
 from localspec.server.tools_here import ToolsHere
-from localspec.types.events import Finished, PromptProgress, TokenScore
+from localspec.types.events import PromptProgress, TokenScore
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +26,7 @@ class Wanted:
     progress: bool = False
 
 
-class ChoicesReply(ProtocolReply):
+class ChoicesReply(SeveralAnswers):
     """Some answers to a chat, or continuations of a bare text."""
 
     form = replace(SERVER_SENT, last="data: [DONE]\n\n")
@@ -45,17 +39,11 @@ class ChoicesReply(ProtocolReply):
         wanted: Wanted,
         here: ToolsHere | None = None,
     ) -> None:
-        """Begin with nothing; each of the requests gets `number` answers, which may call the tools `here`."""
-        super().__init__(blocks())
-        self._here = here
-        self._fresh, self._number = blocks, number
+        """Begin with nothing; each prompt gets `number` answers, which may call the tools `here`."""
+        super().__init__([blocks() for _ in asked])
+        self._here, self._number, self._wanted = here, number, wanted
         self._prompts = [one.overrides.answer.prompt for one in asked]
-        self._wanted = wanted
         self._is_chat = not isinstance(self._prompts[0], str)
-        self._choices = list[Json]()
-        self._scores = list[TokenScore]()  # of the present answer
-        self._ended = list[Finished]()
-        self._warnings = list[str]()
         self._head: Json = {
             "id": f"{'chatcmpl' if self._is_chat else 'cmpl'}-{uuid4().hex}",
             "object": "chat.completion.chunk" if self._is_chat else "text_completion",
@@ -69,15 +57,16 @@ class ChoicesReply(ProtocolReply):
         if self._is_chat:
             yield self._chunk({"role": "assistant", "content": ""})
         elif self._wanted.echoes:
-            yield self._chunk({"content": self._prompts[len(self._choices)]})
+            yield self._chunk({"content": self._prompts[self.at]})
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         """Yield the chunk of a step; of a call that runs here, one that clients who do not know it skip."""
         if step.block.is_here:
             if step.kind in ("runs", "over"):
-                yield self._chunk({}, self._new_scores()) | {"mcp_call": self._called(step.block)}
+                chunk = self._chunk({}, self.blocks.new_scores())
+                yield chunk | {"mcp_call": self._called(self.blocks, step.block)}
         elif (delta := _delta(step, self.blocks)) is not None:
-            yield self._chunk(delta, self._new_scores())
+            yield self._chunk(delta, self.blocks.new_scores())
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
         """Yield a chunk about the reading of a prompt, as llama-server has it."""
@@ -87,52 +76,50 @@ class ChoicesReply(ProtocolReply):
     def last_events(self) -> Iterator[Json]:
         """Yield the last chunk of an answer, and the usage after the last answer."""
         blocks = self.blocks
-        assert blocks.finished is not None
-        self._ended.append(blocks.finished)
-        self._warnings += blocks.warnings
-        yield self._chunk({}, self._new_scores(), blocks.reason) | self._timings() | warned(blocks.warnings)
-        choice = {"index": len(self._choices), **self._said(), "logprobs": self._scored(self._scores)}
-        self._choices.append(choice | {"finish_reason": blocks.reason})
-        self.blocks, self._scores = self._fresh(), []
-        if self._wanted.usage and len(self._ended) == len(self._prompts):
-            found = _usage(self._ended, self._number)
-            yield {**self._head, "choices": [], "usage": found, **self._timings()}
+        told = _timings(blocks) | warned(blocks.warnings)
+        yield self._chunk({}, blocks.new_scores(), blocks.reason) | told
+        if self._wanted.usage and all(each.finished is not None for each in self.every):
+            yield {**self._head, "choices": [], "usage": self._usage(), **_timings(blocks)}
 
     def complete(self) -> Json:
         """Return all answers."""
         head = self._head | {"object": "chat.completion" if self._is_chat else "text_completion"}
-        warnings = [*dict.fromkeys(self._warnings)]
-        told = {"usage": _usage(self._ended, self._number), **self._timings(), **warned(warnings)}
-        return {**head, "choices": self._choices, **told}
+        choices = [self._choice(number, blocks) for number, blocks in enumerate(self.every)]
+        warnings = [*dict.fromkeys(line for blocks in self.every for line in blocks.warnings)]
+        told = {"usage": self._usage(), **_timings(self.every[-1]), **warned(warnings)}
+        return {**head, "choices": choices, **told}
 
-    def _said(self) -> Json:
-        blocks, text, thinking = self.blocks, self.blocks.text("text"), self.blocks.text("thinking")
+    def _choice(self, number: int, blocks: BlockStream) -> Json:
+        scores = self._scored(blocks.scores)
+        return {
+            "index": number,
+            **self._said(number, blocks),
+            "logprobs": scores,
+            "finish_reason": blocks.reason,
+        }
+
+    def _said(self, number: int, blocks: BlockStream) -> Json:
+        text, thinking = blocks.text("text"), blocks.text("thinking")
         if not self._is_chat:
-            return {"text": f"{self._prompts[len(self._choices)]}{text}" if self._wanted.echoes else text}
+            return {"text": f"{self._prompts[number]}{text}" if self._wanted.echoes else text}
         calls = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.text}}
             for call in blocks.calls
         ]
         message: Json = {"role": "assistant", "content": text or (None if calls else "")}
         message |= {"reasoning_content": thinking} if thinking else {}
-        ran = [self._called(block) for block in blocks.all if block.is_here]
+        ran = [self._called(blocks, block) for block in blocks.all if block.is_here]
         message |= {"mcp_calls": ran} if ran else {}
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
-    def _called(self, block: ContentBlock) -> Json:
+    def _called(self, blocks: BlockStream, block: ContentBlock) -> Json:
         assert self._here is not None  # or no call would run here
-        return self._here.call(block, block.id, is_over=self.blocks.finished is not None)
-
-    def _new_scores(self) -> list[TokenScore]:
-        """Return the scores that were not sent yet."""
-        new, self.blocks.scores = self.blocks.scores, []
-        self._scores += new
-        return new
+        return self._here.call(block, block.id, is_over=blocks.finished is not None)
 
     def _chunk(self, delta: Json, scores: Sequence[TokenScore] = (), reason: str | None = None) -> Json:
         choice: Json = {"delta": delta} if self._is_chat else {"text": delta.get("content", "")}
         choice |= {"logprobs": self._scored(scores), "finish_reason": reason}
-        return {**self._head, "choices": [{"index": len(self._choices), **choice}]}
+        return {**self._head, "choices": [{"index": self.at, **choice}]}
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json | None:
         """Return the target's log-probabilities of some tokens."""
@@ -151,8 +138,25 @@ class ChoicesReply(ProtocolReply):
             "top_logprobs": [{_text(data): logprob for _, data, logprob in each.top} for each in scores],
         }
 
-    def _timings(self) -> Json:
-        return {"timings": finite(timings(self._ended[-1].summary))}
+    def _usage(self) -> Json:
+        """Return the tokens under OpenAI's names; a prompt counts once for all answers to it."""
+        summaries = [each.finished.summary for each in self.every if each.finished is not None]
+        tokens = sum(each.tokens for each in summaries)
+        prompt = sum(each.prompt_tokens for each in summaries[:: self._number])
+        cached = sum(each.cached_tokens for each in summaries[:: self._number])
+        thinking = sum(each.thinking_tokens for each in summaries)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": tokens,
+            "total_tokens": prompt + tokens,
+            "prompt_tokens_details": {"cached_tokens": cached},
+            "completion_tokens_details": {"reasoning_tokens": thinking},
+        }
+
+
+def _timings(blocks: BlockStream) -> Json:
+    assert blocks.finished is not None
+    return {"timings": finite(timings(blocks.finished.summary))}
 
 
 def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
@@ -167,21 +171,6 @@ def _delta(step: BlockEvent, blocks: BlockStream) -> Json | None:
         function = {"name": block.name, "arguments": ""}
         called |= {"id": block.id, "type": "function", "function": function}
     return None if step.kind == "ends" else {"tool_calls": [called]}
-
-
-def _usage(ended: Sequence[Finished], number: int) -> Json:
-    """Return the tokens of a reply under OpenAI's names; a prompt counts once for its `number` of answers."""
-    tokens = sum(each.summary.tokens for each in ended)
-    prompt = sum(each.summary.prompt_tokens for each in ended[::number])
-    cached = sum(each.summary.cached_tokens for each in ended[::number])
-    thinking = sum(each.summary.thinking_tokens for each in ended)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": tokens,
-        "total_tokens": prompt + tokens,
-        "prompt_tokens_details": {"cached_tokens": cached},
-        "completion_tokens_details": {"reasoning_tokens": thinking},
-    }
 
 
 def _token(data: bytes, logprob: float) -> Json:

@@ -11,13 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from localspec.app.answer_json import Json, finite, timings
-from localspec.server.blocks import BlockEvent, BlockStream, ProtocolReply, prompt_progress, warned
+from localspec.server.blocks import BlockEvent, BlockStream, prompt_progress, warned
 from localspec.server.exchange import read, read_json
 from localspec.server.messages import an_object
 from localspec.server.openai import (
     Body,
     answer_of,
-    answers_of,
     asked_of,
     bare_blocks,
     bare_texts,
@@ -26,6 +25,7 @@ from localspec.server.openai import (
 )
 from localspec.server.queue import QueuedRequest
 from localspec.server.service import ChatService, Protocol
+from localspec.server.several import SeveralAnswers
 from localspec.types.events import PromptProgress, TokenScore
 from localspec.types.request import Infill
 from localspec.types.request import Request as GenerationRequest
@@ -99,14 +99,17 @@ async def _answered(
     answers: Sequence[GenerationRequest],
 ) -> Response:
     profile = service.profile(body.model)
-    every = [asked_of(body, service, answer, profile) for answer in answers]
+    client = object()
+    every = [replace(asked_of(body, service, answer, profile), client=client) for answer in answers]
     schemas = await schemas_of(service, answers[0])
     blocks = partial(bare_blocks, schemas)
     reply = _Reply(service, every, native, blocks, tells_progress=bool(body.return_progress))
-    return await reply.send(request, answers_of(service.answer, every), streams=bool(body.stream))
+    streams, at_once = bool(body.stream), service.queue.at_once
+    events = reply.events_of_all(lambda which: service.answer(every[which]), 1, at_once, streams=streams)
+    return await reply.send(request, events, streams=streams)
 
 
-class _Reply(ProtocolReply):
+class _Reply(SeveralAnswers):
     """The texts that continue prompts, or fill a gap: one object, or a list of them for several prompts."""
 
     def __init__(
@@ -118,39 +121,29 @@ class _Reply(ProtocolReply):
         *,
         tells_progress: bool,
     ) -> None:
-        super().__init__(blocks())
-        self._service, self._every, self._native, self._fresh = service, every, native, blocks
+        super().__init__([blocks() for _ in every])
+        self._service, self._asked, self._native = service, every, native
         self._tells_progress = tells_progress
-        self._scores = list[TokenScore]()
-        self._ended = list[Json]()
 
-    @property
-    def _head(self) -> Json:
-        return {"index": len(self._ended), "id_slot": 0, "model": self._asked.profile.name}
-
-    @property
-    def _asked(self) -> QueuedRequest:
-        return self._every[min(len(self._ended), len(self._every) - 1)]
+    def _head(self, number: int) -> Json:
+        return {"index": number, "id_slot": 0, "model": self._asked[number].profile.name}
 
     def events_of(self, step: BlockEvent) -> Iterator[Json]:
         if step.added:
-            sent = self._new_scores()
-            yield self._head | {"content": step.added, "stop": False} | self._scored(sent)
+            sent = self.blocks.new_scores()
+            yield self._head(self.at) | {"content": step.added, "stop": False} | self._scored(sent)
 
     def progress_events(self, progress: PromptProgress) -> Iterator[Json]:
         if self._tells_progress:
             told = prompt_progress(progress, self.began)
-            yield self._head | {"content": "", "tokens": [], "stop": False} | told
+            yield self._head(self.at) | {"content": "", "tokens": [], "stop": False} | told
 
     def last_events(self) -> Iterator[Json]:
-        left = self._new_scores()
-        whole = self._told()
-        yield self._wanted(whole | {"content": ""} | self._scored(left))
-        self._ended.append(whole)
-        self.blocks, self._scores = self._fresh(), []
+        left = self.blocks.new_scores()
+        yield self._wanted(self._told(self.at, self.blocks) | {"content": ""} | self._scored(left))
 
     def complete(self) -> Json | list[Json]:
-        found = [self._wanted(each) for each in self._ended]
+        found = [self._wanted(self._told(number, blocks)) for number, blocks in enumerate(self.every)]
         return found if len(found) > 1 else found[0]
 
     def _wanted(self, whole: Json) -> Json:
@@ -160,16 +153,16 @@ class _Reply(ProtocolReply):
         values = {path: _at(whole, path.split("/")) for path in self._native.response_fields}
         return {path: value[0] for path, value in values.items() if value}
 
-    def _told(self) -> Json:
-        assert self.blocks.finished is not None
-        finished, summary = self.blocks.finished, self.blocks.finished.summary
-        text, asked = self.blocks.text("text"), self._asked
+    def _told(self, number: int, blocks: BlockStream) -> Json:
+        assert blocks.finished is not None
+        finished, summary = blocks.finished, blocks.finished.summary
+        text, asked = blocks.text("text"), self._asked[number]
         return {
-            **self._head,
+            **self._head(number),
             "generation_settings": self._service.settings(asked),
             "prompt": asked.overrides.answer.prompt,
             "content": text,
-            **self._scored(self._scores),
+            **self._scored(blocks.scores),
             "stop": True,
             "stop_type": "word" if finished.stop_string else _STOPS.get(finished.reason, "none"),
             "stopping_word": finished.stop_string or "",
@@ -179,13 +172,8 @@ class _Reply(ProtocolReply):
             "tokens_evaluated": summary.prompt_tokens,
             "tokens_cached": summary.cached_tokens,
             "timings": finite(timings(summary)),
-            **warned(self.blocks.warnings),
+            **warned(blocks.warnings),
         }
-
-    def _new_scores(self) -> list[TokenScore]:
-        new, self.blocks.scores = self.blocks.scores, []
-        self._scores += new
-        return new
 
     def _scored(self, scores: Sequence[TokenScore]) -> Json:
         """Return tokens and their probabilities, as far as they were asked for."""

@@ -6,10 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal, TypeGuard, TypeVar
+from typing import Annotated, Literal, TypeGuard
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -71,7 +70,6 @@ _LONGEST_BIASED = 200  # characters of a text
 _NUMBER = re.compile(r"-?\d+")
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
-_Event = TypeVar("_Event")
 _EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also where no template asks
 
 
@@ -124,12 +122,18 @@ async def _answered(
     number = 1 if body.n is None or any(one.reads for one in asked) else body.n
     if not 1 <= number <= _MAX_ANSWERS:
         raise UserError(f"n is not a number from 1 to {_MAX_ANSWERS}")
-    every = [_reseeded(one, index) for one in asked for index in range(number)]
+    client = object()
+    every = [replace(_reseeded(one, index), client=client) for one in asked for index in range(number)]
     wants_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
     wanted = Wanted(bool(body.echo), wants_usage, bool(body.return_progress))
     reply = ChoicesReply(every, blocks, number, wanted, None if rounds is None else rounds.here)
-    answer = partial(answered, service, rounds, lambda: reply.blocks)
-    return await reply.send(request, answers_of(answer, every), streams=bool(body.stream))
+
+    def answer(which: int) -> AsyncGenerator[ReplyEvent]:
+        return answered(service, rounds, lambda: reply.every[which], every[which])
+
+    streams, at_once = bool(body.stream), service.queue.at_once
+    events = reply.events_of_all(answer, number, at_once, streams=streams)
+    return await reply.send(request, events, streams=streams)
 
 
 def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
@@ -137,16 +141,6 @@ def _reseeded(asked: QueuedRequest, index: int) -> QueuedRequest:
     answer = asked.overrides.answer
     another = replace(answer, seed=None if answer.seed is None else seed_after(answer.seed, index))
     return replace(asked, overrides=replace(asked.overrides, answer=another))
-
-
-async def answers_of(
-    answer: Callable[[QueuedRequest], AsyncGenerator[_Event]], asked: Sequence[QueuedRequest]
-) -> AsyncGenerator[_Event]:
-    """Yield the events of answers, one after the other; several to one prompt find it in the KV cache."""
-    for one in asked:
-        async with aclosing(answer(one)) as events:
-            async for event in events:
-                yield event
 
 
 def answered(

@@ -46,6 +46,7 @@ class QueuedRequest:
     request: Request | None = None  # of an attached screen, which has chosen the settings itself
     name: str = ""  # by which it can be cancelled
     reads: bool = False  # its prompt alone, while no other request is there
+    client: object = None  # the same for all answers of one reply; None: it has only this one
 
 
 @dataclass(slots=True, eq=False)
@@ -62,7 +63,6 @@ class Job(turns.Share):
     given_up: threading.Event = field(default_factory=threading.Event)
     cancelled: bool = False
     tried_again: bool = False
-    is_crowded_out: bool = False  # the caches had no room for it beside the others
     models: OneAnswer | SharedModels | None = None  # while it is being written
 
     def send(self, event: GenerationEvent | LocalSpecError | None) -> None:
@@ -99,6 +99,11 @@ class Job(turns.Share):
     def needs_all(self) -> bool:
         """Whether nothing else can use the models meanwhile."""
         return self.asked.reads or self.asked.work is not None
+
+    @property
+    def client(self) -> object:
+        """Return for whom it is."""
+        return self.asked.client or self
 
     def stop(self) -> None:
         """End it if it is being written."""
@@ -263,21 +268,13 @@ class EngineQueue:
                 self._look()
 
     @property
-    def _at_once(self) -> int:
+    def at_once(self) -> int:
         """Return the number of answers that are written at once."""
         return 1 if self._seated is None else min(self.parallel, self._seated.seats)
 
     def _startable(self) -> Job | None:
         """Return the job that can begin now, None if there is none."""
-        if not self._running:
-            return turns.next_of(self._jobs, self.parallel) if self._jobs else None
-        if len(self._running) >= self._at_once or any(job.needs_all for job in self._running):
-            return None
-        places = self.parallel - len(self._running) + 1  # `candidates` counts one current answer
-        waiting = turns.candidates(self._jobs, self._running[0], places)
-        fitting = [job for job in waiting if not job.is_crowded_out]
-        job = min(fitting, key=lambda each: (each.share, each.tokens), default=None)
-        return None if job is None or job.needs_all else job
+        return turns.startable(self._jobs, self._running, self.at_once, self.parallel)
 
     def _look(self) -> None:
         """Reopen models that died while idle."""
@@ -300,22 +297,14 @@ class EngineQueue:
                 self._reopen()
             models = self.models
             one: OneAnswer | SharedModels = models
-            if self._seated is not None and self._at_once > 1 and not job.needs_all:
+            if self._seated is not None and self.at_once > 1 and not job.needs_all:
                 one = self._seated.for_one_of_several()
             job.models = one
-        asked_to_pause = False
-
-        def is_due(is_over: bool) -> bool:
-            nonlocal asked_to_pause
-            asked_to_pause = asked_to_pause or self._is_due(job, is_over=is_over)
-            return asked_to_pause
-
-        for event in turns.turn(job, self._events(job, models, one), one, is_due):
+        for event in turns.turn(job, self._events(job, models, one), one, partial(self._is_due, job)):
             if job.given_up.is_set() or job.cancelled:
                 one.cancel()
             if job.asked.request is not None or not isinstance(event, RoundDone):
                 job.send(event)
-        job.is_crowded_out = job.paused is not None and not asked_to_pause
         return job.paused is None
 
     def _events(
@@ -330,17 +319,9 @@ class EngineQueue:
         request = asked.request or self._chooser.options(asked.profile, asked.overrides).request
         return models.read(request) if asked.reads else one.generate(request)
 
-    def _is_due(self, job: Job, *, is_over: bool) -> bool:
-        """Return whether an answer has to make way: for the next, or for what cannot begin beside it."""
+    def _is_due(self, job: Job, is_over: bool) -> bool:
         with self._changed:
-            if self._at_once == 1:
-                return turns.is_due(job, self._jobs, self.parallel, is_over=is_over)
-            if not is_over:
-                return False
-            if any(each.asked.work is not None for each in self._jobs):
-                return True
-            has_had_most = all(job.share >= each.share for each in self._running)
-            return has_had_most and any(each.is_crowded_out and each.share < job.share for each in self._jobs)
+            return turns.is_due(job, self._running, self._jobs, self.at_once, self.parallel, is_over=is_over)
 
     def _bury(self, died: EngineDied, models: SharedModels) -> None:
         """Open the models again, without the answers that were begun; the next one may try once more."""
