@@ -21,6 +21,7 @@ from localspec.chat.answer_settings import TunedChoice, TunedLookup
 from localspec.errors import Cancelled, UserError
 from localspec.hardware.placement.open_plan import as_asked
 from localspec.inference.interface import OpenModels
+from localspec.inference.turns import PARALLEL
 from localspec.inference.worker.wire import LogLine
 from localspec.llama import rpc
 from localspec.models.names import Reference
@@ -122,7 +123,7 @@ class LocalOpener:
         if choice is None:
             self._usual = files.target.absolute()
         planned = plan_to_open(request, files, via=None, report=watch.report)
-        plan = replace(planned.plan, remembers_costs=True)
+        plan = replace(planned.plan, remembers_costs=True, seats=PARALLEL)
         for note in plan.notes:
             watch.report(note)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)

@@ -1,4 +1,4 @@
-"""The models, shared by answers of several chats: each is written in a thread of its own, by turns."""
+"""The models, shared by answers of several chats, at once or by turns: each is written in its own thread."""
 
 from __future__ import annotations
 
@@ -10,23 +10,44 @@ from time import monotonic
 
 from localspec.chat.tool_use.consent import ConsentDesk
 from localspec.errors import Cancelled, LocalSpecError
-from localspec.inference.interface import OpenModels, PausableModels, ServesSeveral
-from localspec.inference.turns import PARALLEL, Share, first_share, is_due, next_of, turn
+from localspec.inference.interface import (
+    OneAnswer,
+    OpenModels,
+    PausableModels,
+    SeatedModels,
+    ServesSeveral,
+)
+from localspec.inference.turns import PARALLEL, Share, first_share, has_left, is_due, startable, turn
 from localspec.types.events import Finished, GenerationEvent
 from localspec.types.request import Request
 
 
 class AnswerTurns:
-    """The answers that share the models, and the one whose turn it is."""
+    """The answers that share the models: those whose turn it is, as many as have seats, and the others."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.waiting: list[AnswerTurn] = []  # in the order in which they began to wait
-        self.current: AnswerTurn | None = None
+        self.running: list[AnswerTurn] = []  # the first to come first
+        self.seats = 1  # of the models
 
     def is_next(self, answer: AnswerTurn) -> bool:
         """Return whether a waiting answer may begin its turn."""
-        return self.current is None and next_of(self.waiting, PARALLEL) is answer
+        return startable(self.waiting, self.running, self.seats, PARALLEL) is answer
+
+    def begin(self, answer: AnswerTurn) -> None:
+        """Let an answer have its turn."""
+        self.running.append(answer)
+        if len(self.running) > 1:
+            for each in self.running:
+                each.has_company = True
+
+    def end(self, answer: AnswerTurn) -> None:
+        """End the turn of an answer, if it has one; another one may begin then."""
+        if answer in self.running:
+            self.running.remove(answer)
+            has_left(answer, self.waiting)
+        self.changed.notify_all()
 
 
 class AnswerTurn(Share):
@@ -41,7 +62,9 @@ class AnswerTurn(Share):
         super().__init__()
         self._turns = turns
         self._models: OpenModels | None = None  # as soon as they are open
+        self._one: OneAnswer | PausableModels | None = None  # with which it is being written
         self._is_cancelled = False
+        self.has_company = False  # since it began to be written: others were written in the same calls
         self.desk = ConsentDesk()
 
     @contextmanager
@@ -53,17 +76,15 @@ class AnswerTurn(Share):
             return
         turns, self._models = self._turns, models
         with turns.changed:
-            others = [*turns.waiting, *([turns.current] if turns.current else [])]
-            self.share = first_share(others)
+            turns.seats = models.seats if isinstance(models, SeatedModels) else 1
+            self.share = first_share([*turns.waiting, *turns.running])
         if not self._wait():
             raise Cancelled("stopped")
         try:
             yield
         finally:
             with turns.changed:
-                if turns.current is self:
-                    turns.current = None
-                    turns.changed.notify_all()
+                turns.end(self)
 
     @contextmanager
     def lent(self) -> Iterator[None]:
@@ -71,29 +92,28 @@ class AnswerTurn(Share):
         if isinstance(self._models, ServesSeveral):
             yield
             return
-        turns = self._turns
-        with turns.changed:
-            if turns.current is self:
-                turns.current = None
-                turns.changed.notify_all()
+        with self._turns.changed:
+            self._turns.end(self)
         yield
         if not self._wait():
             raise Cancelled("stopped")
 
     def generate(self, request: Request) -> Generator[GenerationEvent]:
-        """Yield an answer as the models do, and let others have their turns in between."""
+        """Yield an answer as the models do, beside others or with their turns in between."""
         models = self._models
         assert models is not None  # they are taken
         if not isinstance(models, PausableModels):
             yield from models.generate(request)
             return
         self.tokens, self.read, waited_s = 0, 0, 0.0
-        events = models.generate(request)
+        self.has_company = len(self._turns.running) > 1
+        one = self._for_one(models)
+        events = one.generate(request)
         while True:
             try:
-                for event in turn(self, events, models, self._is_due):
+                for event in turn(self, events, one, self._is_due):
                     if self._is_cancelled:  # perhaps before the models were at work
-                        models.cancel()
+                        one.cancel()
                     yield _begun_later(event, waited_s) if isinstance(event, Finished) else event
             finally:
                 if isinstance(events, Generator):
@@ -110,7 +130,16 @@ class AnswerTurn(Share):
                     models.drop(number)
                 yield _begun_later(Finished("cancelled", self.so_far), waited_s)
                 return
-            events = models.resume(number)
+            one = self._for_one(models)
+            events = one.resume(number)
+
+    def _for_one(self, models: PausableModels) -> OneAnswer | PausableModels:
+        """Return the models for this answer alone, where it has a seat among others."""
+        one: OneAnswer | PausableModels = models
+        if self._turns.seats > 1 and isinstance(models, SeatedModels):
+            one = models.for_one_of_several()
+        self._one = one
+        return one
 
     def cancel(self) -> None:
         """End the answer soon, whether it waits or is being written; callable from any thread."""
@@ -118,15 +147,17 @@ class AnswerTurn(Share):
         turns = self._turns
         with turns.changed:
             self._is_cancelled = True
-            is_at_work = turns.current is self or isinstance(self._models, ServesSeveral)
-            if is_at_work and self._models is not None:
-                self._models.cancel()
+            if isinstance(self._models, ServesSeveral) or turns.running == [self]:
+                assert self._models is not None
+                self._models.cancel()  # also what is measured after it
+            if self in turns.running and self._one is not None:
+                self._one.cancel()
             turns.changed.notify_all()
 
     def make_way(self) -> None:
         """Pause at once if another answer is to have its first token."""
-        if isinstance(self._models, PausableModels) and self._is_due(is_over=False):
-            self._models.pause()
+        if self._one is not None and self._is_due(is_over=False):
+            self._one.pause()
 
     @property
     def is_waiting(self) -> bool:
@@ -134,32 +165,29 @@ class AnswerTurn(Share):
         return self in self._turns.waiting
 
     @property
-    def is_awaited(self) -> bool:
-        """Whether other answers wait for a turn."""
-        return bool(self._turns.waiting)
+    def is_alone(self) -> bool:
+        """Whether no other answer is being written or waits for a turn."""
+        return not self._turns.waiting and self._turns.running in ([], [self])
 
     def _wait(self) -> bool:
         """Wait for the next turn; return False where the answer is cancelled meanwhile."""
         turns = self._turns
         with turns.changed:
-            if turns.current is self:
-                turns.current = None
+            turns.end(self)
             turns.waiting.append(self)
-            turns.changed.notify_all()
-            if turns.current is not None:
-                turns.current.make_way()
+            for each in turns.running:
+                each.make_way()
             turns.changed.wait_for(lambda: self._is_cancelled or turns.is_next(self))
             turns.waiting.remove(self)
-            if self._is_cancelled:
-                turns.changed.notify_all()
-                return False
-            turns.current = self
-            return True
+            turns.changed.notify_all()  # another one may begin beside it, or instead
+            if not self._is_cancelled:
+                turns.begin(self)
+            return not self._is_cancelled
 
     def _is_due(self, is_over: bool) -> bool:
         turns = self._turns
         with turns.changed:
-            return is_due(self, turns.waiting, PARALLEL, is_over=is_over)
+            return is_due(self, turns.running, turns.waiting, turns.seats, PARALLEL, is_over=is_over)
 
 
 def _begun_later(end: Finished, seconds: float) -> Finished:

@@ -295,9 +295,10 @@ class ChatSession:
         request: Request,
     ) -> Iterator[AnswerEvent]:
         """Measure what the answer's ratio refers to, and find a title for a chat that has begun."""
-        measures = turn is None or not turn.is_awaited
-        if (rated := self._rated(models, chat, saved, variant.plain, measures=measures)) is not None:
-            yield rated
+        measures, has_own_speed = turn is None or turn.is_alone, turn is None or not turn.has_company
+        if has_own_speed:
+            rated = self._rated(models, chat, saved, variant.plain, measures=measures)
+            yield from () if rated is None else (rated,)
         is_whole = saved.message.state in TITLED and variant.mode is None
         is_asked_more = chat is self.chat and bool(self.queue)
         if self.titles and is_whole and not is_asked_more:

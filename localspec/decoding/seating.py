@@ -166,12 +166,17 @@ class Seating(Generic[AnyEngine]):
                     self._changed.notify_all()
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
-        """Keep answers out of the block, which needs the models whole."""
+    def closed(self, *, waits: bool = True) -> Iterator[None]:
+        """Keep answers out of the block, which needs the models whole.
+
+        Where answers are there, wait for their ends, or raise `Cancelled`.
+        """
         if self._passes is None:
             yield
             return
         with self._changed:
+            if self._present and not waits:
+                raise Cancelled("an answer is being written")
             self._changed.wait_for(lambda: not self._present and not self.is_closed)
             self.is_closed = True
         try:

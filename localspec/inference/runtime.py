@@ -24,7 +24,7 @@ from localspec.decoding.model import LanguageModel
 from localspec.decoding.passes import Participant
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.seating import ConversationPlace, Seating
-from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
+from localspec.decoding.speed_model import PredictedSpeed, explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
 from localspec.errors import Cancelled, DraftError, ModelFileError, UserError
@@ -180,14 +180,17 @@ class Runtime(AbstractContextManager["Runtime"]):
         settings = settings or EngineSettings()
         if self._draft_model is None:
             return replace(settings, mode="ngram"), f"there is no draft model; {_REPEATED}"
+        ranked = () if self._engine.drafters.failure else self._ranked(self._draft_model)
+        if failure := self._engine.drafters.failure:  # perhaps of measuring
+            return replace(settings, mode="ngram"), f"{failure}; {_REPEATED}"
+        reason = explain(ranked) + (", measured earlier" if self._engine.has_earlier_costs else "")
+        return replace(settings, mode=ranked[0].mode), reason
+
+    def _ranked(self, draft: Model) -> Sequence[PredictedSpeed]:
         with self._undisturbed():
             alone = self._engine.costs(together=False)
             together = partial(self._engine.costs, together=True) if self._contexts.can_branch else None
-            ranked = rank(alone, together, self._draft_model.header.acceptance)
-        if self._engine.drafters.failure:
-            return replace(settings, mode="ngram"), f"{self._engine.drafters.failure}; {_REPEATED}"
-        reason = explain(ranked) + (", measured earlier" if self._engine.has_earlier_costs else "")
-        return replace(settings, mode=ranked[0].mode), reason
+            return rank(alone, together, draft.header.acceptance)
 
     def known_settings(self, settings: EngineSettings | None = None) -> tuple[EngineSettings, str]:
         """Choose as `choose_settings` does, from measured or saved costs; takes no time.
@@ -219,8 +222,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         return self._engine.lacks_costs
 
     def measure_between_answers(self, wanted: Callable[[], bool]) -> None:
-        """Measure the costs that answers assumed, while idle; `cancel` ends it."""
-        with suppress(Cancelled), self._undisturbed():
+        """Measure the costs that answers assumed, while idle; `cancel` ends it, and so does an answer."""
+        with suppress(Cancelled), self._undisturbed(waits=False):
             if not wanted():
                 self._engine.measure_between_answers()
                 if self._asked_for_fastest:  # by which both at once may be worth measuring
@@ -253,7 +256,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         """
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
-        with suppress(Cancelled), self._seating.closed(), self._contexts.reading_ahead() as chunk:
+        with suppress(Cancelled), self._seating.closed(waits=False), self._contexts.reading_ahead() as chunk:
             self._last = engine = self._seating.place_of(text).engine
             for tokens in engine.read_ahead(text, settled, chunk, drafts=drafts) if wanted() else ():
                 yield ReadAhead(tokens, len(text))
@@ -404,9 +407,9 @@ class Runtime(AbstractContextManager["Runtime"]):
             goes_on = events.thinking_is_to_be_closed or changes
 
     @contextmanager
-    def _undisturbed(self) -> Iterator[None]:
-        """Keep answers out of the block, and make it cancellable."""
-        with self._seating.closed(), self._contexts.at_work():
+    def _undisturbed(self, *, waits: bool = True) -> Iterator[None]:
+        """Keep answers out of the block, and make it cancellable; see `closed` in `decoding/seating.py`."""
+        with self._seating.closed(waits=waits), self._contexts.at_work():
             yield
 
     def pause(self) -> None:
@@ -496,7 +499,8 @@ class Runtime(AbstractContextManager["Runtime"]):
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
 
-        None also where that text is not in the cache, or the target takes seconds for a few tokens.
+        None also where that text is not in the cache, the target takes seconds for a few tokens, or an answer
+        is being written.
         """
         end = len(self._text)
         room = min(PLAIN_TOKENS + 1, self.target.context - end)  # the first warms up
@@ -513,7 +517,7 @@ class Runtime(AbstractContextManager["Runtime"]):
             return engine.segment(text, EngineSettings(mode=mode), params, None, segment)
 
         try:
-            with self._undisturbed():
+            with self._undisturbed(waits=False):
                 return plain_rate(answer, decode_in_segments(decode, "off", text, engine.plain), end)
         except Cancelled:
             return None

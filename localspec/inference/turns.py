@@ -105,6 +105,12 @@ def is_due(
     return has_had_most and any(each.is_crowded_out and each.share < current.share for each in waiting)
 
 
+def has_left(gone: Share, waiting: Iterable[Share]) -> None:
+    """Let answers that had no room try again, unless the one that left had none, either."""
+    for each in () if gone.is_crowded_out else waiting:
+        each.is_crowded_out = False
+
+
 def _candidates(waiting: Sequence[Waiting], running: Sequence[Share], parallel: int) -> list[Waiting]:
     """Return the answers that may have the next turn.
 
@@ -156,6 +162,7 @@ def turn(
     `is_due` is asked after every event, with whether the turn has had its time.
     """
     deadline, pauses = time.monotonic() + TURN_S, False
+    share.is_crowded_out = False
     for event in events:
         share.count(event)
         if isinstance(event, Paused):

@@ -242,8 +242,7 @@ class EngineQueue:
             with self._changed:
                 self._running.remove(job)
                 job.models = None
-                for each in self._jobs:
-                    each.is_crowded_out = False
+                turns.has_left(job, self._jobs)
                 if not is_over:
                     self._jobs.append(job)
                 self._changed.notify_all()

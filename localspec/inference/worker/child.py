@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +28,7 @@ from localspec.errors import Cancelled, EngineError, LocalSpecError
 from localspec.inference.worker.wire import (
     ANSWERS,
     ASIDES,
+    GIVING_WAY,
     SILENT,
     TEXTS,
     Call,
@@ -334,7 +335,7 @@ class ModelService:
 
     @contextmanager
     def _idle_work(self) -> Iterator[None]:
-        """Have an incoming call end what the runtime does in the block."""
+        """Have an incoming call end what the runtime does in the block, which nobody has to wait for."""
         with self._lock:
             self._is_at_idle_work = True
         try:
@@ -422,7 +423,8 @@ class ModelService:
             return self._runtime.perform(task, *arguments, *callbacks)
         else:
             models = job.answer or self._runtime
-            answer = getattr(models, call.method)(*call.arguments, **call.options)
+            with self._idle_work() if call.method in GIVING_WAY else nullcontext():
+                answer = getattr(models, call.method)(*call.arguments, **call.options)
         if not isinstance(answer, Iterator):
             return answer
         if job.pauses and self._runtime is not None and job.answer is None:

@@ -18,6 +18,8 @@ TEXTS = frozenset({"count_tokens", "render", "tokenize", "detokenize"})
 """The methods that take as long as their text; nothing waits for them."""
 ASIDES = frozenset({"memory", "drop", "saved"})
 """The methods that are answered at once, while another call is being worked on."""
+GIVING_WAY = frozenset({"measure_plain"})
+"""The methods that the next call ends."""
 SILENT = "no reply: "
 """The beginning of the last line of a process that stopped waiting for another machine."""
 
