@@ -10,7 +10,7 @@ from localspec.errors import LocalSpecError
 from localspec.server.blocks import BlockStream, ProtocolReply, ReplyEvent
 from localspec.types.events import TextDelta
 
-_READ = 2  # texts of an answer: then both models have read its prompt
+_READ = 2  # pieces of an answer's text: then both models have read its prompt
 
 
 class SeveralAnswers(ProtocolReply):
@@ -34,13 +34,13 @@ class SeveralAnswers(ProtocolReply):
         Of `number` answers to a prompt the first one reads it, and the others find it in the caches. Where an
         answer fails, the others of a stream are written to their ends before the error is raised.
         """
-        left, texts, failure = deque(range(len(self.every))), Counter[int](), None
+        left, pieces, failure = deque(range(len(self.every))), Counter[int](), None
         opened = list[AsyncGenerator[ReplyEvent]]()
         pending: dict[asyncio.Future[ReplyEvent], int] = {}
 
         def may_begin() -> bool:
             first = left[0] - left[0] % number
-            return len(pending) < at_once and (left[0] == first or texts[first] >= _READ)
+            return len(pending) < at_once and (left[0] == first or pieces[first] >= _READ)
 
         def ask(which: int) -> None:
             pending[asyncio.ensure_future(anext(opened[which]))] = which
@@ -56,14 +56,15 @@ class SeveralAnswers(ProtocolReply):
                 try:
                     found = event.result()
                 except StopAsyncIteration:
-                    texts[which] = _READ
+                    pieces[which] = _READ
                     continue
                 except LocalSpecError as error:
                     if not streams:
                         raise
-                    texts[which], failure = _READ, failure or error
+                    pieces[which], failure = _READ, failure or error
                     continue
-                texts[which] += isinstance(found, TextDelta)
+                if isinstance(found, TextDelta):
+                    pieces[which] += len(found.pieces)
                 self.turn_to(which)
                 yield found
                 ask(which)

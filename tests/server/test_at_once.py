@@ -134,12 +134,34 @@ def test_an_answer_without_room_waits_for_the_end_of_another() -> None:
         await engine.until(lambda: len(engine.seated.still) == 2)
         engine.steps.release(12)
         assert await asyncio.gather(*answers) == ["aaaa", "bbbb", "cccc"]
+        assert next(engine.seated.numbers) <= 3  # times that one had no room: each waited in between
 
     try:
         asyncio.run(course())
     finally:
         engine.steps.release(10_000)
         engine.queue.close()
+
+
+def test_several_answers_for_one_client_give_way_to_another(engine: SeatedEngine) -> None:
+    client = object()
+
+    async def course() -> None:
+        own = [engine.start(letter, 500, client) for letter in "abc"]
+        await engine.until(lambda: len(engine.seated.at_work) == 3)
+        others = [engine.start(letter, 200) for letter in "de"]
+
+        def both_are_written() -> bool:
+            engine.steps.release()
+            return {"d", "e"} <= set(engine.seated.written)
+
+        await engine.until(both_are_written)
+        assert len(engine.seated.still) == 2
+        engine.steps.release(10_000)
+        assert await asyncio.gather(*others) == ["d" * 200, "e" * 200]
+        assert await asyncio.gather(*own) == ["a" * 500, "b" * 500, "c" * 500]
+
+    asyncio.run(course())
 
 
 def test_models_that_die_are_opened_once_for_all_their_answers(engine: SeatedEngine) -> None:

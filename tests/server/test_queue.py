@@ -25,8 +25,8 @@ _MOMENT = threading.Event()
 PROFILE = Profile("general", "General", "", "dialogue", "", Sampling(), Path("general"))
 
 
-def asked(prompt: str, tokens: int | None = None) -> QueuedRequest:
-    return QueuedRequest(PROFILE, SessionRequest(answer=Request(prompt, max_tokens=tokens)))
+def asked(prompt: str, tokens: int | None = None, client: object = None) -> QueuedRequest:
+    return QueuedRequest(PROFILE, SessionRequest(answer=Request(prompt, max_tokens=tokens)), client=client)
 
 
 class Engine:
@@ -48,12 +48,12 @@ class Engine:
     def models(self) -> TurningModels:
         return self.opened[-1]
 
-    async def text(self, prompt: str, tokens: int | None = None) -> str:
-        events = self.queue.answer(asked(prompt, tokens))
+    async def text(self, prompt: str, tokens: int | None = None, client: object = None) -> str:
+        events = self.queue.answer(asked(prompt, tokens, client))
         return "".join([event.text async for event in events if isinstance(event, TextDelta)])
 
-    def start(self, prompt: str, tokens: int | None = None) -> asyncio.Task[str]:
-        return asyncio.create_task(self.text(prompt, tokens))
+    def start(self, prompt: str, tokens: int | None = None, client: object = None) -> asyncio.Task[str]:
+        return asyncio.create_task(self.text(prompt, tokens, client))
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(20):
