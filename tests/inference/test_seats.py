@@ -271,6 +271,22 @@ def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
     assert seat.max_sequences == 1
 
 
+def test_nothing_waits_for_an_answer_that_would_only_use_idle_models(seated: Runtime) -> None:
+    found = list[object]()
+
+    def look(count: int) -> None:
+        if count == 8:
+            found.append(seated.measure_plain())
+            found.extend(seated.read_now(asked(8), lambda: True))
+            seated.measure_between_answers(lambda: False)
+
+    writing = Written(seated.for_one_of_several())
+    writing.start(asked(7), look)
+    assert writing.join().text == alone(seated, asked(7)).text
+    assert found == [None]
+    assert seated.measure_plain() is not None
+
+
 def test_models_with_one_seat_take_one_answer_at_a_time(demo_target: Path) -> None:
     with open_seats(demo_target, None, 1) as runtime:
         assert (runtime.seats, runtime._contexts.passes) == (1, None)

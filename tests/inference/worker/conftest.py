@@ -11,6 +11,7 @@ import pytest
 
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
+from localspec.inference.turns import PARALLEL
 from localspec.inference.worker.client import Worker
 from localspec.types.models import ModelOptions
 
@@ -37,7 +38,7 @@ def worker(demo_target_q8: Path, demo_draft: Path) -> Iterator[Worker]:
 
 @pytest.fixture
 def open_worker(demo_target_q8: Path) -> Iterator[Open]:
-    """Opens workers on the bundled target, for tests that do not."""
+    """Opens workers on the bundled target as the screen does, for tests that do not."""
     with ExitStack() as stack:
         options = ModelOptions(demo_target_q8, context=8192, micro_batch=32, threads=1)
-        yield lambda: stack.enter_context(Worker.open(OpenPlan(options)))
+        yield lambda: stack.enter_context(Worker.open(OpenPlan(options, seats=PARALLEL)))

@@ -62,6 +62,10 @@ class HardOfHearing:
         self._heard.wait()
         yield CANCELLED
 
+    def until_cancelled(self) -> None:
+        self.begun.set()
+        self._heard.wait()
+
     def cancel(self) -> None:
         self.cancels += 1
         if self.cancels > 1:
@@ -120,6 +124,15 @@ def test_nothing_waits_for_a_long_text(line: Line) -> None:
     assert line.read(1) == [Result(3, 2)]
     line.models.has_read.set()
     assert len(line.read(2)) == 2
+
+
+def test_measuring_after_an_answer_gives_way_to_the_next_call(line: Line) -> None:
+    line.models.measure_plain = line.models.until_cancelled  # type: ignore[method-assign]
+    line.service.take(Call(1, "measure_plain", ()))
+    line.models.begun.wait()
+    line.models.cancels = 1  # it hears the next one
+    line.service.take(Call(2, "generate", ("prompt",)))
+    assert line.read(3) == [Result(1, None), Events(2, (CANCELLED,)), Result(2, None)]
 
 
 def test_of_many_cancels_one_is_repeated(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
