@@ -169,14 +169,14 @@ class Seating(Generic[AnyEngine]):
     def closed(self, *, waits: bool = True) -> Iterator[None]:
         """Keep answers out of the block, which needs the models whole.
 
-        Where answers are there, wait for their ends, or raise `Cancelled`.
+        Wait for the ends of answers that are there, or raise `Cancelled`.
         """
         if self._passes is None:
             yield
             return
         with self._changed:
-            if self._present and not waits:
-                raise Cancelled("an answer is being written")
+            if not waits and (self._present or self.is_closed):
+                raise Cancelled("the models are in use")
             self._changed.wait_for(lambda: not self._present and not self.is_closed)
             self.is_closed = True
         try:

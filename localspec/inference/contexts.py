@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from math import ceil
 from pathlib import Path
@@ -18,7 +18,7 @@ from localspec.decoding.passes import Seat, SharedPasses
 from localspec.decoding.policy import CostCurve, LatencyModel, assumed_costs, is_plausible
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.decoding.speed_model import shared_cores
-from localspec.errors import DraftError, UserError
+from localspec.errors import Cancelled, DraftError, UserError
 from localspec.gguf import STATE_DRAFT
 from localspec.hardware.memory.needs import (
     cache_bytes,
@@ -90,6 +90,8 @@ class Contexts:
         if draft is None and (problem := own_head(target.header)[1]):
             self.notes += (problem,)
         self.passes: SharedPasses | None = SharedPasses(self.target, self.draft) if self.seats > 1 else None
+        self.whole: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Keeps answers that share the contexts out of a block; raises `Cancelled` where there are some."""
         self._at_work = False
         self._longest_asked = 0  # draft for which the target was to get more states
         self._plan = plan
@@ -332,11 +334,9 @@ class CostedEngine(Engine):
         if kept is None:
             return None
         verify, step = kept
-        is_shared = self._contexts.passes is not None  # by answers that may be there
-        if (
-            self._contexts.on_card and not is_shared
-        ):  # else the first rounds would count what making them takes
-            make_programs(*self.alone(together=together))
+        if self._contexts.on_card:  # else the first rounds would count what making them takes
+            with suppress(Cancelled), self._contexts.whole():
+                make_programs(*self.alone(together=together))
         self.known.earlier[together] = CostCurve(verify)
         return LatencyModel(CostCurve(verify), CostCurve(step))
 

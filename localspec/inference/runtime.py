@@ -102,6 +102,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._draft_model = draft
         self._contexts = contexts
         self._seating = _seating(contexts)
+        contexts.whole = partial(self._seating.closed, waits=False)
         self._engine = self._last = self._seating.places[0].engine
         self.seats = len(self._seating.places)
         self._chosen: dict[tuple[bool, bool], tuple[Mode, str]] = {}  # by which costs are measured

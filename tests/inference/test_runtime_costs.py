@@ -228,6 +228,26 @@ def test_with_costs_kept_earlier_no_round_counts_what_programs_take(
 
 
 @pytest.mark.slow
+def test_programs_are_made_before_answers_and_not_beside_them(
+    open_cards: Open, demo_target: Path, demo_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_cards() as runtime:
+        runtime.choose_settings()
+    made: list[object] = []
+    monkeypatch.setattr(contexts, "make_programs", lambda *models: made.append(models))
+    monkeypatch.setattr(Contexts, "on_card", property(lambda _self: True))
+    target = ModelOptions(demo_target, context=256, threads=1)
+    plan = OpenPlan(target, replace(target, path=demo_draft), max_fan_out=4, remembers_costs=True, seats=2)
+    with Runtime.open(plan) as runtime:
+        answer(runtime, greedy(FORCED, max_tokens=4))
+        assert not made
+    with Runtime.open(plan) as runtime:
+        runtime.known_settings()
+        assert made
+        answer(runtime, greedy(FORCED, max_tokens=4))
+
+
+@pytest.mark.slow
 def test_costs_that_older_versions_kept_are_measured_again(open_cards: Open) -> None:
     with open_cards() as runtime:
         expected, before = runtime.choose_settings(), kept_costs()
