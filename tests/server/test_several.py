@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -13,14 +14,21 @@ from typing import Any
 
 import pytest
 
+from localspec.chat.answer_settings import SessionRequest
+from localspec.chat.calls.reader import AnswerReader
 from localspec.errors import EngineError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.runtime import Runtime
-from localspec.types.events import GenerationEvent
+from localspec.server.blocks import BlockStream, ReplyEvent
+from localspec.server.choices import ChoicesReply, Wanted
+from localspec.server.queue import QueuedRequest
+from localspec.types.drafts import Provenance
+from localspec.types.events import Finished, GenerationEvent, Summary, TextDelta, TextPiece
 from localspec.types.models import ModelOptions
-from localspec.types.request import Request
+from localspec.types.request import Message, Request
 from tests.server.running import Served, serving
 from tests.server.test_at_once import SeatedTurning
+from tests.server.test_queue import PROFILE
 from tests.waiting import until
 
 ASKED = {"messages": [{"role": "user", "content": "a"}], "n": 3, "seed": 7, "max_tokens": 5}
@@ -86,7 +94,8 @@ def test_the_others_begin_when_the_first_has_read_the_prompt(seated: Served, mod
     choices = [choice for event in events for choice in event["choices"]]
     assert len([*groupby(choice["index"] for choice in choices)]) > 3  # not one after the other
     assert sorted(choice["index"] for choice in choices if choice["delta"].get("role")) == [0, 1, 2]
-    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length"] * 3
+    ends = {choice["index"]: choice["finish_reason"] for choice in choices if choice["finish_reason"]}
+    assert ends == dict.fromkeys(range(3), "length")
 
 
 def test_a_whole_reply_has_them_in_order(seated: Served, models: SeatedFailing) -> None:
@@ -129,6 +138,35 @@ def test_more_answers_than_seats_are_all_written(seated: Served, models: SeatedF
     assert texts_of(streamed(seated, n=8)) == dict.fromkeys(range(8), "aaaaa")
 
 
+async def events_of(*events: GenerationEvent) -> AsyncGenerator[ReplyEvent]:
+    for event in events:
+        await asyncio.sleep(0)  # the other one is next
+        yield event
+
+
+def said(*texts: str) -> tuple[GenerationEvent, ...]:
+    deltas = (TextDelta((TextPiece(text, Provenance.TARGET),)) for text in texts)
+    return (*deltas, Finished("stop", Summary()))
+
+
+def test_thinking_of_one_is_not_that_of_another() -> None:
+    question = QueuedRequest(PROFILE, SessionRequest(answer=Request((Message("user", "Hi"),))))
+    reply = ChoicesReply([question] * 2, lambda: BlockStream(AnswerReader()), 1, Wanted())
+    answers = said("<think>", "far", "</think>", "thought"), said("so", " it", " is", " said")
+    events = reply.events_of_all(lambda which: events_of(*answers[which]), 1, 2, streams=True)
+
+    async def course() -> None:
+        chunks: list[Any] = [chunk async for chunk in reply._stream(events)]
+        order = [chunk["choices"][0]["index"] for chunk in chunks]
+        assert len([*groupby(order)]) > 3
+
+    asyncio.run(course())
+    found: Any = reply.complete()
+    messages = [choice["message"] for choice in found["choices"]]
+    assert [message["content"] for message in messages] == ["thought", "so it is said"]
+    assert [message.get("reasoning_content") for message in messages] == ["far", None]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "sd"])
 def test_each_is_the_answer_that_its_seed_gives_alone(
@@ -142,9 +180,9 @@ def test_each_is_the_answer_that_its_seed_gives_alone(
         together = served.chat(**body).json()
         read = served.service.server.totals.copy()
         alone = [served.chat(**body | {"n": 1, "seed": 7 + number}).json() for number in range(4)]
-    said = [choice["message"]["content"] for choice in together["choices"]]
-    assert said == [reply["choices"][0]["message"]["content"] for reply in alone]
-    assert len(set(said)) > 1
+    texts = [choice["message"]["content"] for choice in together["choices"]]
+    assert texts == [reply["choices"][0]["message"]["content"] for reply in alone]
+    assert len(set(texts)) > 1
     prompt = together["usage"]["prompt_tokens"]
     assert read["prompt_tokens"] == 4 * prompt
     assert prompt <= read["prompt_tokens"] - read["cached_tokens"] <= prompt + 8
