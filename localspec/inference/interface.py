@@ -60,7 +60,7 @@ class OpenModels(Protocol):
     def measure_plain(self) -> PlainRate | None:
         """Measure plain decoding after the text of the last answer, in a fraction of a second.
 
-        None if there was no answer, the context is full, or it was cancelled.
+        None if there was no answer, another one is being written, the context is full, or it was cancelled.
         """
 
     def memory(self) -> tuple[DeviceMemory, ...]:
@@ -213,7 +213,10 @@ class SeatedModels(SharedModels, Protocol):
         """Return the number of answers; with one, they take turns."""
 
     def for_one_of_several(self) -> OneAnswer:
-        """Return the models for one answer; any other call waits until all have ended or are paused."""
+        """Return the models for one answer.
+
+        What needs the models whole waits until all have ended or are paused, or gives up.
+        """
 
 
 class TunableModels(OpenModels, Protocol):

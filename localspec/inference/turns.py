@@ -38,7 +38,7 @@ class Share:
 
     @property
     def client(self) -> object:
-        """Return for whom it is: several answers for one give way to those of others."""
+        """Return the client that it is for; several answers for one give way to those of others."""
         return self
 
     @property

@@ -102,7 +102,7 @@ class Job(turns.Share):
 
     @property
     def client(self) -> object:
-        """Return for whom it is."""
+        """Return the client that it is for."""
         return self.asked.client or self
 
     def stop(self) -> None:

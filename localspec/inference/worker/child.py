@@ -335,7 +335,7 @@ class ModelService:
 
     @contextmanager
     def _idle_work(self) -> Iterator[None]:
-        """Have an incoming call end what the runtime does in the block, which nobody has to wait for."""
+        """Have an incoming call end what the runtime does in the block: no call has to wait for it."""
         with self._lock:
             self._is_at_idle_work = True
         try:
