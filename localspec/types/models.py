@@ -34,13 +34,15 @@ class DeviceMemory:
 class SavedConversations:
     """Saved KV caches of conversations that gave way to others.
 
-    `tokens` are those of the target; `bytes` are at most `limit`.
+    `tokens` are those of the target; `bytes` are at most `limit`. Those `on_disk` are all that are there,
+    also of other models.
     """
 
     count: int = 0
     tokens: int = 0
     bytes: int = 0
     limit: int = 0
+    on_disk: SavedConversations | None = None
 
 
 @dataclass(frozen=True, slots=True)

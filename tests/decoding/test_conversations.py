@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from localspec.decoding.conversations import FEWEST
 from localspec.decoding.engine import Engine
-from localspec.decoding.model import SavedState
 from localspec.decoding.rounds import DecodeParams, Round
 from localspec.types.request import EngineSettings
+from localspec.types.saved_states import SavedState
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 from tests.fake_model import FakeModel
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 BYTES = 10  # of a token
-
-
-@dataclass(frozen=True)
-class Copy:
-    length: int
-    size: int
-    restore: Callable[[], None]
 
 
 class Savable(FakeModel):
@@ -35,13 +28,12 @@ class Savable(FakeModel):
         held = self.tokens()
         if not held or not room(BYTES * len(held)):
             return None
+        return SavedState(len(held), np.repeat(np.array(held, np.uint8), BYTES))
 
-        def restore() -> None:
-            for sequence in range(self.max_sequences):
-                self.truncate(0, sequence)
-            self._sequences[0] = [] if self.fails else held.copy()
-
-        return Copy(len(held), BYTES * len(held), restore)
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
+        for sequence in range(self.max_sequences):
+            self.truncate(0, sequence)
+        self._sequences[0] = [] if self.fails else list(map(int, saved.state[::BYTES]))
 
 
 class Talks:

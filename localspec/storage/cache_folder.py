@@ -1,0 +1,204 @@
+"""The folder with copies of conversations' KV caches: what is in it, what makes room, what is forgotten.
+
+A file is named after the model that it is for, its text and its chat. It gets its name when it is complete.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkstemp
+
+from localspec.errors import StoreError
+from localspec.storage.cache_file import Allocate, DamagedFileError, read_copy, read_text, write_copy
+from localspec.storage.paths import PRIVATE_FOLDER, make_private_folder, state_dir
+from localspec.types.models import SavedConversations
+from localspec.types.saved_states import ConversationCopy
+
+MOST_FILES = 1000
+KEPT_S = 30 * 24 * 3600.0  # without use: as long as deleted messages
+SPARE = 2**30  # bytes of the disk that stay free
+_ENDING, _UNFINISHED = ".kv", ".tmp"
+_ABANDONED_S = 600.0  # without a change, so no program is writing it
+_SHARE = 16  # of a text, by which it may end otherwise and be continued all the same
+_NAME = re.compile(r"[a-z0-9-]{1,40}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file, and the text that it is for."""
+
+    path: Path
+    tokens: array[int]
+
+
+def caches_dir() -> Path:
+    """Return the folder; it may be missing."""
+    return state_dir() / "caches"
+
+
+def chat_name(chat: int) -> str:
+    """Return the name under which the caches of a chat are kept."""
+    return f"chat{chat}"
+
+
+def forget_named(name: str) -> None:
+    """Delete the files that were kept under a name; raises StoreError."""
+    _delete(path for path, _ in _entries(caches_dir()) if name and _name_of(path) == name)
+
+
+def forget_all() -> SavedConversations:
+    """Delete all files, unfinished ones included; return what they were. Raises StoreError."""
+    folder = caches_dir()
+    every = [*_entries(folder), *_entries(folder, _UNFINISHED)]
+    _delete(path for path, _ in every)
+    return SavedConversations(len(every), bytes=sum(status.st_size for _, status in every))
+
+
+def figures(limit: int = 0) -> SavedConversations:
+    """Return the number and the size of the files."""
+    found = [status.st_size for _, status in _entries(caches_dir())]
+    return SavedConversations(len(found), bytes=sum(found), limit=limit)
+
+
+def digest(data: bytes) -> str:
+    """Return a short name for some bytes."""
+    return hashlib.sha256(data).hexdigest()[:24]
+
+
+class CacheFolder:
+    """The files for one pair of models; the limit is for the bytes of all in the folder."""
+
+    def __init__(self, limit: int, models: Sequence[str]) -> None:
+        """Take the limit, and digests of what a file has to fit: the target, and the draft model."""
+        self.limit = limit
+        self._path, self._models = caches_dir(), models
+        self._known: dict[tuple[Path, int], KeptFile] = {}  # by the time of change
+
+    def files(self) -> tuple[list[KeptFile], list[DamagedFileError]]:
+        """Return the files of the target, and what was wrong with damaged ones, which are deleted."""
+        known, damaged = dict[tuple[Path, int], KeptFile](), list[DamagedFileError]()
+        for path, status in _entries(self._path):
+            key = (path, status.st_mtime_ns)
+            if not path.name.startswith(f"{self._models[0]}-"):
+                continue
+            try:
+                known[key] = self._known.get(key) or KeptFile(path, read_text(path, self._models[0]))
+            except DamagedFileError as error:
+                damaged.append(error)
+                _delete([path])
+            except OSError:  # another program has removed it
+                continue
+        self._known = known
+        return list(known.values()), damaged
+
+    def read(self, found: KeptFile, allocate: Allocate) -> ConversationCopy | None:
+        """Return what is in a file, which counts as a use; None if there is no memory for it.
+
+        Raises OSError, and `DamagedFileError` for a file that is deleted then.
+        """
+        try:
+            copy = read_copy(found.path, self._models, _name_of(found.path), allocate)
+        except DamagedFileError:
+            _delete([found.path])
+            raise
+        with suppress(OSError):
+            os.utime(found.path)
+        return copy
+
+    def write(self, copy: ConversationCopy, is_wanted: Callable[[], bool]) -> None:
+        """Write a copy, unless it is there, as long as it `is_wanted`; delete those that it continues.
+
+        The least recently used of all make room. Raises OSError and StoreError; nothing unfinished stays.
+        """
+        text, name = array("i", copy.tokens), copy.kept_as or ""
+        ending = f".{name}{_ENDING}" if _NAME.fullmatch(name) else _ENDING
+        path = self._path / f"{self._models[0]}-{digest(text.tobytes())}{ending}"
+        if path.exists():
+            os.utime(path)
+            return
+        make_private_folder(self._path)
+        self._path.chmod(PRIVATE_FOLDER)
+        self._sweep()
+        earlier = [each.path for each in self.files()[0] if is_continued(each.tokens, text)]
+        if not self._make_room(copy.size, earlier):
+            return
+        descriptor, unfinished = mkstemp(suffix=_UNFINISHED, dir=self._path)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                is_whole = write_copy(file, copy, self._models, is_wanted)
+            if is_whole and is_wanted():
+                Path(unfinished).replace(path)
+                _delete(each for each in earlier if each != path)
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+
+    def _make_room(self, size: int, earlier: Sequence[Path]) -> bool:
+        """Delete the least recently used, but `earlier` ones first, until a file of that size fits.
+
+        Return whether it does.
+        """
+        from shutil import disk_usage
+
+        if size > self.limit:
+            return False
+        kept = sorted(_entries(self._path), key=lambda each: (each[0] not in earlier, each[1].st_mtime))
+        taken, free = sum(status.st_size for _, status in kept), disk_usage(self._path).free
+        while kept and (taken + size > self.limit or free < size + SPARE or len(kept) >= MOST_FILES):
+            path, status = kept.pop(0)
+            _delete([path])
+            taken, free = taken - status.st_size, free + status.st_size
+        return free >= size + SPARE
+
+    def _sweep(self) -> None:
+        """Delete what nobody has used for long, and what killed programs have left unfinished."""
+        now = time.time()
+        for ending, longest_s in ((_ENDING, KEPT_S), (_UNFINISHED, _ABANDONED_S)):
+            every = _entries(self._path, ending)
+            _delete(path for path, status in every if abs(now - status.st_mtime) > longest_s)
+
+
+def shared(text: array[int], other: array[int]) -> int:
+    """Return the length of the common prefix of two texts."""
+    low, high = 0, min(len(text), len(other))
+    while low < high:  # slices are compared much faster than tokens
+        middle = (low + high + 1) // 2
+        if text[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def is_continued(text: array[int], other: array[int]) -> bool:
+    """Return whether another text continues this one, but perhaps for its end."""
+    return len(text) - shared(text, other) <= len(text) // _SHARE
+
+
+def _entries(folder: Path, ending: str = _ENDING) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of a folder; nothing where it is missing or cannot be read."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(ending) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):  # another program has removed it
+                    yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+def _name_of(path: Path) -> str:
+    return path.stem.partition(".")[2]
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    """Delete files, if they are there; raises StoreError."""
+    for path in paths:
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot delete `{path}`: {error.strerror or error}") from error
