@@ -13,7 +13,7 @@ from typing import Protocol
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.loop import Decoder
-from localspec.types.models import SavedConversations
+from localspec.types.models import CachesOnDisk, SavedConversations
 from localspec.types.saved_states import CachedText, ConversationCopy
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
@@ -39,7 +39,7 @@ class DiskCopies(Protocol):
     def hurry(self, copy: ConversationCopy) -> None:
         """Have a copy written now or never, because it leaves memory."""
 
-    def figures(self) -> SavedConversations:
+    def figures(self) -> CachesOnDisk:
         """Return the size of all copies on disk."""
 
 

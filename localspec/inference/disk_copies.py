@@ -16,7 +16,7 @@ from localspec.llama.context import Context, state_memory
 from localspec.storage.cache_file import DamagedFileError
 from localspec.storage.cache_folder import CacheFolder, digest, figures, forget_named, shared
 from localspec.storage.pair_identity import MachineFacts, fingerprint
-from localspec.types.models import SavedConversations
+from localspec.types.models import CachesOnDisk
 from localspec.types.saved_states import ConversationCopy
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class DiskHome:
         with self._changed:
             self._forgotten.discard(name or "")
 
-    def figures(self) -> SavedConversations:
+    def figures(self) -> CachesOnDisk:
         """Return the size of all copies on disk."""
         return figures(self._folder.limit)
 

@@ -68,9 +68,7 @@ def write_copy(
         if cache is not None:
             text = part(len(cache.tokens), memoryview(array("i", cache.tokens)).cast("B"))
             states = ((cache.saved.length, cache.saved.state), *cache.saved.checkpoints)
-            caches.append(
-                _CacheHeader(model, text, tuple(part(at, state.data) for at, state in states))
-            )
+            caches.append(_CacheHeader(model, text, tuple(part(at, state.data) for at, state in states)))
     header = json.dumps(plain(_Header(tuple(caches)))).encode()
     file.write(_HEAD.pack(_FORMAT, len(header), zlib.crc32(header)) + header)
     for data in parts:
@@ -90,9 +88,7 @@ def read_text(path: Path, model: str) -> array[int]:
         return _text(file, target.text, path)
 
 
-def read_copy(
-    path: Path, models: Sequence[str], name: str, allocate: Allocate
-) -> ConversationCopy | None:
+def read_copy(path: Path, models: Sequence[str], name: str, allocate: Allocate) -> ConversationCopy | None:
     """Return the copy in a file, which was kept under a name; None if there is no memory for it.
 
     The draft model's cache is left out if it is of another one. Raises OSError and `DamagedFileError`.

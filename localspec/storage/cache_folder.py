@@ -19,7 +19,7 @@ from tempfile import mkstemp
 from localspec.errors import StoreError
 from localspec.storage.cache_file import Allocate, DamagedFileError, read_copy, read_text, write_copy
 from localspec.storage.paths import PRIVATE_FOLDER, make_private_folder, state_dir
-from localspec.types.models import SavedConversations
+from localspec.types.models import CachesOnDisk
 from localspec.types.saved_states import ConversationCopy
 
 MOST_FILES = 1000
@@ -54,18 +54,18 @@ def forget_named(name: str) -> None:
     _delete(path for path, _ in _entries(caches_dir()) if name and _name_of(path) == name)
 
 
-def forget_all() -> SavedConversations:
+def forget_all() -> CachesOnDisk:
     """Delete all files, unfinished ones included; return what they were. Raises StoreError."""
     folder = caches_dir()
     every = [*_entries(folder), *_entries(folder, _UNFINISHED)]
     _delete(path for path, _ in every)
-    return SavedConversations(len(every), bytes=sum(status.st_size for _, status in every))
+    return CachesOnDisk(len(every), sum(status.st_size for _, status in every))
 
 
-def figures(limit: int = 0) -> SavedConversations:
+def figures(limit: int = 0) -> CachesOnDisk:
     """Return the number and the size of the files."""
     found = [status.st_size for _, status in _entries(caches_dir())]
-    return SavedConversations(len(found), bytes=sum(found), limit=limit)
+    return CachesOnDisk(len(found), sum(found), limit)
 
 
 def digest(data: bytes) -> str:

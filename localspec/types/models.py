@@ -31,18 +31,26 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class CachesOnDisk:
+    """Files with KV caches of conversations, of all models; `bytes` are at most `limit`."""
+
+    count: int = 0
+    bytes: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SavedConversations:
     """Saved KV caches of conversations that gave way to others.
 
-    `tokens` are those of the target; `bytes` are at most `limit`. Those `on_disk` are all that are there,
-    also of other models.
+    `tokens` are those of the target; `bytes` are at most `limit`.
     """
 
     count: int = 0
     tokens: int = 0
     bytes: int = 0
     limit: int = 0
-    on_disk: SavedConversations | None = None
+    on_disk: CachesOnDisk | None = None
 
 
 @dataclass(frozen=True, slots=True)
