@@ -24,8 +24,10 @@ FEWEST_ON_DISK = 128  # tokens that are worth a file
 class DiskCopies(Protocol):
     """Copies that outlive the program. Its methods are callable from any thread."""
 
-    def find(self, prompt: Sequence[int], at_hand: int) -> ConversationCopy | None:
-        """Read the copy with the longest prefix of a prompt, where that is worth it.
+    def find(
+        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        """Read the copy of at most that many bytes with the longest prefix of a prompt, if that is worth it.
 
         `at_hand` is the number of tokens of the prompt that are to be had at no cost.
         """
@@ -87,13 +89,15 @@ class Conversations:
         self.store.limit, self.store.disk = limit, disk
         self._make_room(0, 0)
 
-    def find_on_disk(self, prompt: Sequence[int], at_hand: int) -> ConversationCopy | None:
-        """Read a copy from disk if it is worth more than those in memory; takes nothing that a call needs."""
+    def find_on_disk(
+        self, prompt: Sequence[int], at_hand: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        """Read a copy from disk if it is worth more than those in memory; uses nothing that answers need."""
         disk = self.store.disk
         if disk is None:
             return None
         in_memory = (common_prefix(each.tokens, prompt) for each in self._saved.copy())
-        return disk.find(prompt, max(at_hand, *in_memory, 0))
+        return disk.find(prompt, max(at_hand, *in_memory, 0), self.limit, is_wanted)
 
     def take_in(self, copy: ConversationCopy) -> None:
         """Hold a copy from disk in memory, unless it is there or finds no room."""

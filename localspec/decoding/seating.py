@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Generic, TypeVar
@@ -99,8 +99,10 @@ class Seating(Generic[AnyEngine]):
 
         Raises `Cancelled` where there is no room beside others, and the participant then knows.
         """
-        found = self._on_disk(text) if reuses else None
+        found = self._on_disk(text, lambda: not participant.is_cancelled) if reuses else None
         if self._passes is None:
+            if participant.is_cancelled:
+                raise Cancelled("the answer was stopped")
             self._take_in(found)
             yield self.places[0]
             return
@@ -191,19 +193,21 @@ class Seating(Generic[AnyEngine]):
     def cancel(self, participant: Participant) -> None:
         """End an answer soon; callable from any thread."""
         if self._passes is None:
+            participant.is_cancelled = True
             return
         self._passes.cancel(participant)
         with self._changed:
             self._changed.notify_all()
 
-    def place_of(self, text: Sequence[int]) -> ConversationPlace[AnyEngine]:
+    def place_of(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationPlace[AnyEngine]:
         """Return the place that a text continues, else an empty one, else the least recently used."""
-        self._take_in(self._on_disk(text))
+        self._take_in(self._on_disk(text, is_wanted))
         return self._best_of(self.places, {place: place.shared(text) for place in self.places}, text)
 
-    def _on_disk(self, text: Sequence[int]) -> ConversationCopy | None:
+    def _on_disk(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationCopy | None:
         """Read a copy that begins a text from disk, while other answers go on; None if there is no use."""
-        return self._conversations.find_on_disk(text, max(place.shared(text) for place in self.places))
+        at_hand = max(place.shared(text) for place in self.places)
+        return self._conversations.find_on_disk(text, at_hand, is_wanted)
 
     def _take_in(self, copy: ConversationCopy | None) -> None:
         if copy is not None:

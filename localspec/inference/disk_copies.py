@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -63,9 +63,9 @@ class DiskHome:
     What goes wrong with files costs a line in the log for each kind of problem, and never an answer.
     """
 
-    def __init__(self, limit: int, models: Sequence[str]) -> None:
-        """Take the limit in bytes, and the `identity_of` the target and the draft model."""
-        self._folder = CacheFolder(limit, models)
+    def __init__(self, limit: int, models: Sequence[str], context: int) -> None:
+        """Take the limit in bytes, the `identity_of` the target and the draft model, and the longest text."""
+        self._folder, self._context = CacheFolder(limit, models), context
         self._changed = threading.Condition()
         self._due: dict[ConversationCopy, float] = {}  # when each is to be written
         self._hurried: ConversationCopy | None = None
@@ -75,18 +75,22 @@ class DiskHome:
         self._is_closed = False
         threading.Thread(target=self._write_all, name="localspec-caches", daemon=True).start()
 
-    def find(self, prompt: Sequence[int], at_hand: int) -> ConversationCopy | None:
+    def find(
+        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
         """Read the copy with the longest prefix of a prompt, where that is worth it."""
         text = array("i", prompt)
         try:
             files, damaged = self._folder.files()
             for problem in damaged:
                 self._tell("a saved cache was damaged, and is deleted", problem)
-            gains = {each.path: shared(each.tokens, text) - at_hand for each in files}
-            worth = [each for each in files if gains[each.path] >= max(_FEWEST, len(each.tokens) // _SHARE)]
-            if not worth:
-                return None
-            return self._folder.read(max(worth, key=lambda each: gains[each.path]), state_memory)
+            found, gain = None, 0
+            for each in files:
+                more = shared(each.tokens, text) - at_hand
+                fits = len(each.tokens) <= self._context and each.size <= most
+                if fits and more > gain and more >= max(_FEWEST, len(each.tokens) // _SHARE):
+                    found, gain = each, more
+            return None if found is None else self._folder.read(found, state_memory, is_wanted)
         except (OSError, LocalSpecError, DamagedFileError) as error:
             if not isinstance(error, FileNotFoundError):  # another program has removed it
                 self._tell("a saved cache cannot be read", error)
@@ -95,7 +99,7 @@ class DiskHome:
     def keep(self, copy: ConversationCopy, *, at_once: bool = False) -> None:
         """Have a copy written once its conversation has rested for a while, or `at_once`."""
         with self._changed:
-            if copy.kept_as not in self._forgotten:
+            if copy.kept_as not in self._forgotten and not self._is_closed:
                 self._due[copy] = time.monotonic() + (0.0 if at_once else REST_S)
                 self._changed.notify_all()
 

@@ -258,7 +258,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._seating.closed(), self._contexts.reading_ahead() as chunk:
-            self._last = engine = self._seating.place_of(text).engine
+            self._last = engine = self._seating.place_of(text, wanted).engine
             self._used_at_s = time.monotonic()
             reading = engine.read_ahead(text, settled, chunk, drafts=drafts, kept_as=request.kept_as)
             for tokens in reading if wanted() else ():
@@ -446,7 +446,9 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Save the KV caches of conversations, in at most `limit` bytes of memory and so many `on_disk`."""
         if self._disk is not None:
             self._disk.finish(0.0)
-        self._disk = DiskHome(on_disk, self._contexts.cache_identities()) if on_disk else None
+        self._disk = None
+        if on_disk:
+            self._disk = DiskHome(on_disk, self._contexts.cache_identities(), self.target.context)
         self._engine.conversations.keep(limit, self._disk)
 
     def forget_conversation(self, name: str) -> None:

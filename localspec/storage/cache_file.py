@@ -88,10 +88,13 @@ def read_text(path: Path, model: str) -> array[int]:
         return _text(file, target.text, path)
 
 
-def read_copy(path: Path, models: Sequence[str], name: str, allocate: Allocate) -> ConversationCopy | None:
-    """Return the copy in a file, which was kept under a name; None if there is no memory for it.
+def read_copy(
+    path: Path, models: Sequence[str], name: str, allocate: Allocate, is_wanted: Callable[[], bool]
+) -> ConversationCopy | None:
+    """Return the copy in a file, which was kept under a name.
 
-    The draft model's cache is left out if it is of another one. Raises OSError and `DamagedFileError`.
+    None if there is no memory for it, or it is no longer wanted meanwhile. The draft model's cache is left
+    out if it is of another one. Raises OSError and `DamagedFileError`.
     """
     caches = list[CachedText]()
     with path.open("rb") as file:
@@ -102,9 +105,8 @@ def read_copy(path: Path, models: Sequence[str], name: str, allocate: Allocate) 
             states = list[StateBytes]()
             for part in cache.states:
                 state = allocate(part.bytes)
-                if state is None:
+                if state is None or not _read_into(file, state.data, part, path, is_wanted):
                     return None
-                _read_into(file, state.data, part, path)
                 states.append(state)
             at = [part.tokens for part in cache.states]
             checkpoints = tuple(zip(at[1:], states[1:], strict=True))
@@ -148,12 +150,18 @@ def _text(file: IO[bytes], part: _Part, path: Path) -> array[int]:
     return text
 
 
-def _read_into(file: IO[bytes], memory: memoryview, part: _Part, path: Path) -> None:
+def _read_into(
+    file: IO[bytes], memory: memoryview, part: _Part, path: Path, is_wanted: Callable[[], bool] = lambda: True
+) -> bool:
+    """Fill memory from a file; return False where that was no longer wanted meanwhile."""
     checksum = 0
     for start in range(0, part.bytes, _PIECE):
+        if not is_wanted():
+            return False
         piece = memory[start : start + _PIECE]
         if file.readinto(piece) != piece.nbytes:  # type: ignore[attr-defined]
             raise DamagedFileError(f"{path} ends early")
         checksum = zlib.crc32(piece, checksum)
     if checksum != part.checksum:
         raise DamagedFileError(f"{path} has other bytes than were written")
+    return True

@@ -28,6 +28,7 @@ SPARE = 2**30  # bytes of the disk that stay free
 _ENDING, _UNFINISHED = ".kv", ".tmp"
 _ABANDONED_S = 600.0  # without a change, so no program is writing it
 _SHARE = 16  # of a text, by which it may end otherwise and be continued all the same
+_TOO_LITTLE = 32  # of a text that is not yet in a file: not worth writing it again
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
 
 
@@ -37,6 +38,7 @@ class KeptFile:
 
     path: Path
     tokens: array[int]
+    size: int
 
 
 def caches_dir() -> Path:
@@ -90,7 +92,9 @@ class CacheFolder:
             if not path.name.startswith(f"{self._models[0]}-"):
                 continue
             try:
-                known[key] = self._known.get(key) or KeptFile(path, read_text(path, self._models[0]))
+                known[key] = self._known.get(key) or KeptFile(
+                    path, read_text(path, self._models[0]), status.st_size
+                )
             except DamagedFileError as error:
                 damaged.append(error)
                 _delete([path])
@@ -99,13 +103,17 @@ class CacheFolder:
         self._known = known
         return list(known.values()), damaged
 
-    def read(self, found: KeptFile, allocate: Allocate) -> ConversationCopy | None:
-        """Return what is in a file, which counts as a use; None if there is no memory for it.
+    def read(
+        self, found: KeptFile, allocate: Allocate, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        """Return what is in a file, which counts as a use.
+
+        None if there is no memory for it, or it is no longer wanted.
 
         Raises OSError, and `DamagedFileError` for a file that is deleted then.
         """
         try:
-            copy = read_copy(found.path, self._models, _name_of(found.path), allocate)
+            copy = read_copy(found.path, self._models, _name_of(found.path), allocate, is_wanted)
         except DamagedFileError:
             _delete([found.path])
             raise
@@ -114,20 +122,22 @@ class CacheFolder:
         return copy
 
     def write(self, copy: ConversationCopy, is_wanted: Callable[[], bool]) -> None:
-        """Write a copy, unless it is there, as long as it `is_wanted`; delete those that it continues.
+        """Write a copy while it `is_wanted`, unless nearly all of it is there; delete those that it continues.
 
         The least recently used of all make room. Raises OSError and StoreError; nothing unfinished stays.
         """
         text, name = array("i", copy.tokens), copy.kept_as or ""
         ending = f".{name}{_ENDING}" if _NAME.fullmatch(name) else _ENDING
         path = self._path / f"{self._models[0]}-{digest(text.tobytes())}{ending}"
-        if path.exists():
-            os.utime(path)
-            return
         make_private_folder(self._path)
         self._path.chmod(PRIVATE_FOLDER)
         self._sweep()
-        earlier = [each.path for each in self.files()[0] if is_continued(each.tokens, text)]
+        there, _ = self.files()
+        for each in there:
+            if len(text) - shared(each.tokens, text) <= len(text) // _TOO_LITTLE:
+                os.utime(each.path)
+                return
+        earlier = [each.path for each in there if is_continued(each.tokens, text)]
         if not self._make_room(copy.size, earlier):
             return
         descriptor, unfinished = mkstemp(suffix=_UNFINISHED, dir=self._path)
