@@ -22,7 +22,7 @@ from localspec.chat.session import AnswerVariant, ChatSession, Job
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
 from localspec.inference.interface import KeepsOnDisk, OpenModels
-from localspec.storage.cache_folder import chat_name, forget_named
+from localspec.storage.kept_caches import chat_name, forget_named
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 

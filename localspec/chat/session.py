@@ -43,8 +43,8 @@ from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
-from localspec.storage.cache_folder import chat_name
 from localspec.storage.config import CompactionMode
+from localspec.storage.kept_caches import chat_name
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate

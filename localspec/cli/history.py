@@ -22,7 +22,7 @@ from localspec.cli.shared.opening import note
 from localspec.cli.shared.piped import read_aloud
 from localspec.errors import StoreError, UserError
 from localspec.storage import paths
-from localspec.storage.cache_folder import chat_name, forget_named
+from localspec.storage.kept_caches import chat_name, forget_named
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 from localspec.storage.text_file import STANDARD_INPUT, decode_text
 

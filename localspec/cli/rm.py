@@ -15,8 +15,8 @@ from localspec.models.default_pair import on_this_computer
 from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.removal import Removal, plan_removal, remove
 from localspec.safe_text import safe_line
-from localspec.storage.cache_folder import caches_dir, figures, forget_all
 from localspec.storage.config import read_config
+from localspec.storage.kept_caches import caches_dir, figures, forget_all
 from localspec.storage.paths import config_dir
 from localspec.units import counted
 

@@ -14,7 +14,8 @@ from localspec.errors import LocalSpecError
 from localspec.gguf import part_name
 from localspec.llama.context import Context, state_memory
 from localspec.storage.cache_file import DamagedFileError
-from localspec.storage.cache_folder import CacheFolder, digest, figures, forget_named, shared
+from localspec.storage.cache_folder import CacheFolder, digest, shared
+from localspec.storage.kept_caches import figures, forget_named
 from localspec.storage.pair_identity import MachineFacts, fingerprint
 from localspec.types.models import CachesOnDisk
 from localspec.types.saved_states import ConversationCopy

@@ -1,6 +1,6 @@
-"""The folder with copies of conversations' KV caches: what is in it, what makes room, what is forgotten.
+"""Copies of conversations' KV caches in the files of one folder: what fits the models, what makes room.
 
-A file is named after the model that it is for, its text and its chat. It gets its name when it is complete.
+A file gets its name when it is complete.
 """
 
 from __future__ import annotations
@@ -10,22 +10,20 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
 
-from localspec.errors import StoreError
 from localspec.storage.cache_file import Allocate, DamagedFileError, read_copy, read_text, write_copy
-from localspec.storage.paths import PRIVATE_FOLDER, make_private_folder, state_dir
-from localspec.types.models import CachesOnDisk
+from localspec.storage.kept_caches import ENDING, UNFINISHED, caches_dir, delete, entries, name_of
+from localspec.storage.paths import PRIVATE_FOLDER, make_private_folder
 from localspec.types.saved_states import ConversationCopy
 
 MOST_FILES = 1000
 KEPT_S = 30 * 24 * 3600.0  # without use: as long as deleted messages
 SPARE = 2**30  # bytes of the disk that stay free
-_ENDING, _UNFINISHED = ".kv", ".tmp"
 _ABANDONED_S = 600.0  # without a change, so no program is writing it
 _SHARE = 16  # of a text, by which it may end otherwise and be continued all the same
 _TOO_LITTLE = 32  # of a text that is not yet in a file: not worth writing it again
@@ -39,35 +37,6 @@ class KeptFile:
     path: Path
     tokens: array[int]
     size: int
-
-
-def caches_dir() -> Path:
-    """Return the folder; it may be missing."""
-    return state_dir() / "caches"
-
-
-def chat_name(chat: int) -> str:
-    """Return the name under which the caches of a chat are kept."""
-    return f"chat{chat}"
-
-
-def forget_named(name: str) -> None:
-    """Delete the files that were kept under a name; raises StoreError."""
-    _delete(path for path, _ in _entries(caches_dir()) if name and _name_of(path) == name)
-
-
-def forget_all() -> CachesOnDisk:
-    """Delete all files, unfinished ones included; return what they were. Raises StoreError."""
-    folder = caches_dir()
-    every = [*_entries(folder), *_entries(folder, _UNFINISHED)]
-    _delete(path for path, _ in every)
-    return CachesOnDisk(len(every), sum(status.st_size for _, status in every))
-
-
-def figures(limit: int = 0) -> CachesOnDisk:
-    """Return the number and the size of the files."""
-    found = [status.st_size for _, status in _entries(caches_dir())]
-    return CachesOnDisk(len(found), sum(found), limit)
 
 
 def digest(data: bytes) -> str:
@@ -87,7 +56,7 @@ class CacheFolder:
     def files(self) -> tuple[list[KeptFile], list[DamagedFileError]]:
         """Return the files of the target, and what was wrong with damaged ones, which are deleted."""
         known, damaged = dict[tuple[Path, int], KeptFile](), list[DamagedFileError]()
-        for path, status in _entries(self._path):
+        for path, status in entries():
             key = (path, status.st_mtime_ns)
             if not path.name.startswith(f"{self._models[0]}-"):
                 continue
@@ -97,7 +66,7 @@ class CacheFolder:
                 )
             except DamagedFileError as error:
                 damaged.append(error)
-                _delete([path])
+                delete([path])
             except OSError:  # another program has removed it
                 continue
         self._known = known
@@ -113,21 +82,22 @@ class CacheFolder:
         Raises OSError, and `DamagedFileError` for a file that is deleted then.
         """
         try:
-            copy = read_copy(found.path, self._models, _name_of(found.path), allocate, is_wanted)
+            copy = read_copy(found.path, self._models, name_of(found.path), allocate, is_wanted)
         except DamagedFileError:
-            _delete([found.path])
+            delete([found.path])
             raise
         with suppress(OSError):
             os.utime(found.path)
         return copy
 
     def write(self, copy: ConversationCopy, is_wanted: Callable[[], bool]) -> None:
-        """Write a copy while it `is_wanted`, unless nearly all of it is there; delete those that it continues.
+        """Write a copy while it `is_wanted`, unless nearly all of it is there.
 
-        The least recently used of all make room. Raises OSError and StoreError; nothing unfinished stays.
+        It takes the place of those that it continues, and the least recently used of all make room.
+        Raises OSError and StoreError; nothing unfinished stays.
         """
         text, name = array("i", copy.tokens), copy.kept_as or ""
-        ending = f".{name}{_ENDING}" if _NAME.fullmatch(name) else _ENDING
+        ending = f".{name}{ENDING}" if _NAME.fullmatch(name) else ENDING
         path = self._path / f"{self._models[0]}-{digest(text.tobytes())}{ending}"
         make_private_folder(self._path)
         self._path.chmod(PRIVATE_FOLDER)
@@ -140,13 +110,13 @@ class CacheFolder:
         earlier = [each.path for each in there if is_continued(each.tokens, text)]
         if not self._make_room(copy.size, earlier):
             return
-        descriptor, unfinished = mkstemp(suffix=_UNFINISHED, dir=self._path)
+        descriptor, unfinished = mkstemp(suffix=UNFINISHED, dir=self._path)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 is_whole = write_copy(file, copy, self._models, is_wanted)
             if is_whole and is_wanted():
                 Path(unfinished).replace(path)
-                _delete(each for each in earlier if each != path)
+                delete(each for each in earlier if each != path)
         finally:
             Path(unfinished).unlink(missing_ok=True)
 
@@ -159,20 +129,20 @@ class CacheFolder:
 
         if size > self.limit:
             return False
-        kept = sorted(_entries(self._path), key=lambda each: (each[0] not in earlier, each[1].st_mtime))
+        kept = sorted(entries(), key=lambda each: (each[0] not in earlier, each[1].st_mtime))
         taken, free = sum(status.st_size for _, status in kept), disk_usage(self._path).free
         while kept and (taken + size > self.limit or free < size + SPARE or len(kept) >= MOST_FILES):
             path, status = kept.pop(0)
-            _delete([path])
+            delete([path])
             taken, free = taken - status.st_size, free + status.st_size
         return free >= size + SPARE
 
     def _sweep(self) -> None:
         """Delete what nobody has used for long, and what killed programs have left unfinished."""
         now = time.time()
-        for ending, longest_s in ((_ENDING, KEPT_S), (_UNFINISHED, _ABANDONED_S)):
-            every = _entries(self._path, ending)
-            _delete(path for path, status in every if abs(now - status.st_mtime) > longest_s)
+        for ending, longest_s in ((ENDING, KEPT_S), (UNFINISHED, _ABANDONED_S)):
+            every = entries(ending)
+            delete(path for path, status in every if abs(now - status.st_mtime) > longest_s)
 
 
 def shared(text: array[int], other: array[int]) -> int:
@@ -190,25 +160,3 @@ def shared(text: array[int], other: array[int]) -> int:
 def is_continued(text: array[int], other: array[int]) -> bool:
     """Return whether another text continues this one, but perhaps for its end."""
     return len(text) - shared(text, other) <= len(text) // _SHARE
-
-
-def _entries(folder: Path, ending: str = _ENDING) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a folder; nothing where it is missing or cannot be read."""
-    with suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(ending) and entry.is_file(follow_symlinks=False):
-                with suppress(OSError):  # another program has removed it
-                    yield Path(entry.path), entry.stat(follow_symlinks=False)
-
-
-def _name_of(path: Path) -> str:
-    return path.stem.partition(".")[2]
-
-
-def _delete(paths: Iterable[Path]) -> None:
-    """Delete files, if they are there; raises StoreError."""
-    for path in paths:
-        try:
-            path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"cannot delete `{path}`: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference import disk_copies
 from localspec.inference.runtime import Runtime
 from localspec.llama.context import Context
-from localspec.storage.cache_folder import CacheFolder, caches_dir, figures
+from localspec.storage.cache_folder import CacheFolder
+from localspec.storage.kept_caches import caches_dir, figures
 from localspec.types.models import ModelOptions
 from localspec.types.request import EngineSettings, Message, Request
 from tests import made_models
@@ -31,11 +33,15 @@ STORIES = [LONG_STORY[start : start + 1500] for start in (0, 1500)]
 
 @contextmanager
 def opened(
-    target: Path, draft: Path | None = None, *, seats: int = 1, **options: object
+    target: Path,
+    draft: Path | None = None,
+    *,
+    seats: int = 1,
+    **options: Any,  # noqa: ANN401
 ) -> Iterator[Runtime]:
     """Open models that keep conversations on disk, and write what rests when they close."""
     values = {"context": 2048, "threads": 1, "micro_batch": 32, **options}
-    one = ModelOptions(target, **values)  # type: ignore[arg-type]
+    one = ModelOptions(target, **values)
     plan = OpenPlan(one, None if draft is None else replace(one, path=draft), seats=seats)
     with Runtime.open(plan) as runtime:
         runtime.keep_conversations(MEMORY, DISK)
@@ -102,7 +108,7 @@ def test_states_that_are_overwritten_come_back_with_their_checkpoints(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
     """A question that is asked in another way continues from the end of the prompt before."""
-    exact = {"kv_type_k": "f32", "kv_type_v": "f32", "flash_attention": False}
+    exact: dict[str, Any] = {"kv_type_k": "f32", "kv_type_v": "f32", "flash_attention": False}
     target = request.getfixturevalue(kind)
     with opened(target, **exact) as runtime:
         read(runtime, asked(STORIES[0], tokens=40))
@@ -124,7 +130,7 @@ def test_what_a_cache_was_made_with_has_to_be_the_same(
         read(runtime, asked(STORIES[0]))
     again, whole = asked(f"{STORIES[0]} Why?"), 300
     for target, options in (
-        (changed, {}),
+        (changed, dict[str, Any]()),
         (demo_target, {}),
         (demo_target_q8, {"kv_type_k": "q8_0", "kv_type_v": "q8_0"}),
         (demo_target_q8, {"flash_attention": False}),

@@ -17,14 +17,8 @@ import pytest
 from localspec.errors import StoreError
 from localspec.storage import cache_file, cache_folder
 from localspec.storage.cache_file import DamagedFileError
-from localspec.storage.cache_folder import (
-    CacheFolder,
-    KeptFile,
-    caches_dir,
-    figures,
-    forget_all,
-    forget_named,
-)
+from localspec.storage.cache_folder import CacheFolder, KeptFile
+from localspec.storage.kept_caches import caches_dir, figures, forget_all, forget_named
 from localspec.types.saved_states import CachedText, ConversationCopy, SavedState
 
 MODELS = ("a" * 24, "b" * 24)

@@ -18,8 +18,8 @@ from localspec.errors import UserError
 from localspec.gguf import check_model_file
 from localspec.llama.template.template_file import usable_template
 from localspec.storage import paths
-from localspec.storage.cache_folder import caches_dir, figures
 from localspec.storage.config import Config, check_models, read_config
+from localspec.storage.kept_caches import caches_dir, figures
 
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
 _PRIVATE = 0o077
