@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -28,7 +29,7 @@ from localspec.decoding.seating import ConversationPlace, Seating
 from localspec.decoding.speed_model import explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.errors import Cancelled, DraftError, ModelFileError, UserError
+from localspec.errors import Cancelled, DraftError, LocalSpecError, ModelFileError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
 from localspec.inference.disk_copies import REST_S, DiskHome
@@ -70,6 +71,7 @@ from localspec.types.request import (
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
+logger = logging.getLogger(__name__)
 SCORE_CHUNK = 64
 _CONTINUATIONS = (" a", "\n\nZ")  # of a question: no token of both is the same
 _REPEATED = "repetitions in the text serve as drafts"
@@ -446,10 +448,16 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Save the KV caches of conversations, in at most `limit` bytes of memory and so many `on_disk`."""
         if self._disk is not None:
             self._disk.finish(0.0)
-        self._disk = None
-        if on_disk:
-            self._disk = DiskHome(on_disk, self._contexts.cache_identities(), self.target.context)
+        self._disk = self._home_on_disk(on_disk) if on_disk else None
         self._engine.conversations.keep(limit, self._disk)
+
+    def _home_on_disk(self, limit: int) -> DiskHome | None:
+        try:
+            identities = self._contexts.cache_identities()
+        except LocalSpecError as error:  # a file of the models is gone
+            logger.warning("conversations are not kept on disk: %s", error)
+            return None
+        return DiskHome(limit, identities, self.target.context)
 
     def forget_conversation(self, name: str) -> None:
         """Delete what is kept on disk under a name; callable from any thread."""

@@ -260,14 +260,18 @@ class ModelService:
             jobs = list(self._jobs.values())
         for job in jobs:
             self._cancel(job.call.number)
-        if jobs:
-            jobs[-1].ended.wait(patience_s)
+        ends_s = time.monotonic() + patience_s
+        for job in jobs:
+            job.ended.wait(max(0.0, ends_s - time.monotonic()))
 
     def write_before_leaving(self, limit_s: float) -> None:
-        """Write to disk what is to be written of conversations, but not for longer than that."""
+        """Write to disk what is to be written of conversations, but not for longer than that.
+
+        Write nothing if a call has not ended: the models may hang.
+        """
         job = _Job(Call(0, "write_before_leaving", (limit_s,), {}))
         with self._lock:
-            if self._runtime is None or not self._runtime.keeps_on_disk:
+            if self._jobs or self._runtime is None or not self._runtime.keeps_on_disk:
                 return
             self._jobs[0], self._to_read = job, None
             if self._is_at_idle_work:
