@@ -186,6 +186,7 @@ class Conversations:
         return ConversationCopy(copy, other, self.kept_as)
 
     def _take_up(self, copy: ConversationCopy) -> None:
+        self.kept_as = copy.kept_as
         for cache, cached in zip(self._caches, (copy.target, copy.draft), strict=False):
             if cached is not None:
                 cache.model.restore(cached.saved, cached.tokens)

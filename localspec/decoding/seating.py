@@ -239,6 +239,7 @@ class Seating(Generic[AnyEngine]):
             place.engine.forget()
             return place
         place.engine.turn_to(text, elsewhere=shared[source])
+        place.engine.conversations.kept_as = None  # until the answer begins, which says what it is kept as
         if source is not place:
             place.share_prefix(source, text)
         self._move_out(place)

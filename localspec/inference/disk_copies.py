@@ -69,7 +69,7 @@ class DiskHome:
         self._folder, self._context = CacheFolder(limit, models), context
         self._changed = threading.Condition()
         self._due: dict[ConversationCopy, float] = {}  # when each is to be written
-        self._hurried: ConversationCopy | None = None
+        self._leaving: ConversationCopy | None = None  # memory
         self._writing: ConversationCopy | None = None
         self._forgotten: set[str] = set()
         self._told: set[str] = set()  # of problems
@@ -114,10 +114,10 @@ class DiskHome:
         with self._changed:
             if copy not in self._due:
                 return
-            if self._hurried is not None:
+            if self._leaving in self._due:
                 del self._due[copy]
             else:
-                self._hurried, self._due[copy] = copy, 0.0
+                self._leaving, self._due[copy] = copy, 0.0
                 self._changed.notify_all()
 
     def forget(self, name: str) -> None:
@@ -174,7 +174,6 @@ class DiskHome:
                     self._changed.wait(left_s)
                     continue
                 del self._due[copy]
-                self._hurried = None if copy is self._hurried else self._hurried
                 self._writing = copy
                 return copy
         return None

@@ -273,3 +273,14 @@ def test_a_copy_from_disk_is_taken_up_as_one_in_memory() -> None:
         others.engine.conversations.take_in(copy)
     assert others.kept == 1
     assert others.ask([*A, 5]) == 1
+
+
+def test_a_private_copy_that_is_taken_up_stays_private() -> None:
+    talks, shelf = on_disk(tokens=10_000)
+    talks.ask(A)
+    talks.engine.conversations.kept_as = None
+    talks.ask(B)
+    talks.engine.conversations.kept_as = "chat1"
+    talks.engine.turn_to(A)  # and its answer is stopped before it begins
+    assert not talks.engine.conversations.is_unwritten
+    assert shelf.asked == [("write", 1), ("drop", 0)]

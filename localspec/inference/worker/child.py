@@ -277,7 +277,7 @@ class ModelService:
             if self._is_at_idle_work:
                 _end_work(self._runtime)
         self._work.put(job)
-        job.ended.wait(limit_s)
+        job.ended.wait(limit_s + _PATIENCE_S)
 
     def _cancel(self, number: int) -> None:
         with self._lock:

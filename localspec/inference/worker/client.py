@@ -250,7 +250,7 @@ class Worker(AbstractContextManager["Worker"]):
 
     def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
         """Save the KV caches of conversations; with some `on_disk`, the process may write as it ends."""
-        self._process.patience_s = _POLITE_S + (WRITING_S if on_disk else 0.0)
+        self._process.patience_s = _POLITE_S + (WRITING_S + _POLITE_S if on_disk else 0.0)
         self._keep_conversations(limit, on_disk)
 
     _keep_conversations = _remote(SharedModels.keep_conversations)
