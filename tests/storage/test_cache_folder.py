@@ -125,11 +125,11 @@ def test_a_file_of_another_model_under_a_wrong_name_is_deleted() -> None:
 
 def test_a_damaged_file_is_never_taken_for_a_copy() -> None:
     drawn = random.Random(1)
-    for _ in range(60):
-        check_damage(drawn, copy(text(1)))
+    for number in range(60):
+        check_damage(drawn, copy(text(1)), empties=not number)
 
 
-def check_damage(drawn: random.Random, kept: ConversationCopy) -> None:
+def check_damage(drawn: random.Random, kept: ConversationCopy, *, empties: bool) -> None:
     write(CacheFolder(PLENTY, MODELS), kept)
     (path,) = caches_dir().iterdir()
     whole = path.read_bytes()
@@ -141,7 +141,7 @@ def check_damage(drawn: random.Random, kept: ConversationCopy) -> None:
         data[at] ^= 1 << drawn.randrange(8)
     if drawn.random() < 0.3:
         data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
-    path.write_bytes(data)
+    path.write_bytes(b"" if empties else data)
     folder = CacheFolder(PLENTY, MODELS)
     files, damaged = folder.files()
     for found in files:
