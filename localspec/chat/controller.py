@@ -572,7 +572,7 @@ class ChatController:
         await asyncio.to_thread(self._forget_caches, chat_id)
 
     def _forget_caches(self, chat_id: int) -> None:
-        """Delete what is kept of a chat's caches on disk; raises StoreError."""
+        """Delete the files with a chat's caches; raises StoreError."""
         name, models = chat_name(chat_id), self.loader.ready
         if isinstance(models, KeepsOnDisk):
             with suppress(EngineError):  # what has died writes no more

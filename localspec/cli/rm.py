@@ -27,7 +27,7 @@ def parser() -> Parser:
         "rm",
         "Delete models from the caches of Hugging Face, llama.cpp and LM Studio; never from anywhere else. "
         "Files that another model also uses stay, and so do files outside the cache that links lead to. "
-        "With --caches, delete what is kept of conversations on disk instead.",
+        "With --caches, delete the saved KV caches of conversations instead.",
     )
     result.add_argument(
         "model", nargs="*", metavar="NAME", help="a name or path that `localspec models` lists"

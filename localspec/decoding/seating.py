@@ -239,7 +239,7 @@ class Seating(Generic[AnyEngine]):
             place.engine.forget()
             return place
         place.engine.turn_to(text, elsewhere=shared[source])
-        place.engine.conversations.kept_as = None  # until the answer begins, which says what it is kept as
+        place.engine.conversations.kept_as = None  # until the answer begins, which has a name for it
         if source is not place:
             place.share_prefix(source, text)
         self._move_out(place)

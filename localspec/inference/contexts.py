@@ -167,7 +167,7 @@ class Contexts:
         return None
 
     def cache_identities(self) -> tuple[str, ...]:
-        """Return what a saved cache has to be of to fit the target, and the draft model if there is one."""
+        """Return the `identity_of` the target, and of the draft model if there is one."""
         facts = facts_here()
         return tuple(identity_of(each, facts) for each in (self.target, self.draft) if each is not None)
 

@@ -121,7 +121,7 @@ class DiskHome:
                 self._changed.notify_all()
 
     def forget(self, name: str) -> None:
-        """Delete what is kept under a name, and write none of it until it is used again."""
+        """Delete the files of a name, and write none before it is used again."""
         with self._changed:
             self._forgotten.add(name)
             for copy in [copy for copy in self._due if copy.kept_as == name]:

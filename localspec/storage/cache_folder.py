@@ -75,7 +75,7 @@ class CacheFolder:
     def read(
         self, found: KeptFile, allocate: Allocate, is_wanted: Callable[[], bool]
     ) -> ConversationCopy | None:
-        """Return what is in a file, which counts as a use.
+        """Read a file, which counts as a use, and return the copy in it.
 
         None if there is no memory for it, or it is no longer wanted.
 
@@ -138,7 +138,7 @@ class CacheFolder:
         return free >= size + SPARE
 
     def _sweep(self) -> None:
-        """Delete what nobody has used for long, and what killed programs have left unfinished."""
+        """Delete files that were not used for long, and unfinished ones of killed programs."""
         now = time.time()
         for ending, longest_s in ((ENDING, KEPT_S), (UNFINISHED, _ABANDONED_S)):
             every = entries(ending)
