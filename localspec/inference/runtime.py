@@ -445,7 +445,7 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._paused.pop(number, None)
 
     def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
-        """Save the KV caches of conversations, in at most `limit` bytes of memory, and in others `on_disk`."""
+        """Save KV caches of conversations, in at most `limit` bytes of memory, and in others `on_disk`."""
         if self._disk is not None:
             self._disk.finish(0.0)
         self._disk = self._home_on_disk(on_disk) if on_disk else None
