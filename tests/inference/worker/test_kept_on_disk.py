@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from localspec.errors import EngineDied
+from localspec.inference.interface import KeepsOnDisk
 from localspec.inference.worker.client import Worker
 from localspec.storage.kept_caches import caches_dir, figures
 from localspec.types.request import Message, Request
@@ -104,3 +105,12 @@ signal.pause()
         assert ends(pid)
     assert [path.suffix for path in caches_dir().iterdir()] == [".kv"]
     assert read(opened(), greedy(OFF, THEN, 4))[1] < 60
+
+
+def test_a_chat_that_was_deleted_is_not_written_at_the_end(opened: Callable[[], Worker]) -> None:
+    worker = opened()
+    assert isinstance(worker, KeepsOnDisk)
+    read(worker, replace(greedy(OFF, TALK, 4), kept_as="chat1"))
+    worker.forget_conversation("chat1")
+    worker.close()
+    assert figures().count == 0
