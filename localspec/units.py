@@ -46,6 +46,12 @@ def parse_size(text: str, *, of_memory: bool = False) -> int | None:
     return None if found is None or unit is None else int(float(found[1]) * unit)
 
 
+def parse_file_size(text: str) -> int | None:
+    """Return the bytes of a size that is 0 or at least a MiB; None for others, often without their unit."""
+    found = parse_size(text)
+    return found if found == 0 or (found is not None and found >= 2**20) else None
+
+
 def number(count: int) -> str:
     """Return a number of parameters: 135M, 7.6B."""
     for unit, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("k", 1e3)):

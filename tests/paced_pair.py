@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.decoding.model import LanguageModel, SavedState
+from localspec.decoding.model import LanguageModel
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts
 from localspec.inference.runtime import Runtime
@@ -19,6 +19,7 @@ from localspec.llama.library import Native
 from localspec.llama.model import Model
 from localspec.types.candidates import FullRows, Rows
 from localspec.types.models import ModelOptions
+from localspec.types.saved_states import SavedState
 from tests.fake_model import Hold, Pacing
 
 
@@ -212,9 +213,9 @@ class PacedModel:
         """Return a copy of sequence 0."""
         return self._model.save(room)
 
-    def restore(self, saved: SavedState) -> None:
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
         """Restore sequence 0 from a copy."""
-        saved.restore()
+        self._model.restore(saved, text)
 
     def cancel(self) -> None:
         """Stop the running or the next call."""

@@ -27,6 +27,8 @@ from localspec.llama import rpc
 from localspec.models.names import Reference
 from localspec.models.pair_request import ModelChoice, PairRequest
 from localspec.models.verified import verify
+from localspec.storage.config import read_config
+from localspec.storage.paths import config_dir
 from localspec.storage.profiles import Profiles
 from localspec.types.models import ModelInfo
 from localspec.types.request import TaskType
@@ -127,7 +129,7 @@ class LocalOpener:
         for note in plan.notes:
             watch.report(note)
         models = open_in_worker(plan, watch.on_progress, watch.on_log)
-        models.keep_conversations(saved_bytes())
+        models.keep_conversations(saved_bytes(), read_config(config_dir() / "config.toml").cache_disk)
         self._opened |= {model.path: None for model in (models.target, models.draft) if model is not None}
         return OpenedPair(models, planned.tuned_for, request)
 

@@ -21,7 +21,8 @@ from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import AnswerVariant, ChatSession, Job
 from localspec.chat.tool_use.consent import CallAsked, Decision
 from localspec.errors import EngineDied, EngineError, StoreError, UserError
-from localspec.inference.interface import OpenModels
+from localspec.inference.interface import KeepsOnDisk, OpenModels
+from localspec.storage.kept_caches import chat_name, forget_named
 from localspec.types.models import PlainRate
 from localspec.types.request import Mode
 
@@ -362,6 +363,7 @@ class ChatController:
             await self._stop_background_work(chat)
             deleted = await asyncio.to_thread(chat.delete, message.id)
             await self._view.show()
+        await asyncio.to_thread(self._forget_caches, deleted.chat)
         return deleted
 
     async def restore_messages(self, deleted: DeletedMessages) -> None:
@@ -567,6 +569,15 @@ class ChatController:
                 await asyncio.to_thread(self.session.new)
         if is_open:
             await self._view.show()
+        await asyncio.to_thread(self._forget_caches, chat_id)
+
+    def _forget_caches(self, chat_id: int) -> None:
+        """Delete the files with a chat's caches; raises StoreError."""
+        name, models = chat_name(chat_id), self.loader.ready
+        if isinstance(models, KeepsOnDisk):
+            with suppress(EngineError):  # what has died writes no more
+                models.forget_conversation(name)
+        forget_named(name)
 
     def close(self) -> None:
         """Stop the answers in progress because the program ends; their texts are saved.

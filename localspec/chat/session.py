@@ -44,6 +44,7 @@ from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
 from localspec.storage.config import CompactionMode
+from localspec.storage.kept_caches import chat_name
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 from localspec.types.events import Finished, TextDelta
 from localspec.types.models import PlainRate
@@ -475,7 +476,12 @@ class ChatSession:
         asked = replace(asked, speculation=speculation, answer=replace(asked.answer, seed=seed))
         options = self._chooser.options(profile, asked)
         is_compared = mode is not None
-        request = replace(options.request, steps_down=not is_compared, measures_first=is_compared)
+        request = replace(
+            options.request,
+            steps_down=not is_compared,
+            measures_first=is_compared,
+            kept_as=self._kept_as(chat),
+        )
         self.in_use = replace(options, request=request)
         return self.in_use
 
@@ -486,8 +492,13 @@ class ChatSession:
         prompt = (*self.chat.prompt(), Message("user", question))
         request = self.asked.answer_under(self.followed)
         request = replace(request, prompt=prompt, settings=EngineSettings(mode=mode))
+        request = replace(request, kept_as=self._kept_as(self.chat))
         offer = self._offer
         return request if offer is None or not self.tools_on() else offer[1].put_into(request)
+
+    def _kept_as(self, chat: OpenChat) -> str | None:
+        """Return the name under which caches of a chat may be on disk; None for one that is not saved."""
+        return chat_name(chat.info.id) if self.store.is_saved else None
 
     def take_notices(self) -> tuple[str, ...]:
         """Return new notices about settings that have gone stale."""

@@ -22,6 +22,7 @@ from localspec.cli.shared.opening import note
 from localspec.cli.shared.piped import read_aloud
 from localspec.errors import StoreError, UserError
 from localspec.storage import paths
+from localspec.storage.kept_caches import chat_name, forget_named
 from localspec.storage.paths import expanded, make_private_folder, write_atomically
 from localspec.storage.text_file import STANDARD_INPUT, decode_text
 
@@ -299,6 +300,7 @@ def _delete(store: Store, args: argparse.Namespace) -> None:
     chats = [store.chat(number) for number in numbers if number not in gone]
     for chat in chats:
         store.delete(chat.id)
+        forget_named(chat_name(chat.id))
     if args.json:
         print_json({"deleted": [chat.id for chat in chats]})
     if chats:

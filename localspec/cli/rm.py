@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,9 @@ from localspec.models.local import LocalModel, named, no_such_model
 from localspec.models.removal import Removal, plan_removal, remove
 from localspec.safe_text import safe_line
 from localspec.storage.config import read_config
+from localspec.storage.kept_caches import caches_dir, figures, forget_all
 from localspec.storage.paths import config_dir
+from localspec.units import counted
 
 
 def parser() -> Parser:
@@ -23,11 +26,14 @@ def parser() -> Parser:
     result = verb_parser(
         "rm",
         "Delete models from the caches of Hugging Face, llama.cpp and LM Studio; never from anywhere else. "
-        "Files that another model also uses stay, and so do files outside the cache that links lead to.",
+        "Files that another model also uses stay, and so do files outside the cache that links lead to. "
+        "With --caches, delete the saved KV caches of conversations instead.",
     )
     result.add_argument(
-        "model", nargs="+", metavar="NAME", help="a name or path that `localspec models` lists"
+        "model", nargs="*", metavar="NAME", help="a name or path that `localspec models` lists"
     )
+    about = "delete instead the KV caches of all conversations that are on disk (see cache_disk)"
+    result.add_argument("--caches", action="store_true", help=about)
     result.add_argument("--yes", "-y", action="store_true", help="do not ask")
     result.add_argument("--json", action="store_true", help="print one JSON object; needs --yes")
     add_verbose_flag(result.add_argument, "tracebacks")
@@ -37,6 +43,8 @@ def parser() -> Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     args = parser().parse_args(argv)
+    if args.caches or not args.model:
+        return _remove_caches(args)
     config = read_config(config_dir() / "config.toml")
     configured = [path for path in (config.target, config.draft) if path is not None]
     models = on_this_computer()
@@ -48,11 +56,7 @@ def main(argv: Sequence[str]) -> int:
         model = model.called(text)
         chosen[model.path] = model
     removals = [plan_removal(model) for model in chosen.values()]
-    if not args.yes and (args.json or not is_terminal(sys.stdin)):
-        raise UserError(
-            "cannot ask for confirmation: standard input is not a terminal",
-            "add --yes to delete without asking",
-        )
+    _check_can_ask(args)
     for removal in removals:
         if not args.json:
             _announce(removal, configured)
@@ -66,6 +70,35 @@ def main(argv: Sequence[str]) -> int:
         remove(removal)
         done.append(removal)
     _tell(done, as_json=args.json)
+    return SUCCESS
+
+
+def _check_can_ask(args: argparse.Namespace) -> None:
+    if not args.yes and (args.json or not is_terminal(sys.stdin)):
+        raise UserError(
+            "cannot ask for confirmation: standard input is not a terminal",
+            "add --yes to delete without asking",
+        )
+
+
+def _remove_caches(args: argparse.Namespace) -> int:
+    """Delete the KV caches of conversations; raises UserError where models are named as well, or nothing."""
+    if args.model or not args.caches:
+        raise UserError(
+            "`localspec rm` needs either names of models or --caches", "`localspec models` lists them"
+        )
+    _check_can_ask(args)
+    there = figures()
+    if not args.json:
+        say(f"{counted(there.count, 'conversation')}, {units.size(there.bytes)} in {caches_dir()}")
+    if not args.yes and not confirm_with_user("Delete their caches? The chats stay."):
+        say("nothing was deleted")
+        return FAILURE
+    gone = forget_all()
+    if args.json:
+        print_json({"freed": gone.bytes, "caches": gone.count})
+    else:
+        say(f"deleted; {units.size(gone.bytes)} freed")
     return SUCCESS
 
 

@@ -28,6 +28,7 @@ from localspec.cli.shared.arguments import (
     add_sampling_flags,
     add_speculation_flags,
     add_verbose_flag,
+    file_size,
     length_of_time,
     pair_request,
     set_up_logging,
@@ -91,6 +92,10 @@ def parser() -> Parser:
         "MiB for the KV caches of other conversations, of each pair (a quarter of free memory, at most 8192)"
     )
     add("-cram", "--cache-ram", type=whole(0, 2**24), metavar="MIB", help=about)
+    about = (
+        "disk for the same, such as 10G, so that they outlive the server; 0: none (cache_disk in config.toml)"
+    )
+    add("--cache-disk", type=file_size, metavar="SIZE", help=about)
     about = (
         "used by --host on the other machine: reads the key from the first line of standard input, and ends "
     )
@@ -178,10 +183,22 @@ def _pair_settings(args: argparse.Namespace, request: PairRequest, server: Serve
         server,
         1 if args.share == "off" else args.parallel,
         None if args.cache_ram is None else args.cache_ram * 2**20,
+        _on_disk(args),
         None if args.tunnel else "beside others" if args.models else "alone",
         opening.listener(verbose=args.verbose),
         request.target.threads or 0,
     )
+
+
+def _on_disk(args: argparse.Namespace) -> int:
+    """Return the bytes of disk for KV caches; raises UserError if no memory is left for them to pass."""
+    asked: int | None = args.cache_disk
+    if asked and args.cache_ram == 0:
+        raise UserError(
+            "--cache-disk needs memory: copies pass through that of --cache-ram",
+            "leave out --cache-ram 0",
+        )
+    return read_config(config_dir() / "config.toml").cache_disk if asked is None else asked
 
 
 def _begin_tunnel() -> str | None:
@@ -253,7 +270,9 @@ def _tell_pair(models: SharedModels) -> None:
     with_draft = f" with draft {name_of(models.draft)}" if models.draft else ""
     say(f"{name_of(models.target)}{with_draft}")
     say(_context_line(models.target))
-    say(f"KV caches of other conversations: up to {memory(models.saved().limit)}; see /props")
+    saved = models.saved()
+    on_disk = "" if saved.on_disk is None else f" in memory and {memory(saved.on_disk.limit)} on disk"
+    say(f"KV caches of other conversations: up to {memory(saved.limit)}{on_disk}; see /props")
 
 
 def _tell_address(listener: socket.socket, models: ServedModels) -> None:

@@ -1,36 +1,57 @@
-"""KV caches of conversations that gave way to others, saved in memory for their next turns."""
+"""KV caches of conversations that gave way to others, saved in memory for their next turns.
+
+Copies on disk are the same ones. They are written from memory while their conversations rest, and read back
+into memory before a prompt that they begin is placed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.loop import Decoder
-from localspec.decoding.model import SavedState
-from localspec.types.models import SavedConversations
+from localspec.types.models import CachesOnDisk, SavedConversations
+from localspec.types.saved_states import CachedText, ConversationCopy
 
 FEWEST = 16  # tokens that are worth a copy of a cache ...
 _SHARE = 16  # ... of up to this many times as many: copying is much faster than processing
+FEWEST_ON_DISK = 128  # tokens that are worth a file
 
 
-@dataclass(frozen=True, slots=True)
-class _Conversation:
-    text: tuple[int, ...]  # in the target's cache
-    states: tuple[tuple[SavedState, tuple[int, ...]] | None, ...]  # of each model, with its text
+class DiskCopies(Protocol):
+    """Copies that outlive the program. Its methods are callable from any thread."""
 
-    @property
-    def size(self) -> int:
-        return sum(each[0].size for each in self.states if each is not None)
+    def find(
+        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        """Read the copy of at most that many bytes with the longest prefix of a prompt, if that is worth it.
+
+        `at_hand` is the number of tokens of the prompt that are to be had at no cost.
+        """
+
+    def keep(self, copy: ConversationCopy, *, at_once: bool = False) -> None:
+        """Have a copy written once its conversation has rested for a while, or `at_once`; never waits."""
+
+    def drop(self, copy: ConversationCopy) -> None:
+        """Leave a copy unwritten: its conversation goes on."""
+
+    def hurry(self, copy: ConversationCopy) -> None:
+        """Have a copy written now or never, because it leaves memory."""
+
+    def figures(self) -> CachesOnDisk:
+        """Return the size of all copies on disk."""
 
 
 class _Store:
     """Saved conversations, the least recently used first, and the limit of their bytes."""
 
     def __init__(self) -> None:
-        self.saved: list[_Conversation] = []
+        self.saved: list[ConversationCopy] = []
         self.limit = 0
+        self.disk: DiskCopies | None = None
 
 
 class Conversations:
@@ -44,6 +65,8 @@ class Conversations:
         self._caches = caches
         self.store: _Store = _Store() if beside is None else beside.store
         self._saved = self.store.saved
+        self.kept_as: str | None = ""  # of the present text, as in `Request`
+        self._sent: list[int] = []  # the present text that was last sent to the disk
 
     @property
     def limit(self) -> int:
@@ -56,14 +79,48 @@ class Conversations:
 
     def figures(self) -> SavedConversations:
         """Return the saved caches' size; callable from any thread."""
-        saved = self._saved.copy()
-        tokens, size = sum(len(each.text) for each in saved), sum(each.size for each in saved)
-        return SavedConversations(len(saved), tokens, size, self.limit)
+        saved, disk = self._saved.copy(), self.store.disk
+        tokens, size = sum(len(each.tokens) for each in saved), sum(each.size for each in saved)
+        found = SavedConversations(len(saved), tokens, size, self.limit)
+        return found if disk is None else replace(found, on_disk=disk.figures())
 
-    def keep(self, limit: int) -> None:
-        """Set the limit in bytes."""
-        self.store.limit = limit
+    def keep(self, limit: int, disk: DiskCopies | None = None) -> None:
+        """Set the limit in bytes, and the copies on disk."""
+        self.store.limit, self.store.disk = limit, disk
         self._make_room(0, 0)
+
+    def find_on_disk(
+        self, prompt: Sequence[int], at_hand: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        """Read a copy from disk if it is worth more than those in memory; uses nothing that answers need."""
+        disk = self.store.disk
+        if disk is None:
+            return None
+        in_memory = (common_prefix(each.tokens, prompt) for each in self._saved.copy())
+        return disk.find(prompt, max(at_hand, *in_memory, 0), self.limit, is_wanted)
+
+    def take_in(self, copy: ConversationCopy) -> None:
+        """Hold a copy from disk in memory, unless it is there or finds no room."""
+        is_new = all(each.tokens != copy.tokens for each in self._saved)
+        if is_new and self._make_room(0, copy.size):
+            self._saved.append(copy)
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Return whether the present text is worth a file and was not sent to the disk."""
+        held = self._caches[0].cached_tokens()
+        return self._goes_to_disk(len(held)) and held != self._sent
+
+    def write_present(self) -> None:
+        """Have the present text written to the disk; it stays in the caches."""
+        assert self.store.disk is not None
+        self._sent = self._caches[0].cached_tokens()
+        copy = self._copied(lambda size: size <= self.limit)
+        if copy is not None:
+            self.store.disk.keep(copy, at_once=True)
+
+    def _goes_to_disk(self, tokens: int) -> bool:
+        return self.store.disk is not None and self.kept_as is not None and tokens >= FEWEST_ON_DISK
 
     def turn_to(self, prompt: Sequence[int], *, evicts: bool = True, elsewhere: int = 0) -> bool:
         """Restore the saved cache with the longest prefix of `prompt`, if that saves enough tokens.
@@ -77,9 +134,9 @@ class Conversations:
         loses = len(held) - shared >= worth(held)
         if not self.limit:
             return evicts or not loses
-        found = max(self._saved, key=lambda each: common_prefix(each.text, prompt), default=None)
-        common = 0 if found is None else common_prefix(found.text, prompt)
-        if found is not None and common - max(shared, elsewhere) < worth(found.text):
+        found = max(self._saved, key=lambda each: common_prefix(each.tokens, prompt), default=None)
+        common = 0 if found is None else common_prefix(found.tokens, prompt)
+        if found is not None and common - max(shared, elsewhere) < worth(found.tokens):
             found = None
         if found is not None:
             self._saved.remove(found)  # removed first, so saving the current cache cannot evict it
@@ -90,8 +147,10 @@ class Conversations:
             return False
         if found is not None:
             self._take_up(found)
-            if len(found.text) - common >= worth(found.text):  # another prompt may continue from there
+            if len(found.tokens) - common >= worth(found.tokens):  # another prompt may continue from there
                 self._saved.append(found)
+            elif self.store.disk is not None:
+                self.store.disk.drop(found)
         return True
 
     def _keep_present(self, taken: int, *, evicts: bool) -> bool:
@@ -99,35 +158,54 @@ class Conversations:
 
         Return whether there was memory for the target's.
         """
-        text = self._caches[0].cached_tokens()
+        text, disk = self._caches[0].cached_tokens(), self.store.disk
         for each in self._saved.copy():
-            if len(each.text) - common_prefix(each.text, text) < worth(each.text):
+            if len(each.tokens) - common_prefix(each.tokens, text) < worth(each.tokens):
                 self._saved.remove(each)
-        states: list[tuple[SavedState, tuple[int, ...]] | None] = []
-        for cache in self._caches:
-            state = cache.model.save(partial(self._make_room, taken, evicts=evicts))
-            if state is None and not states:
-                return False  # the target's is what costs most to read again
-            states.append(None if state is None else (state, tuple(cache.cached_tokens()[: state.length])))
-            taken += 0 if state is None else state.size
-        assert states[0] is not None
-        self._saved.append(_Conversation(states[0][1], tuple(states)))
+                if disk is not None:
+                    disk.drop(each)
+        copy = self._copied(partial(self._make_room, taken, evicts=evicts))
+        if copy is None:
+            return False
+        self._saved.append(copy)
+        if disk is not None and self._goes_to_disk(len(copy.tokens)):
+            disk.keep(copy)
         return True
 
-    def _take_up(self, conversation: _Conversation) -> None:
-        for cache, saved in zip(self._caches, conversation.states, strict=False):
-            if saved is not None:
-                state, text = saved
-                cache.model.restore(state)
-                cache.set_cached(text)
+    def _copied(self, room: Callable[[int], bool]) -> ConversationCopy | None:
+        """Return a copy of the caches; None if there is no memory for the target's.
+
+        That is the one that costs most to read again.
+        """
+        target, *draft = self._caches
+        copy = _copied(target, room)
+        if copy is None:
+            return None
+        size = copy.saved.size
+        other = _copied(draft[0], lambda more: room(size + more)) if draft else None
+        return ConversationCopy(copy, other, self.kept_as)
+
+    def _take_up(self, copy: ConversationCopy) -> None:
+        self.kept_as = copy.kept_as
+        for cache, cached in zip(self._caches, (copy.target, copy.draft), strict=False):
+            if cached is not None:
+                cache.model.restore(cached.saved, cached.tokens)
+                cache.set_cached(cached.tokens)
 
     def _make_room(self, taken: int, size: int, *, evicts: bool = True) -> bool:
         """Evict the least recently used until `size` bytes are free; return whether they are."""
         if taken + size + (0 if evicts else sum(each.size for each in self._saved)) > self.limit:
             return False
         while self._saved and taken + size + sum(each.size for each in self._saved) > self.limit:
-            del self._saved[0]
+            evicted = self._saved.pop(0)
+            if self.store.disk is not None:
+                self.store.disk.hurry(evicted)
         return True
+
+
+def _copied(cache: Decoder | DraftState, room: Callable[[int], bool]) -> CachedText | None:
+    saved = cache.model.save(room)
+    return None if saved is None else CachedText(tuple(cache.cached_tokens()[: saved.length]), saved)
 
 
 def worth(text: Sequence[int]) -> int:

@@ -196,7 +196,15 @@ class Engine:
             self.leave_out_draft(error)
             raise
 
-    def read_ahead(self, text: Sequence[int], settled: int, chunk: int, *, drafts: bool) -> Iterator[int]:
+    def read_ahead(
+        self,
+        text: Sequence[int],
+        settled: int,
+        chunk: int,
+        *,
+        drafts: bool,
+        kept_as: str | None = "",
+    ) -> Iterator[int]:
         """Read the beginning of a later prompt into the target's cache, and for `drafts` into the draft's.
 
         What follows its first `settled` tokens is of an unsent question, which may change. Yields the tokens
@@ -208,6 +216,7 @@ class Engine:
         if not is_this_one and not self.turn_to(text, evicts=False):
             return
         self._settled, self._is_unsent = settled, True
+        self.conversations.kept_as = kept_as
         state = self.drafters.state if drafts and not self.drafters.failure else None
         head = state.model if state is not None and state.model.is_head else None
         try:

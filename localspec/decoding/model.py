@@ -6,22 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from localspec.types.candidates import Rows, TokenRun
-
-
-class SavedState(Protocol):
-    """A saved copy of sequence 0 in this machine's memory, freed when it is dropped."""
-
-    @property
-    def length(self) -> int:
-        """Return its number of tokens."""
-
-    @property
-    def size(self) -> int:
-        """Return its bytes."""
-
-    @property
-    def restore(self) -> Callable[[], None]:
-        """Restore sequence 0 and empty the branches; if that fails, everything is empty."""
+from localspec.types.saved_states import SavedState
 
 
 class LanguageModel(Protocol):
@@ -115,9 +100,12 @@ class LanguageModel(Protocol):
         """
         return None
 
-    def restore(self, saved: SavedState) -> None:
-        """Restore sequence 0 from a copy and empty the branches; if that fails, everything is empty."""
-        saved.restore()
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
+        """Restore sequence 0, with its text, from a copy and empty the branches.
+
+        If that fails, everything is empty.
+        """
+        return
 
     def follow(self, *, on: bool, kept: int = 0) -> None:
         """Attach a head to the target's hidden states from the next call on, or detach it.
@@ -132,14 +120,6 @@ class LanguageModel(Protocol):
 
     def resume(self) -> None:
         """Take back a `cancel` that no call has noticed."""
-
-
-class SavedSeat(SavedState, Protocol):
-    """A saved copy of a seat's main sequence."""
-
-    @property
-    def restore_in(self) -> Callable[[int], None] | None:
-        """Restore it in any main sequence; if that fails, that one is empty. None where no seat was saved."""
 
 
 class SeveralSeats(LanguageModel, Protocol):
@@ -176,5 +156,8 @@ class SeveralSeats(LanguageModel, Protocol):
         Nothing is appended if it raises an error.
         """
 
-    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedSeat | None:
+    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of a main sequence as `save` does of the first."""
+
+    def restore_in(self, sequence: int, saved: SavedState) -> None:
+        """Restore any main sequence from a copy; if that fails, that one is empty."""

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from queue import SimpleQueue
-from typing import cast
 
-from localspec.decoding.model import LanguageModel, SavedSeat, SavedState, SeveralSeats
+from localspec.decoding.model import LanguageModel, SeveralSeats
 from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import Rows, TokenRun
+from localspec.types.saved_states import SavedState
 
 SHORT = 64  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
@@ -400,15 +400,13 @@ class Seat(LanguageModel):
         with self.lock:
             return self.model.save_in(self.sequence, room)
 
-    def restore(self, saved: SavedState) -> None:
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
         """Restore the sequence from a copy; if that fails or there is no room, it is empty."""
-        restore_in = cast(SavedSeat, saved).restore_in
-        assert restore_in is not None  # it is of a seat of this model
         self.truncate(0)
         if saved.length > self.cells.left() and not self._passes.make_room(self.model, saved.length):
             return
         with self.lock:
-            restore_in(self.sequence)
+            self.model.restore_in(self.sequence, saved)
 
     def cancel(self) -> None:
         """Stop the running or the next call of an answer that is alone."""

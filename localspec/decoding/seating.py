@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Generic, TypeVar
 
-from localspec.decoding.conversations import FEWEST
+from localspec.decoding.conversations import FEWEST, Conversations
 from localspec.decoding.drafters.drafter import DraftState, common_prefix
 from localspec.decoding.engine import Engine
 from localspec.decoding.loop import Decoder
 from localspec.decoding.model import SeveralSeats
 from localspec.decoding.passes import NO_ONE, Participant, Seat, SharedPasses
 from localspec.errors import Cancelled
+from localspec.types.saved_states import ConversationCopy
 
 AHEAD = 32  # tokens of its answer for which there has to be room when one begins beside others
 FEW = 128  # tokens that something else than an answer may need
@@ -98,13 +99,18 @@ class Seating(Generic[AnyEngine]):
 
         Raises `Cancelled` where there is no room beside others, and the participant then knows.
         """
+        found = self._on_disk(text, lambda: not participant.is_cancelled) if reuses else None
         if self._passes is None:
+            if participant.is_cancelled:
+                raise Cancelled("the answer was stopped")
+            self._take_in(found)
             yield self.places[0]
             return
         place: ConversationPlace[AnyEngine] | None = None
         try:
             self._come(participant)
             with self._placing:
+                self._take_in(found)
                 place = self._place_for(text, reuses=reuses)
                 if place is not None:
                     place.sit(participant, len(text))
@@ -192,14 +198,29 @@ class Seating(Generic[AnyEngine]):
     def cancel(self, participant: Participant) -> None:
         """End an answer soon; callable from any thread."""
         if self._passes is None:
+            participant.is_cancelled = True
             return
         self._passes.cancel(participant)
         with self._changed:
             self._changed.notify_all()
 
-    def place_of(self, text: Sequence[int]) -> ConversationPlace[AnyEngine]:
+    def place_of(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationPlace[AnyEngine]:
         """Return the place that a text continues, else an empty one, else the least recently used."""
+        self._take_in(self._on_disk(text, is_wanted))
         return self._best_of(self.places, {place: place.shared(text) for place in self.places}, text)
+
+    def _on_disk(self, text: Sequence[int], is_wanted: Callable[[], bool]) -> ConversationCopy | None:
+        """Read a copy that begins a text from disk, while other answers go on; None if there is no use."""
+        at_hand = max(place.shared(text) for place in self.places)
+        return self._conversations.find_on_disk(text, at_hand, is_wanted)
+
+    def _take_in(self, copy: ConversationCopy | None) -> None:
+        if copy is not None:
+            self._conversations.take_in(copy)
+
+    @property
+    def _conversations(self) -> Conversations:
+        return self.places[0].engine.conversations
 
     def forget(self) -> None:
         """Empty all places; save their conversations if that is worth it."""
@@ -223,6 +244,7 @@ class Seating(Generic[AnyEngine]):
             place.engine.forget()
             return place
         place.engine.turn_to(text, elsewhere=shared[source])
+        place.engine.conversations.kept_as = None  # until the answer begins, which has a name for it
         if source is not place:
             place.share_prefix(source, text)
         self._move_out(place)

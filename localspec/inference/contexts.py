@@ -28,6 +28,7 @@ from localspec.hardware.memory.needs import (
     uses_processor,
 )
 from localspec.hardware.placement.open_plan import OpenPlan
+from localspec.inference.disk_copies import identity_of
 from localspec.llama.backends import devices, version
 from localspec.llama.context import Context
 from localspec.llama.cores import physical_cores
@@ -166,6 +167,11 @@ class Contexts:
                 key = opening_key(target, draft, self._plan.max_fan_out, together=together)
                 return costs_file(identity, key)
         return None
+
+    def cache_identities(self) -> tuple[str, ...]:
+        """Return the `identity_of` the target, and of the draft model if there is one."""
+        facts = facts_here()
+        return tuple(identity_of(each, facts) for each in (self.target, self.draft) if each is not None)
 
     def share_threads(self, *, together: bool) -> None:
         """Give each model all threads, or divide them for both to work at once."""

@@ -159,10 +159,11 @@ class SharedModels(ShowsPrompts, PausableModels, Protocol):
     Their information is available from any thread, also while they generate.
     """
 
-    def keep_conversations(self, limit: int) -> None:
+    def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
         """Save the KV caches of interleaved conversations, in at most `limit` bytes of memory.
 
-        At first the limit is 0 and nothing is saved: prompts outside the cache are processed again.
+        At first the limit is 0 and nothing is saved: prompts outside the cache are processed again. Copies
+        pass through memory to the disk, where those of all programs take at most that many bytes.
         """
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
@@ -182,6 +183,14 @@ class SharedModels(ShowsPrompts, PausableModels, Protocol):
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, control tokens included; raises `UserError` for what is none."""
+
+
+@runtime_checkable
+class KeepsOnDisk(OpenModels, Protocol):
+    """Open models that may keep copies of conversations' caches on disk."""
+
+    def forget_conversation(self, name: str) -> None:
+        """Delete what was `kept_as` a name, and write none of it before its next request; from any thread."""
 
 
 class OneAnswer(Protocol):

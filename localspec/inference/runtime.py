@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -27,9 +29,10 @@ from localspec.decoding.seating import ConversationPlace, Seating
 from localspec.decoding.speed_model import PredictedSpeed, explain, pays_ahead, predict, rank
 from localspec.decoding.tally import Stopwatch, Tally
 from localspec.decoding.text import AnswerEvents, AnswerText, DecodeEvents
-from localspec.errors import Cancelled, DraftError, ModelFileError, UserError
+from localspec.errors import Cancelled, DraftError, LocalSpecError, ModelFileError, UserError
 from localspec.hardware.placement.open_plan import OpenPlan
 from localspec.inference.contexts import Contexts, CostedEngine
+from localspec.inference.disk_copies import REST_S, DiskHome
 from localspec.inference.interface import check_room
 from localspec.llama.backends import memory_of
 from localspec.llama.grammar import Grammars
@@ -68,6 +71,7 @@ from localspec.types.request import (
 from localspec.units import UNMEASURED
 from localspec.values import InvalidValueError, check
 
+logger = logging.getLogger(__name__)
 SCORE_CHUNK = 64
 _CONTINUATIONS = (" a", "\n\nZ")  # of a question: no token of both is the same
 _REPEATED = "repetitions in the text serve as drafts"
@@ -111,6 +115,8 @@ class Runtime(AbstractContextManager["Runtime"]):
         self._text: list[int] = []  # of the last prompt and its answer
         self._running: list[Participant] = []
         self._latest = Participant()
+        self._disk: DiskHome | None = None
+        self._used_at_s = 0.0  # when the last answer ended, of the monotonic clock
         self._paused: dict[int, _Answer] = {}
         self._numbers = count(1)  # of paused answers
         self._sampling = Sampling()
@@ -258,8 +264,10 @@ class Runtime(AbstractContextManager["Runtime"]):
         text, settled = self._common_beginning(request)
         drafts = request.settings.mode in {"sd", "ssd"}
         with suppress(Cancelled), self._seating.closed(waits=False), self._contexts.reading_ahead() as chunk:
-            self._last = engine = self._seating.place_of(text).engine
-            for tokens in engine.read_ahead(text, settled, chunk, drafts=drafts) if wanted() else ():
+            self._last = engine = self._seating.place_of(text, wanted).engine
+            self._used_at_s = time.monotonic()
+            reading = engine.read_ahead(text, settled, chunk, drafts=drafts, kept_as=request.kept_as)
+            for tokens in reading if wanted() else ():
                 yield ReadAhead(tokens, len(text))
 
     def read(self, request: Request) -> Iterator[GenerationEvent]:
@@ -373,6 +381,7 @@ class Runtime(AbstractContextManager["Runtime"]):
                     reason = answer.events.ending
         finally:
             self._running.remove(participant)
+            self._used_at_s = time.monotonic()
         events, engine = answer.events, answer.engine or self._engine
         if participant.is_crowded_out and not participant.is_cancelled:
             events.interrupt()
@@ -439,9 +448,49 @@ class Runtime(AbstractContextManager["Runtime"]):
         """Drop a paused answer, if there is one of this number; callable from any thread."""
         self._paused.pop(number, None)
 
-    def keep_conversations(self, limit: int) -> None:
-        """Save the KV caches of interleaved conversations, in at most `limit` bytes of memory."""
-        self._engine.conversations.keep(limit)
+    def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
+        """Save KV caches of conversations, in at most `limit` bytes of memory, and in others `on_disk`."""
+        if self._disk is not None:
+            self._disk.finish(0.0)
+        self._disk = self._home_on_disk(on_disk) if on_disk else None
+        self._engine.conversations.keep(limit, self._disk)
+
+    def _home_on_disk(self, limit: int) -> DiskHome | None:
+        try:
+            identities = self._contexts.cache_identities()
+        except LocalSpecError as error:  # a file of the models is gone
+            logger.warning("conversations are not kept on disk: %s", error)
+            return None
+        return DiskHome(limit, identities, self.target.context)
+
+    def forget_conversation(self, name: str) -> None:
+        """Delete the files of a name from disk; callable from any thread."""
+        if self._disk is not None:
+            self._disk.forget(name)
+
+    @property
+    def keeps_on_disk(self) -> bool:
+        """Return whether conversations are kept on disk as well."""
+        return self._disk is not None
+
+    def writes_in_s(self) -> float | None:
+        """Return in how many seconds `write_resting` has something to do; None if it has not."""
+        if not any(place.engine.conversations.is_unwritten for place in self._seating.places):
+            return None
+        return max(0.0, REST_S - (time.monotonic() - self._used_at_s))
+
+    def write_resting(self) -> None:
+        """Have conversations that rest in the caches written to disk, unless an answer is there."""
+        with suppress(Cancelled), self._undisturbed(waits=False):
+            for place in self._seating.places:
+                if place.engine.conversations.is_unwritten:
+                    place.engine.conversations.write_present()
+
+    def write_before_leaving(self, limit_s: float) -> None:
+        """Write to disk what is still to be written, within `limit_s` seconds."""
+        if self._disk is not None:
+            self.write_resting()
+            self._disk.finish(limit_s)
 
     def saved(self) -> SavedConversations:
         """Return the saved caches of conversations; callable from any thread."""
@@ -636,6 +685,9 @@ class Runtime(AbstractContextManager["Runtime"]):
                 engine.turn_to(text)
             else:
                 engine.forget()
+        engine.conversations.kept_as = request.kept_as
+        if self._disk is not None:
+            self._disk.remember(request.kept_as)
         longest = min(longest_draft(settings), self._contexts.target.max_rows - 1)  # and the bonus token
 
         def decode(mode: Mode, segment: int) -> Rounds:

@@ -11,12 +11,10 @@ from dataclasses import replace
 from itertools import pairwise
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from localspec.gguf import CHECKPOINT_BYTES, CHECKPOINTS
-from localspec.llama.context import Context, SavedSequence, address_of, state_memory
+from localspec.llama.context import Context, address_of, state_memory
 from localspec.llama.library import native
+from localspec.types.saved_states import SavedState, StateBytes
 
 TAIL = 16  # tokens at the end of a prompt that the next one may spell otherwise: who speaks, `<think>`
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: without the cache that keeps all tokens
@@ -27,7 +25,7 @@ class CheckpointedContext(Context):
 
     def _open_native(self) -> None:
         super()._open_native()
-        self._checkpoints: dict[int, NDArray[np.uint8]] = {}
+        self._checkpoints: dict[int, StateBytes] = {}
         self._pinned = 0  # the position of the one that goes last
 
     def checkpoint(self, *, pinned: bool = False) -> None:
@@ -80,16 +78,14 @@ class CheckpointedContext(Context):
         for at in [at for at in self._checkpoints if at > length]:
             del self._checkpoints[at]
 
-    def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of the main sequence with its checkpoints."""
-        kept = self._checkpoints.copy()
-        more = sum(state.nbytes for state in kept.values())
+        kept = tuple(self._checkpoints.items())
+        more = sum(state.nbytes for _, state in kept)
         saved = super().save(lambda size: room(size + more))
-        if saved is None:
-            return None
+        return None if saved is None else replace(saved, checkpoints=kept)
 
-        def restore() -> None:
-            saved.restore()
-            self._checkpoints = kept.copy() if self._lengths[0] else {}
-
-        return replace(saved, size=saved.size + more, restore=restore)
+    def restore_in(self, sequence: int, saved: SavedState) -> None:
+        """Restore the main sequence from a copy with its checkpoints."""
+        super().restore_in(sequence, saved)
+        self._checkpoints = dict(saved.checkpoints) if self._lengths[0] else {}

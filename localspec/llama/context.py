@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Any, Protocol
@@ -28,6 +27,7 @@ from localspec.llama.memory import free_memory
 from localspec.llama.model import Model
 from localspec.types.candidates import ChosenRows, FullRows, Rows, TokenRun
 from localspec.types.models import FLOAT_TYPES, ModelOptions
+from localspec.types.saved_states import SavedState, StateBytes
 
 _OK, _NO_CELL, ABORTED = 0, 1, 2
 _SET, _CLEAR = b"\1", b"\0"
@@ -56,24 +56,6 @@ class HeadLink:
     target: Context
     width: int
     is_mtp: bool
-
-
-class Restorable(Protocol):
-    """A saved main sequence, with whatever it consists of."""
-
-    @property
-    def restore(self) -> Callable[[], None]:
-        """Restore the main sequence and empty the branches; if that fails, everything is empty."""
-
-
-@dataclass(frozen=True, slots=True)
-class SavedSequence:
-    """A saved main sequence: its tokens and bytes."""
-
-    length: int
-    size: int
-    restore: Callable[[], None]
-    restore_in: Callable[[int], None] | None = None  # another sequence; None where only the main one can
 
 
 class Context:
@@ -112,7 +94,7 @@ class Context:
         self.rereads = False
         self.busy_s = 0.0  # in native code since the context was opened
         self.reader: SequenceListener | None = None
-        self._options, self._most_rows, self._link = options, rows, link
+        self.options, self._most_rows, self._link = options, rows, link
         self._window: int = api.llama_model_n_swa(model.pointer)  # tokens, 0 without one
         self._flag, self._abort = abort_flag(api)
         self._decode = api.llama_decode
@@ -135,7 +117,7 @@ class Context:
 
     def _open_native(self) -> None:
         """Make llama.cpp's context, with empty sequences; raises `UserError` or `EngineError`."""
-        api, model, options, link = native(), self.model, self._options, self._link
+        api, model, options, link = native(), self.model, self.options, self._link
         snapshots, spare = self._extra_states
         used = self.max_sequences + self.seats - 1
         sequences = used + spare
@@ -344,13 +326,13 @@ class Context:
         self._copy(self._memory, source, target, self._lengths[target], end)
         self._lengths[target] = end
 
-    def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of the main sequence; None if memory is short or `room(bytes)` is False."""
         for branch in range(1, self.max_sequences):
             self.truncate(0, branch)
         return self.save_in(0, room)
 
-    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedSequence | None:
+    def save_in(self, sequence: int, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of a seat's main sequence, as `save` does of the first."""
         length, api = self._lengths[sequence], native()
         size = api.llama_state_seq_get_size(self.pointer, sequence)
@@ -359,21 +341,24 @@ class Context:
             return None
         if not api.llama_state_seq_get_data(self._pointer, address_of(state), size, sequence):
             return None
-        restore_in = partial(self._take_up, state, length)
-        return SavedSequence(length, size, partial(restore_in, 0), restore_in)
+        return SavedState(length, state)
 
-    def restore(self, saved: Restorable) -> None:
-        """Restore the main sequence from a copy and empty the branches; if that fails, all is empty."""
-        saved.restore()
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
+        """Restore the main sequence, with its text, from a copy and empty the branches.
 
-    def _take_up(self, state: NDArray[np.uint8], length: int, sequence: int = 0) -> None:
+        All is empty if that fails.
+        """
+        self.restore_in(0, saved)
+
+    def restore_in(self, sequence: int, saved: SavedState) -> None:
         """Restore a seat's main sequence from a copy; leave it empty if llama.cpp cannot."""
         self._check_open()
+        state = saved.state
         for branch in range(1, self.max_sequences):
             self.truncate(0, branch)
         self.truncate(0, sequence)
         if native().llama_state_seq_set_data(self._pointer, address_of(state), state.size, sequence):
-            self._lengths[sequence] = length
+            self._lengths[sequence] = saved.length
 
     def first_call_s(self) -> float | None:
         """Return for how long a GPU has been at a call unlike any before, if longer than calls take.
@@ -535,7 +520,7 @@ class Context:
         return view
 
 
-def state_memory(size: int) -> NDArray[np.uint8] | None:
+def state_memory(size: int) -> StateBytes | None:
     """Return memory for a saved state; None if too little would be left.
 
     It goes back to the system with its array.
@@ -553,7 +538,7 @@ def state_memory(size: int) -> NDArray[np.uint8] | None:
     return np.frombuffer(memory, np.uint8)
 
 
-def address_of(state: NDArray[np.uint8]) -> ctypes.Array[ctypes.c_uint8]:
+def address_of(state: StateBytes) -> ctypes.Array[ctypes.c_uint8]:
     """Return bytes as llama.cpp takes them."""
     return (ctypes.c_uint8 * state.size).from_address(state.ctypes.data)
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from localspec.errors import EngineError, UserError
 from localspec.gguf import STATE_DRAFT, kept_states
 from localspec.llama.checkpoints import TAIL, CheckpointedContext
-from localspec.llama.context import Context, SavedSequence
+from localspec.llama.context import Context
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.windowed import WindowedContext
 from localspec.types.candidates import Rows
 from localspec.types.models import ModelOptions
+from localspec.types.saved_states import SavedState
 
 _MERGED = 8  # tokens after a mark that are cheaper to add to another call than to process alone
 
@@ -84,11 +84,11 @@ class RecurrentContext(CheckpointedContext):
             longest //= 2
         if not to_try:
             return
-        saved = self.save(lambda _size: True)
+        text, saved = [*self._texts[0]], self.save(lambda _size: True)
         self.close()
         self._open_one_of((*to_try, self._extra_states))
         if saved is not None:
-            saved.restore()
+            self.restore(saved, text)
         if self.reader is not None:
             self.reader.reopen()
 
@@ -221,19 +221,15 @@ class RecurrentContext(CheckpointedContext):
         self._read_along()
         super().checkpoint(pinned=pinned)
 
-    def save(self, room: Callable[[int], bool]) -> SavedSequence | None:
+    def save(self, room: Callable[[int], bool]) -> SavedState | None:
         """Return a copy of the main sequence, its checkpoints among it; it lacks what is to be read again."""
-        text = self._texts[0][: self._lengths[0]]
-        saved = None if self._window else super().save(room)
-        if saved is None:
-            return None
+        return None if self._window else super().save(room)
 
-        def restore() -> None:
-            saved.restore()
-            if self._lengths[0]:
-                self._texts[0] = text.copy()
-
-        return replace(saved, restore=restore)
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
+        """Restore the main sequence, with its text, from a copy and empty the branches."""
+        super().restore(saved, text)
+        if self._lengths[0]:
+            self._texts[0] = [*text[: self._lengths[0]]]
 
     def branchable(self, end: int) -> bool:
         """Return whether a branch can share the main sequence up to position `end`."""

@@ -48,6 +48,7 @@ class PairSettings:
     server: ServerSettings
     parallel: int
     saved: int | None = None  # bytes for KV caches of other conversations
+    on_disk: int = 0  # bytes for the same
     grows: Growth = "alone"
     on_log: OnLog | None = None
     threads: int = 0  # of models for embeddings; 0: all cores
@@ -108,7 +109,7 @@ class ChatOffer:
             else:
                 worker = start_worker(settings.on_log)
                 worker.load(found.plan)
-            worker.keep_conversations(saved)
+            worker.keep_conversations(saved, settings.on_disk)
             return worker
 
         queue = EngineQueue(open_models, found.planned.tuned_for, settings.parallel, settings.server.report)

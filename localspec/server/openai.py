@@ -70,6 +70,7 @@ _LONGEST_BIASED = 200  # characters of a text
 _NUMBER = re.compile(r"-?\d+")
 _TOOL_NAME = re.compile(r"[\w.-]{1,128}")
 _MAX_LOGPROBS = 20
+_IN_MEMORY = ("in_memory", "in-memory")  # both are in use
 _EFFORTS = {"none": 0, "minimal": 512, "low": 1024}  # tokens of thinking, also where no template asks
 
 
@@ -201,6 +202,7 @@ class Body:
     max_tool_calls: Annotated[int, Range(0, 10**6)] | None = None  # of tools that run here
     reasoning_effort: str | None = None
     thinking_budget: ThinkingBudget | None = None
+    prompt_cache_retention: str | None = None
     return_progress: bool | None = None  # llama-server's, in a stream
     echo: bool | None = None  # of a bare text, as is the next
     suffix: str | None = None
@@ -455,6 +457,7 @@ def answer_of(body: Body, service: ChatService, prompt: tuple[Message, ...] | st
         grammar=_grammar(body),
         logit_bias=_bias(body.logit_bias, service.queue.models),
         top_logprobs=_logprobs(body),
+        kept_as=None if body.prompt_cache_retention in _IN_MEMORY else usual.kept_as,
     )
 
 

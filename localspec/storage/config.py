@@ -19,6 +19,7 @@ from localspec.gguf import part_name
 from localspec.storage.paths import PRIVATE_FILE, config_dir, expanded, write_atomically
 from localspec.storage.profiles import files_in, shipped_files
 from localspec.storage.toml_file import Changes, TomlTable, edited, read_table
+from localspec.units import parse_file_size
 from localspec.values import Line, Range
 
 MAX_CONTEXT = 2**24
@@ -60,6 +61,7 @@ class Config:
     rpc: str = ""  # HOST:PORT,... of `localspec share` on other machines, whose devices this machine uses
     host: str = ""  # USER@MACHINE where models are to be opened; empty is this machine
     remote_program: str = "localspec"  # the name of the program there
+    cache_disk: int = 0  # bytes of disk for the KV caches of conversations
     profile: Line = "auto"
     sidebar: bool = True
     footer: bool = True
@@ -100,7 +102,7 @@ def read_config(path: Path) -> Config:
     )
     models, chat = root.table("models"), root.table("chat")
     attachments, tools = root.table("attachments"), root.table("tools")
-    models.allow(("target", "draft", "context", "rpc", "host", "program"))
+    models.allow(("target", "draft", "context", "rpc", "host", "program", "cache_disk"))
     of_chat = chat.fields_of(Config, _CHAT)
     root.table("tuning").allow(("learn",))  # which once counted answers; nothing follows from it any more
     attachments.allow(("max_kib",))
@@ -127,6 +129,7 @@ def read_config(path: Path) -> Config:
         rpc=models.line("rpc"),
         host=models.line("host"),
         remote_program=models.line("program", usual.remote_program),
+        cache_disk=_size(models, "cache_disk"),
         attachment_bytes=attachments.value("max_kib", _KiB, usual.attachment_bytes // 1024) * 1024,
         tools_allowed=_tool_rules(tools, "allow"),
         tools_denied=_tool_rules(tools, "deny"),
@@ -195,6 +198,15 @@ def _file(table: TomlTable, key: str, folder: Path) -> Path | None:
         return folder / Path(text).expanduser()
     except RuntimeError:  # `~name`
         table.complain(key, f"`{key}` begins with the home folder of an unknown user: `{text}`")
+
+
+def _size(table: TomlTable, key: str) -> int:
+    """Return the bytes of a size such as "10 GiB"; 0 without one."""
+    text = table.line(key)
+    size = parse_file_size(text) if text else 0
+    if size is None:
+        table.complain(key, f"`{key}` is not a size: `{text}`", 'write it like "500 MiB" or "10 GiB"')
+    return size
 
 
 def _context(table: TomlTable) -> int:

@@ -31,6 +31,15 @@ class DeviceMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class CachesOnDisk:
+    """Files with KV caches of conversations, of all models; `bytes` are at most `limit`."""
+
+    count: int = 0
+    bytes: int = 0
+    limit: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SavedConversations:
     """Saved KV caches of conversations that gave way to others.
 
@@ -41,6 +50,7 @@ class SavedConversations:
     tokens: int = 0
     bytes: int = 0
     limit: int = 0
+    on_disk: CachesOnDisk | None = None
 
 
 @dataclass(frozen=True, slots=True)

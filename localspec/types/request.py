@@ -215,7 +215,8 @@ class Request:
     stays free. Each of
     `logit_bias` adds a number to the logit of a token, and -100 or less bans it, unless the grammar leaves
     nothing else. The order is: logit bias, grammar, penalties and the rest of `Sampling`. `top_logprobs`
-    asks for `TokensScored`: with that many of the best tokens for each (0: only itself).
+    asks for `TokensScored`: with that many of the best tokens for each (0: only itself). Copies of the
+    caches are `kept_as` that name on disk, if the models keep any there; None keeps them in memory alone.
     """
 
     prompt: tuple[Message, ...] | str
@@ -236,4 +237,5 @@ class Request:
     logit_bias: tuple[tuple[int, float], ...] = ()
     top_logprobs: TopLogprobs | None = None
     ignores_circles: bool = False
+    kept_as: str | None = field(default="", repr=False)
     thinking_budget: ThinkingBudget | None = field(default=None, repr=False)

@@ -19,6 +19,7 @@ from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
 from localspec.chat.tool_use.consent import CallAsked
 from localspec.errors import EngineDied, UserError
+from localspec.storage.kept_caches import caches_dir, chat_name
 from localspec.storage.profiles import profiles
 from tests.scripted import Gate, Script, ScriptedModels, says
 
@@ -234,6 +235,23 @@ async def test_deleted_chat_makes_way_for_an_empty_one(tmp_path: Path) -> None:
         await rig.controller.delete(rig.session.chat.info.id)
         assert (rig.texts, rig.store.chats()) == ([], ())
         assert [chat.title for chat in rig.store.deleted()] == ["go"]
+
+
+async def test_what_was_deleted_takes_the_files_with_its_caches_along(tmp_path: Path) -> None:
+    async with controlled(tmp_path, says("one")) as rig:
+        await rig.asked("go")
+        models, chat = rig.loader.ready, rig.session.chat.info.id
+        assert isinstance(models, ScriptedModels)
+        assert models.requests[0].kept_as == chat_name(chat)
+        caches_dir().mkdir(parents=True)
+        mine, other = caches_dir() / f"a-b.{chat_name(chat)}.kv", caches_dir() / "a-c.chat99.kv"
+        for path in (mine, other):
+            path.write_bytes(b"caches")
+        await rig.controller.delete_messages(rig.session.chat.path[-1])
+        assert (mine.exists(), other.exists()) == (False, True)
+        mine.write_bytes(b"caches")
+        await rig.controller.delete(chat)
+        assert (mine.exists(), other.exists()) == (False, True)
 
 
 async def test_comparison_leaves_the_chat_as_it_was_until_one_is_kept(tmp_path: Path) -> None:

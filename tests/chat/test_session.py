@@ -21,6 +21,7 @@ from localspec.chat.store import Store
 from localspec.errors import UserError
 from localspec.models.recommended import recommended_for
 from localspec.smollm2 import SAMPLING
+from localspec.storage.kept_caches import chat_name
 from localspec.storage.profiles import Speculation, profiles
 from localspec.types.request import EngineSettings, Message, Request, Sampling, TaskType
 from tests.scripted import ScriptedModels, says
@@ -52,6 +53,16 @@ def test_auto_measures_once_and_may_step_down(store: Store) -> None:
     ask(at, models)
     assert [request.settings.mode for request in models.requests] == ["ssd", "ssd"]
     assert all(request.steps_down for request in models.requests)
+
+
+def test_only_chats_that_are_saved_may_be_on_disk(store: Store) -> None:
+    models = ScriptedModels()
+    with Store(None) as temporary:
+        for each, expected in ((store, chat_name), (temporary, lambda _chat: None)):
+            chosen = session(each)
+            name = expected(chosen.chat.info.id)
+            assert chosen.options(models).request.kept_as == name
+            assert chosen.next_request(models, "and").kept_as == name
 
 
 def test_a_budget_for_thinking_comes_from_the_chat_the_flags_or_the_profile(store: Store) -> None:

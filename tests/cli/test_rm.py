@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.storage.kept_caches import caches_dir
 from localspec.storage.paths import config_dir
 from tests.cli.conftest import Invoke
 from tests.models.disk import REPOSITORY, files_below, model_bytes, put
@@ -84,7 +85,7 @@ def test_one_wrong_name_keeps_all(invoke: Invoke, cache: Path) -> None:
 def test_the_bundled_pair_stays(invoke: Invoke, demo_draft: Path) -> None:
     outcome = invoke("rm", "--yes", "demo-draft")
     assert outcome.code == 2
-    assert "never deleted" in outcome.err
+    assert "deletes nothing else" in outcome.err
     assert demo_draft.exists()
 
 
@@ -134,3 +135,20 @@ def test_a_mistake_in_the_configuration_is_reported_before_anything_goes(invoke:
     assert refused.code == 2
     assert "config.toml, line 1: there is no key `theem`" in refused.err
     assert list(cache.rglob("tiny-Q8_0.gguf"))
+
+
+def test_caches_of_conversations_are_deleted_and_chats_and_models_stay(invoke: Invoke, cache: Path) -> None:
+    folder = caches_dir()
+    folder.mkdir(parents=True)
+    for name in ("a-1.kv", "a-2.chat7.kv", "unfinished.tmp"):
+        (folder / name).write_bytes(bytes(2**20))
+    outcome = invoke("rm", "--caches", typed="n\n")
+    assert (outcome.code, len(files_below(folder))) == (1, 3)
+    assert "2 conversations, 2 MiB in " in outcome.err
+    assert invoke("rm", "--caches", "--json").code == 2
+    outcome = invoke("rm", "--caches", "--yes", "--json")
+    assert json.loads(outcome.out) == {"schema": 1, "freed": 3 * 2**20, "caches": 3}
+    assert files_below(folder) == set()
+    assert files_below(cache)
+    for wrong in ((), ("--caches", NAME)):
+        assert invoke("rm", *wrong).code == 2

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
 from localspec.decoding.conversations import FEWEST
 from localspec.decoding.engine import Engine
-from localspec.decoding.model import SavedState
 from localspec.decoding.rounds import DecodeParams, Round
+from localspec.types.models import CachesOnDisk
 from localspec.types.request import EngineSettings
+from localspec.types.saved_states import ConversationCopy, SavedState
 from tests.contract import GREEDY, NO_END, OFF, latency_model
 from tests.fake_model import FakeModel
 
 SD = EngineSettings(mode="sd", draft_length=4, min_confidence=0.0)
 BYTES = 10  # of a token
-
-
-@dataclass(frozen=True)
-class Copy:
-    length: int
-    size: int
-    restore: Callable[[], None]
 
 
 class Savable(FakeModel):
@@ -35,13 +29,12 @@ class Savable(FakeModel):
         held = self.tokens()
         if not held or not room(BYTES * len(held)):
             return None
+        return SavedState(len(held), np.repeat(np.array(held, np.uint8), BYTES))
 
-        def restore() -> None:
-            for sequence in range(self.max_sequences):
-                self.truncate(0, sequence)
-            self._sequences[0] = [] if self.fails else held.copy()
-
-        return Copy(len(held), BYTES * len(held), restore)
+    def restore(self, saved: SavedState, text: Sequence[int]) -> None:
+        for sequence in range(self.max_sequences):
+            self.truncate(0, sequence)
+        self._sequences[0] = [] if self.fails else list(map(int, saved.state[::BYTES]))
 
 
 class Talks:
@@ -205,3 +198,89 @@ def test_a_draft_model_that_cannot_be_saved_reads_again(monkeypatch: pytest.Monk
     for prompt in (A, B):
         talks.ask(prompt, 9)
     assert [talks.ask(prompt, 9) for prompt in (A, B)] == [1, 1]
+
+
+class Shelf:
+    """A disk that notes what is asked of it, and has one copy."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []  # with the first token of the text
+        self.copy: ConversationCopy | None = None
+
+    def find(
+        self, prompt: Sequence[int], at_hand: int, most: int, is_wanted: Callable[[], bool]
+    ) -> ConversationCopy | None:
+        return self.copy
+
+    def keep(self, copy: ConversationCopy, *, at_once: bool = False) -> None:
+        self.asked.append(("write now" if at_once else "write", copy.tokens[0]))
+
+    def drop(self, copy: ConversationCopy) -> None:
+        self.asked.append(("drop", copy.tokens[0]))
+
+    def hurry(self, copy: ConversationCopy) -> None:
+        self.asked.append(("hurry", copy.tokens[0]))
+
+    def figures(self) -> CachesOnDisk:
+        return CachesOnDisk()
+
+
+def on_disk(tokens: int) -> tuple[Talks, Shelf]:
+    talks, shelf = Talks(tokens), Shelf()
+    talks.engine.conversations.keep(tokens * BYTES, shelf)
+    return talks, shelf
+
+
+def test_copies_go_to_the_disk_while_they_rest() -> None:
+    talks, shelf = on_disk(tokens=900)
+    for prompt in (A, B, C, B):
+        talks.ask(prompt)
+    assert shelf.asked == [("write", 0), ("write", 1), ("hurry", 0), ("write", 2), ("drop", 1)]
+
+
+def test_the_text_in_the_caches_is_written_once_and_stays_there() -> None:
+    talks, shelf = on_disk(tokens=900)
+    talks.ask(A)
+    for _ in range(2):
+        if talks.engine.conversations.is_unwritten:
+            talks.engine.conversations.write_present()
+    assert shelf.asked == [("write now", 0)]
+    assert talks.ask([*A, 5, 6]) == 2
+    assert talks.engine.conversations.is_unwritten
+
+
+def test_what_stays_in_memory_and_what_is_short_goes_to_no_disk() -> None:
+    talks, shelf = on_disk(tokens=10_000)
+    for prompt in (A, text(1, 100), B):
+        talks.ask(prompt)
+        talks.engine.conversations.kept_as = None
+        assert not talks.engine.conversations.is_unwritten
+    talks.engine.forget()
+    assert (shelf.asked, talks.kept) == ([], 2)
+
+
+def test_a_copy_from_disk_is_taken_up_as_one_in_memory() -> None:
+    talks, _ = on_disk(tokens=10_000)
+    talks.ask(A)
+    talks.engine.forget()
+    (copy,) = talks.engine.conversations.store.saved
+    others, shelf = on_disk(tokens=10_000)
+    shelf.copy = copy
+    others.ask(B)
+    found = others.engine.conversations.find_on_disk([*A, 5], 0, lambda: True)
+    assert found is copy
+    for _ in range(2):
+        others.engine.conversations.take_in(copy)
+    assert others.kept == 1
+    assert others.ask([*A, 5]) == 1
+
+
+def test_a_private_copy_that_is_taken_up_stays_private() -> None:
+    talks, shelf = on_disk(tokens=10_000)
+    talks.ask(A)
+    talks.engine.conversations.kept_as = None
+    talks.ask(B)
+    talks.engine.conversations.kept_as = "chat1"
+    talks.engine.turn_to(A)  # and its answer is stopped before it begins
+    assert not talks.engine.conversations.is_unwritten
+    assert shelf.asked == [("write", 1), ("drop", 0)]

@@ -19,6 +19,7 @@ from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.types.candidates import Logits
 from localspec.types.models import ModelOptions
+from localspec.types.saved_states import SavedState
 from tests.llama.test_cancel import cancel_inside
 
 TEXT = [(37 * number) % 240 + 10 for number in range(400)]
@@ -94,14 +95,14 @@ def test_a_restored_text_continues_as_if_nothing_had_happened(opener: Opener, cu
     assert saved.length == context.length() == 155
     context.truncate(0)
     read(context, OTHER[:100])
-    saved.restore()
+    context.restore(saved, TEXT)
     ends = [each.rewindable(155 - cut) for each in (context, fresh)]
     assert ends[0] == ends[1] or cut < 90 or context._window  # what it kept for long came along
     for each, end in zip((context, fresh), ends, strict=True):
         each.truncate(end)
         read(each, TEXT[end : 155 - cut])
     is_right(context, fresh)
-    saved.restore()  # as often as one likes
+    context.restore(saved, TEXT)  # as often as one likes
     assert context.length() == 155
 
 
@@ -112,7 +113,7 @@ def test_tokens_outside_a_window_are_processed_again(tiny_window: Path) -> None:
         read(context, TEXT[:160])
         saved = context.save(anything)
         assert saved is not None
-        saved.restore()
+        context.restore(saved, TEXT)
         assert [context.rewindable(length) for length in (160, 159, 158, 1)] == [160, 159, 0, 0]
         with pytest.raises(EngineError, match="cannot go back to token 158 of 160"):
             context.truncate(158)
@@ -135,7 +136,7 @@ def test_rejected_tokens_are_not_saved(opener: Opener) -> None:
     saved = context.save(anything)
     assert saved is not None
     read(context, OTHER[:100])
-    saved.restore()
+    context.restore(saved, TEXT)
     read(context, TEXT[context.length() : 203])  # what was still to be read again is not among it
     is_right(context, fresh)
 
@@ -153,7 +154,7 @@ def test_a_state_after_an_abort_is_right(opener: Opener, monkeypatch: pytest.Mon
     if saved is None:
         assert length == 0  # a recurrent state that was never kept
         return
-    saved.restore()
+    context.restore(saved, TEXT)
     assert context.length() == length
     read(context, TEXT[length:200])
     read(fresh, TEXT[:length])
@@ -171,7 +172,7 @@ def test_branches_end_and_begin_again(opener: Opener) -> None:
     assert saved is not None
     read(context, OTHER[:150])
     context.share(0, 2, context.length())
-    saved.restore()
+    context.restore(saved, TEXT)
     assert [context.length(sequence) for sequence in range(3)] == [100, 0, 0]
     context.share(0, 1, 100)
     assert same(context.step([9], [1]).logits, fresh.step([9], [1]).logits, context)
@@ -197,7 +198,7 @@ def test_without_memory_nothing_is_saved(opener: Opener, monkeypatch: pytest.Mon
 def test_what_llama_cpp_does_not_take_leaves_nothing(opener: Opener) -> None:
     context, fresh = opener(), opener()
     read(context, TEXT[:100])
-    context._take_up(np.zeros(1000, np.uint8), 100)
+    context.restore(SavedState(100, np.zeros(1000, np.uint8)), TEXT)
     assert context.length() == 0
     for each in (context, fresh):
         read(each, OTHER[:90])

@@ -141,7 +141,7 @@ def restored(options: ModelOptions) -> Iterator[float]:
         assert saved is not None
         context.truncate(0)
         read(context, other)
-        saved.restore()
+        context.restore(saved, text)
         yield float(abs(context.evaluate([9, 11], 2).logits - fresh.evaluate([9, 11], 2).logits).max())
 
 

@@ -17,13 +17,14 @@ from localspec.gguf import CHECKPOINTS
 from localspec.llama import checkpoints
 from localspec.llama.backends import breakdown
 from localspec.llama.checkpoints import TAIL
-from localspec.llama.context import Context, SavedSequence
+from localspec.llama.context import Context
 from localspec.llama.library import native
 from localspec.llama.model import Model
 from localspec.llama.recurrent import open_context
 from localspec.llama.windowed import WindowedContext
 from localspec.types.candidates import Logits
 from localspec.types.models import ModelOptions
+from localspec.types.saved_states import SavedState
 from tests.llama import tiny
 from tests.llama.test_cancel import cancel_inside
 
@@ -60,7 +61,7 @@ class Story:
         self.small, self.whole = windowed(model), full(model)
         self.random = random.Random(seed)
         self.text: list[int] = []
-        self.saved: list[tuple[list[int], SavedSequence]] = []
+        self.saved: list[tuple[list[int], SavedState]] = []
         self.returns = 0  # to a checkpoint
 
     def tokens(self, most: int) -> list[int]:
@@ -101,7 +102,7 @@ class Story:
         elif what == "restore" and self.saved:
             self.text, found = self.random.choice(self.saved)
             self.text = self.text.copy()
-            found.restore()
+            self.small.restore(found, self.text)
             self.whole.truncate(0)
             self.whole.evaluate(self.text, 0)
         assert self.small.length() == self.whole.length() == len(self.text)
@@ -177,7 +178,7 @@ def test_a_restored_text_can_end_otherwise(model: Model, kind: Callable[[Model],
     saved = context.save(lambda _size: True)
     assert saved is not None
     context.truncate(0)
-    saved.restore()
+    context.restore(saved, prompt)
     assert context.rewindable(len(prompt) + 1) >= len(prompt) - TAIL
 
 

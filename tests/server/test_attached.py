@@ -112,6 +112,14 @@ def test_malformed_requests_are_rejected_by_name(text: str) -> None:
         from_json(text, Request)
 
 
+def test_a_client_names_no_files_of_the_server() -> None:
+    telling = TellingModels()
+    with serving(lambda: telling) as served:
+        for name in ("chat1", "../x", None):
+            list(AttachedModels(Server(served.url)).generate(Request(QUESTION, GREEDY, kept_as=name)))
+    assert [request.kept_as for request in telling.requests] == ["", "", None]
+
+
 @pytest.mark.parametrize("mode", ["off", "sd", "ssd"])
 def test_answers_are_those_of_the_models(served: Served, models: AttachedModels, mode: str) -> None:
     settings = EngineSettings(mode=mode, min_confidence=0.3)  # type: ignore[arg-type]

@@ -169,6 +169,16 @@ def test_what_says_how_long_to_think_is_a_budget(
 
 
 @pytest.mark.parametrize("path", ASKED)
+def test_a_client_can_keep_its_conversation_off_the_disk(
+    served: Served, models: TellingModels, path: str
+) -> None:
+    for retention in ("in_memory", "in-memory", "24h", None):
+        more = {"prompt_cache_retention": retention}
+        assert served.post(path, {**ASKED[path], **more}).status_code == 200
+    assert [request.kept_as for request in models.requests] == [None, None, "", ""]
+
+
+@pytest.mark.parametrize("path", ASKED)
 def test_names_of_other_programs_mean_the_same_at_every_path(
     served: Served, models: TellingModels, path: str
 ) -> None:

@@ -83,7 +83,7 @@ class TurningModels(FakeRuntime):
         self.dropped.append(number)
         del self.still[number]
 
-    def keep_conversations(self, limit: int) -> None:
+    def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
         pass
 
     def saved(self) -> SavedConversations:

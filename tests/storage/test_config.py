@@ -46,6 +46,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         target = "~/large.gguf"
         draft = "small.gguf"
         context = 4096
+        cache_disk = "2 GiB"
         [chat]
         profile = "coding"
         sidebar = false
@@ -68,6 +69,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         target=empty_home / "large.gguf",
         draft=path.parent / "small.gguf",
         context=4096,
+        cache_disk=2 * 2**30,
         profile="coding",
         sidebar=False,
         ignore_circles=True,
@@ -101,6 +103,7 @@ def test_every_field_is_read(path: Path, empty_home: Path) -> None:
         ("[tools]\ndeny = ['']", 2, "`` is not a rule for tools"),
         ("[tools]\ndeny = ['git status']", 2, "`git status` is not a rule for tools"),
         ("[tools]\nalow = []", 2, "did you mean `allow`?"),
+        ("[models]\ncache_disk = '10'", 2, "`cache_disk` is not a size: `10`; write it like"),
         ("theme = 'nrd'", 1, "there is no theme `nrd`; did you mean `nord`?"),
         ("[keys]\n'message.cpy' = 'c'", 2, "no key binding `message.cpy`; did you mean `message.copy`?"),
         ("[keys]\n'message.copy' = []", 2, "names no key"),

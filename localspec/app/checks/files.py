@@ -19,6 +19,7 @@ from localspec.gguf import check_model_file
 from localspec.llama.template.template_file import usable_template
 from localspec.storage import paths
 from localspec.storage.config import Config, check_models, read_config
+from localspec.storage.kept_caches import caches_dir, figures
 
 _SCARCE, _TOO_LITTLE = 2**30, 2**26
 _PRIVATE = 0o077
@@ -31,6 +32,7 @@ def file_checks() -> Iterator[Check]:
     yield _kept("data folder", paths.data_dir, folder)
     yield _kept("state folder", paths.state_dir, folder)
     yield _kept("chats", paths.chats_file, chats)
+    yield from caches()
     yield from models()
 
 
@@ -85,6 +87,19 @@ def chats(name: str, path: Path) -> Check:
     if verdict != "ok":
         return Check(name, "fail", f"`{path}` is damaged: {verdict}", mend)
     return Check(name, "pass", f"`{path}` is whole, {path.stat().st_size / 2**20:.1f} MiB")
+
+
+def caches() -> Iterator[Check]:
+    """Look at the KV caches of conversations on disk, if there are any."""
+    with suppress(UserError):  # a mistake in config.toml has a line of its own
+        limit = read_config(paths.config_dir() / "config.toml").cache_disk
+        there = figures(limit)
+        if there.count or limit:
+            text = (
+                f"{units.counted(there.count, 'conversation')}, {units.size(there.bytes)} in `{caches_dir()}`"
+            )
+            most = f", at most {units.size(limit)}" if limit else "; `localspec rm --caches` deletes them"
+            yield Check("saved caches", "pass", text + most)
 
 
 def _nearly(path: Path) -> Path | None:

@@ -107,6 +107,7 @@ class Store:
         self._now = now
         self._writing: set[int] = set()  # answers that this very program is writing
         self._begun: set[int] = set()  # chats of this program; dropped in the end if nothing was said
+        self._is_saved = path is not None
         self._database = Database(path, to_read=to_read)
         try:
             self._tidy()
@@ -128,6 +129,11 @@ class Store:
                 with self._database.writing() as connection:
                     connection.executemany(f"DELETE FROM chats WHERE id = ? AND {_EMPTY}", begun)
         self._database.close()
+
+    @property
+    def is_saved(self) -> bool:
+        """Return whether chats outlast the store."""
+        return self._is_saved
 
     def new_chat(self, title: str = "", profile: str = "general", system: str | None = None) -> ChatInfo:
         """Begin a chat; it is listed once it has a message."""

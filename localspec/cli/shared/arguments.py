@@ -30,6 +30,7 @@ from localspec.types.request import (
     Sampling,
     TemplateVariables,
 )
+from localspec.units import parse_file_size
 from localspec.values import range_of
 
 if TYPE_CHECKING:
@@ -90,6 +91,14 @@ def length_of_time(shortest_s: int) -> Callable[[str], float]:
         return float(total_s)
 
     return read
+
+
+def file_size(text: str) -> int:
+    """Read a size of files in bytes, such as 10G or 500 MiB."""
+    size = parse_file_size(text)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"`{text}` is not a size such as 10G or 500M, or 0")
+    return size
 
 
 def context_size(text: str) -> int:

@@ -31,6 +31,7 @@ from localspec.inference.worker.wire import (
     GIVING_WAY,
     SILENT,
     TEXTS,
+    WRITING_S,
     Call,
     Cancel,
     Events,
@@ -84,6 +85,7 @@ def main(*, tells_log: bool) -> None:
         while True:
             service.take(pickle.load(requests))
     service.stop(_PATIENCE_S)
+    service.write_before_leaving(WRITING_S)
     outbox.flush(_PATIENCE_S)
     os._exit(0)  # the system frees everything; destructors of native libraries can only crash here
 
@@ -259,8 +261,24 @@ class ModelService:
             jobs = list(self._jobs.values())
         for job in jobs:
             self._cancel(job.call.number)
-        if jobs:
-            jobs[-1].ended.wait(patience_s)
+        ends_s = time.monotonic() + patience_s
+        for job in jobs:
+            job.ended.wait(max(0.0, ends_s - time.monotonic()))
+
+    def write_before_leaving(self, limit_s: float) -> None:
+        """Write to disk what is to be written of conversations, but not for longer than that.
+
+        Write nothing if a call has not ended: the models may hang.
+        """
+        job = _Job(Call(0, "write_before_leaving", (limit_s,), {}))
+        with self._lock:
+            if self._jobs or self._runtime is None or not self._runtime.keeps_on_disk:
+                return
+            self._jobs[0], self._to_read = job, None
+            if self._is_at_idle_work:
+                _end_work(self._runtime)
+        self._work.put(job)
+        job.ended.wait(limit_s + _PATIENCE_S)
 
     def _cancel(self, number: int) -> None:
         with self._lock:
@@ -315,7 +333,7 @@ class ModelService:
             self._work.put(None)  # perhaps there is time for something else now
 
     def _next(self, queue: SimpleQueue[_Job | None]) -> _Job:
-        """Wait for a call; meanwhile read ahead, then measure what answers had to assume."""
+        """Wait for a call; meanwhile read ahead, measure what answers had to assume, and write what rests."""
         has_measured = False
         while True:
             runtime = self._runtime if queue is self._work and self._is_idle() else None
@@ -328,6 +346,10 @@ class ModelService:
                 if job is None and self._to_read is None:
                     has_measured = True
                     self._measure(runtime)
+            elif runtime is not None and (left_s := runtime.writes_in_s()) is not None:
+                job = _within(left_s, queue)
+                if job is None and not left_s:
+                    self._write_resting(runtime)
             else:
                 job, has_measured = queue.get(), False
             if job is not None:
@@ -391,6 +413,14 @@ class ModelService:
             logger.info("measuring was interrupted" if runtime.lacks_costs else "call costs are measured")
         finally:
             self._outbox.put(Measuring(is_under_way=False))
+
+    def _write_resting(self, runtime: Runtime) -> None:
+        """Have conversations written to disk that rest in the caches."""
+        try:
+            with self._idle_work():
+                runtime.write_resting()
+        except Exception:
+            logger.exception("the cache of a conversation cannot be saved")
 
     def _reply(self, job: _Job) -> Result | Failure:
         number = job.call.number

@@ -33,12 +33,13 @@ from localspec.errors import (
     UserError,
 )
 from localspec.hardware.placement.open_plan import OpenPlan
-from localspec.inference.interface import OpenModels, QuickChooser, SharedModels
+from localspec.inference.interface import KeepsOnDisk, OpenModels, QuickChooser, SharedModels
 from localspec.inference.worker import start
 from localspec.inference.worker.wire import (
     ASIDES,
     SILENT,
     TEXTS,
+    WRITING_S,
     Call,
     Cancel,
     Events,
@@ -247,6 +248,12 @@ class Worker(AbstractContextManager["Worker"]):
         """Return the progress of that; None if nothing is known yet."""
         return self._process.read_so_far
 
+    def keep_conversations(self, limit: int, on_disk: int = 0) -> None:
+        """Save the KV caches of conversations; with some `on_disk`, the process may write as it ends."""
+        self._process.patience_s = _POLITE_S + (WRITING_S + _POLITE_S if on_disk else 0.0)
+        self._keep_conversations(limit, on_disk)
+
+    _keep_conversations = _remote(SharedModels.keep_conversations)
     known_settings = _remote(QuickChooser.known_settings)
     measure_before_leaving = _remote(QuickChooser.measure_before_leaving)
     choose_settings = _remote(SharedModels.choose_settings)
@@ -256,7 +263,7 @@ class Worker(AbstractContextManager["Worker"]):
     detokenize = _remote(SharedModels.detokenize)
     measure_plain = _remote(SharedModels.measure_plain)
     memory = _remote(SharedModels.memory)
-    keep_conversations = _remote(SharedModels.keep_conversations)
+    forget_conversation = _remote(KeepsOnDisk.forget_conversation)
     drop = _remote(SharedModels.drop)
     saved = _remote(SharedModels.saved)
 
@@ -384,6 +391,7 @@ class EngineProcess:
         self.read_so_far: ReadAhead | None = None  # of what was asked for last
         self._reading = 0  # its number
         self._opens = False  # models, or has
+        self.patience_s = _POLITE_S  # with the process at its end
         self.reader = threading.Thread(target=self._read, name="localspec-replies", daemon=True)
         self._writer = threading.Thread(target=self._write, name="localspec-requests", daemon=True)
         self.reader.start()
@@ -447,7 +455,7 @@ class EngineProcess:
         if not self._opens:  # nothing will be opened
             self._process.kill()
         self._frames.put(None)
-        if not self._ends_within(_POLITE_S):
+        if not self._ends_within(self.patience_s):
             self._process.kill()
             self._ends_within(_DEATH_S)
         self._release()

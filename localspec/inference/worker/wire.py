@@ -16,10 +16,12 @@ from localspec.types.request import Request as GenerationRequest
 
 TEXTS = frozenset({"count_tokens", "render", "tokenize", "detokenize"})
 """The methods that take as long as their text; nothing waits for them."""
-ASIDES = frozenset({"memory", "drop", "saved"})
+ASIDES = frozenset({"memory", "drop", "saved", "forget_conversation"})
 """The methods that are answered at once, while another call is being worked on."""
 GIVING_WAY = frozenset({"measure_plain"})
 """The methods that the next call ends."""
+WRITING_S = 10.0
+"""The time that a process gets at its end to write conversations to disk."""
 SILENT = "no reply: "
 """The beginning of the last line of a process that stopped waiting for another machine."""
 

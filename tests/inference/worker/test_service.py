@@ -51,6 +51,7 @@ class HardOfHearing:
     lacks_costs = False
     seats = 1
     uses_processor = False
+    keeps_on_disk = True
 
     def __init__(self) -> None:
         self.cancels = 0
@@ -65,6 +66,9 @@ class HardOfHearing:
     def until_cancelled(self) -> None:
         self.begun.set()
         self._heard.wait()
+
+    def writes_in_s(self) -> float | None:
+        return None
 
     def cancel(self) -> None:
         self.cancels += 1
@@ -216,6 +220,46 @@ def test_gpus_that_begin_and_end_making_programs_are_reported_once_each(
     monkeypatch.setattr(child, "_WATCH_S", 0.0)
     line.service._watch(cast(Runtime, Models()))
     assert line.read(2) == [FirstCall(2.5), FirstCall(None)]
+
+
+class Unwritten(HardOfHearing):
+    """Models with a conversation that is to be written to disk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left_s: float | None = 0.0
+        self.written = threading.Event()
+        self.left: list[float] = []  # limits within which the rest was to be written
+
+    def writes_in_s(self) -> float | None:
+        return self.left_s
+
+    def write_resting(self) -> None:
+        self.left_s = None
+        self.written.set()
+
+    def write_before_leaving(self, limit_s: float) -> None:
+        self.left.append(limit_s)
+
+
+def test_a_conversation_that_rests_is_written_between_calls(line: Line) -> None:
+    models = Unwritten()
+    line.service._runtime = models  # type: ignore[assignment]
+    line.service.take(Call(1, "nothing", ()))
+    assert models.written.wait(20)
+    line.service.stop(patience_s=20)
+    line.service.write_before_leaving(5.0)
+    assert models.left == [5.0]
+
+
+def test_models_that_hang_write_nothing_at_the_end(line: Line) -> None:
+    models = Unwritten()
+    line.service._runtime = models  # type: ignore[assignment]
+    line.service.take(Call(1, "generate", ("prompt",)))
+    assert models.begun.wait(20)
+    line.service.write_before_leaving(5.0)
+    assert models.left == []
+    line.service.stop(patience_s=20)
 
 
 class LackingCosts(HardOfHearing):
