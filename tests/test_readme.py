@@ -16,13 +16,14 @@ from localspec.storage.config import example
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = [*(ROOT / "docs").glob("*.md")]
 RESULTS = ROOT / "tests" / "benchmarks" / "RESULTS.md"
 LONGEST = 285  # lines; four minutes' reading
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, page: str = README) -> list[list[str]]:
     """Return the cells of the first table below a heading, without its own."""
-    section = README.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^\| ?(.*?) ?\|$", section.partition("|---|")[2], re.MULTILINE)
     return [line.split(" | ") for line in lines]
 
@@ -55,16 +56,25 @@ def test_the_pictures_are_there() -> None:
 
 @pytest.mark.parametrize(
     "page",
-    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", RESULTS],
+    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", RESULTS, *DOCS],
     ids=lambda page: page.name,
 )
 def test_links_of_a_page_lead_somewhere(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     places = [place for place in re.findall(r"\]\(([^)]+)\)", text) if "://" not in place]
-    headings = {
-        f"#{title.lower().replace(' ', '-')}" for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    }
-    assert [place for place in places if place not in headings and not (page.parent / place).exists()] == []
+    lost = []
+    for place in places:
+        name, _, heading = place.partition("#")
+        there = page.parent / name if name else page
+        if not there.exists() or (heading and heading not in headings(there)):
+            lost.append(place)
+    assert lost == []
+
+
+def headings(page: Path) -> set[str]:
+    """Return the headings of a page as links spell them."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {title.lower().replace(" ", "-") for title in titles}
 
 
 def test_files_named_in_contributing_exist() -> None:

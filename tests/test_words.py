@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG")]
+NAMES = ("README", "ARCHITECTURE", "CONTRIBUTING", "SECURITY", "CHANGELOG")
+PAGES = [*(ROOT / f"{name}.md" for name in NAMES), *(ROOT / "docs").glob("*.md")]
 TEXTS = [*(ROOT / "localspec").rglob("*.toml"), ROOT / "localspec" / "cli" / "usage.txt"]
 CODE = [path for folder in ("localspec", "tui") for path in (ROOT / folder).rglob("*.py")]
 BANNED = re.compile(

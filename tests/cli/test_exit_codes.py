@@ -1,4 +1,4 @@
-"""README's table of exit codes and streams, row by row, on the real program."""
+"""The documented table of exit codes and streams, row by row, on the real program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ PROGRAM = (
     "opening._devices = lambda: ()\n"
     "with exit_on_signals(): sys.exit(main(['run', 'Hi', '--no-fit', *sys.argv[2:]]))\n"
 )
-ROWS = {code: row for row in rows("The command line") for code in row[0].split(", ")}
+PAGE = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+ROWS = {code: row for row in rows("Exit codes", PAGE) for code in row[0].split(", ")}
 WAYS = {  # for each code: how the answer goes, and flags
     "0": ("ends",),
     "1": ("fails",),
@@ -37,7 +38,7 @@ WAYS = {  # for each code: how the answer goes, and flags
     "130": ("SIGINT",),
     "143": ("SIGTERM",),
 }
-STREAMS: dict[str, Callable[[str], bool]] = {  # README's words, and whether they fit what came
+STREAMS: dict[str, Callable[[str], bool]] = {  # the table's words, and whether they fit what came
     "the answer or the result": lambda text: text == "so far\n",
     "the output so far": lambda text: text.startswith("so far"),
     "nothing": lambda text: text.replace("note: a note\n", "").strip() == "",
