@@ -254,9 +254,9 @@ class SharedPasses:
         return runs
 
     def _shares(self, asked: Sequence[Asked], piece: int) -> list[tuple[Asked, int]]:
-        """Return how much of each prompt to read: half for who came first, the rest for the shortest.
+        """Divide a piece among prompts: half for the one that came first, the rest for the shortest.
 
-        So prompts of one length are read one after the other, and a short one does not wait for long ones.
+        So prompts of the same length are read one by one, and a short one does not wait for long ones.
         """
         places = {participant: place for place, participant in enumerate(self._participants)}
         reading = sorted(filter(_is_reading, asked), key=lambda each: places[each.seat.participant])

@@ -262,7 +262,7 @@ def main() -> int:
     with ExitStack() as running:
         contenders = _contenders(running, args, target, draft)
         for server in contenders.values():
-            crowd.run(server, replace(cells[-1], prompt=min(args.prompts)))  # to warm up
+            crowd.run(server, replace(cells[-1], prompt=40))  # to warm up
         for cell in cells:
             found: dict[str, list[Figures]] = {name: [] for name in contenders}
             for _ in range(args.runs):

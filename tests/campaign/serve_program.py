@@ -65,7 +65,10 @@ class ServeProgram:
         self._starts = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        require(self._starts.wait(allowed_s(_STARTED_S)) and self.url, f"it does not start: {[*self.lines]}")
+        self._starts.wait(allowed_s(_STARTED_S))
+        if not self.url:
+            self._kill()
+        require(self.url, f"it does not start: {[*self.lines]}")
         self.client = httpx2.Client(base_url=self.url, verify=False, timeout=60)
 
     def _read(self) -> None:
@@ -79,6 +82,12 @@ class ServeProgram:
                 self.url = found[0]
                 self._starts.set()
         self._starts.set()
+
+    def _kill(self) -> None:
+        self.process.kill()
+        self._reader.join(5)
+        with self.process:  # closes its output
+            pass
 
     @property
     def own(self) -> psutil.Process:
@@ -122,8 +131,7 @@ class ServeProgram:
         try:
             code = self.process.wait(allowed_s(_ENDED_S))
         finally:
-            self.process.kill()
-            self._reader.join(5)
+            self._kill()
         gone(children)
         require(code == 0, f"it ended with {code}: {[*self.lines][-5:]}")
         require(not self.troubles, f"it printed {self.troubles[:3]}")
