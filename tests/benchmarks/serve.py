@@ -5,7 +5,7 @@ python -m tests.benchmarks.serve [-m FILE -md FILE] --llama-server PATH [--clien
 A cell is a number of clients, a length of prompts in tokens, and a temperature. In each, the contenders are
 asked in turns, `--runs` times: LocalSpec in some modes, `llama-server` with the same files, threads and
 context, and `llama-server-draft` with its own speculation (`--contenders`). Every client asks one question
-after another, each of its own, streamed. The script prints of each cell:
+after another, each of its own, streamed; answers do not end before `--tokens`. Printed of each cell:
 
 TOKENS/S of all clients together, and that divided by llama-server's; the time to the FIRST token, and the
 WORST one; the worst WAIT between two pieces of a text; the SHARE of the client that had least, of the mean
@@ -140,9 +140,12 @@ def _is_ready(port: int) -> bool:
 class Crowd:
     """Clients of servers that have the same model."""
 
-    def __init__(self, tokens: int, answers: int) -> None:
-        """Take the most tokens of an answer, and the number of answers of a crowd: each client has one."""
+    def __init__(self, model: Path, tokens: int, answers: int) -> None:
+        """Take the tokens of an answer, and the number of answers of a crowd, or one for each client."""
         self.tokens, self.answers = tokens, answers
+        known = read_model(model).values
+        ends = [number for name, number in known.items() if name.endswith("_token_id")]
+        self._no_end = {str(number): -100 for number in ends}  # so that all answers have as many tokens
         names = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md")
         self._text = "\n".join((ROOT / name).read_text(encoding="utf-8") for name in names)
         self._numbers = 0
@@ -164,6 +167,7 @@ class Crowd:
         body = {
             "messages": [{"role": "user", "content": text}],
             "max_tokens": self.tokens,
+            "logit_bias": self._no_end,
             "temperature": temperature,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -257,7 +261,7 @@ def main() -> int:
     args = _parsed()
     target = ModelOptions(args.m, context=CONTEXT, threads=args.t)
     draft = ModelOptions(args.md, context=CONTEXT, threads=args.t)
-    crowd, ends = Crowd(args.tokens, args.answers), time.monotonic() + 60 * args.minutes
+    crowd, ends = Crowd(args.m, args.tokens, args.answers), time.monotonic() + 60 * args.minutes
     cells = [Cell(*each) for each in product(args.clients, args.prompts, args.temperatures)]
     with ExitStack() as running:
         contenders = _contenders(running, args, target, draft)
