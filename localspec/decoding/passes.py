@@ -18,10 +18,11 @@ from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import Rows, TokenRun
 from localspec.types.saved_states import SavedState
 
-SHORT = 64  # tokens that are not cut: a draft, or the end of a prompt
+SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
 READING_S = 0.5  # of a pass in which only prompts are read
-LEAST_READ = 16  # tokens of prompts in a pass nevertheless
+FIRST_READ = 64  # tokens of prompts in the first pass that reads some
+LEAST_READ = 16  # and in each one, however long that takes
 
 
 class Participant:
@@ -192,7 +193,7 @@ class SharedPasses:
 
     def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
         total, rows = len(runs), sum(asked.rows for asked, _ in runs)
-        reads = any(count > SHORT or asked.left > count for asked, count in runs)
+        reads = any(asked.is_reading or asked.left > count for asked, count in runs)
         read = sum(count for asked, count in runs if asked.is_reading)
         for (asked, count), part in zip(runs, found, strict=True):
             seat = asked.seat
@@ -216,7 +217,7 @@ class SharedPasses:
             self._pieces[model, self._may_take_s] = max(LEAST_READ, fitting)
 
     def _piece(self, model: SeveralSeats) -> int:
-        return self._pieces.get((model, self._may_take_s), SHORT)
+        return self._pieces.get((model, self._may_take_s), FIRST_READ)
 
     def _chosen(self) -> list[tuple[Asked, int]]:
         """Return the parts of the next call, with the number of tokens of each.

@@ -284,6 +284,18 @@ def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runti
             seat.participant, seat.promised = NO_ONE, 0
 
 
+def test_questions_are_read_in_pieces_and_drafts_are_not(seated: Runtime) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    seat, number = passes.seats[0][0], 1
+    question, draft, end = (
+        Asked(seat, [0] * size, rows, number) for size, rows in ((50, 1), (24, 24), (9, 1))
+    )
+    assert [asked.is_reading for asked in (question, draft, end)] == [True, False, False]
+    shares = passes._fitting(seat.model, [end, draft])
+    assert shares == [(end, 9), (draft, 24)]
+
+
 def test_pieces_of_prompts_follow_the_time_of_calls(seated: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     passes = seated._contexts.passes
     assert passes is not None
