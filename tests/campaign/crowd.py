@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from statistics import mean, median
 from typing import TypeVar
@@ -34,7 +33,9 @@ _WORST_GAP_S = 2.0  # between two pieces of a text, on a machine with nothing el
 _POOL = (os.cpu_count() or 1) + 4  # threads that asyncio starts one by one, as far as it needs them
 _WINDOW_S = 0.5  # in which all write at least, for their shares to be compared
 _RACE = 300  # tokens of each client
-_NEAR = 0.05  # by so much the logarithms of two tokens may differ where rounding chooses between them
+# After long prompts, the logarithms of two tokens between which rounding chooses may differ by so much: prompts
+# are read in other pieces in company, and flash attention rounds sums to 16 bits.
+_NEAR = 0.4
 _GBNF = 'root ::= ("yes" | "no") " "? [a-z]{1,20}'
 _SCHEMA = {
     "type": "object",
@@ -80,7 +81,7 @@ class Alone:
             so_far += token
             if not text.startswith(so_far):
                 return lead
-        return 0.0 if text == so_far else inf
+        return 0.0  # it went on where this one ended, of which nothing is told
 
 
 class Crowd:
@@ -160,7 +161,8 @@ class Crowd:
         outcome.check()
         lead = alone.lead(outcome.text)
         self.compared, self.differing = self.compared + 1, self.differing + (outcome.text != alone.text)
-        require(lead < _NEAR, f"{outcome.text!r}, alone {alone.text!r} (mode {mode}, lead {lead:.3f})")
+        is_right = outcome.text == alone.text or (len(question.system) > 100 and lead < _NEAR)
+        require(is_right, f"{outcome.text!r}, alone {alone.text!r} (mode {mode}, lead {lead:.3f})")
 
     def looks(self, rng: random.Random) -> None:
         """Look at what the server tells of itself."""
@@ -204,7 +206,8 @@ class Crowd:
         asked = [Question(rng.choice(self.texts), tokens=_RACE) for _ in range(CLIENTS)]
         if rng.random() < 0.5:
             asked[0] = replace(self.question(random.Random(1)), tokens=_RACE)
-        bodies = [{**CHAT.body(each), **_ENDLESS, "stream": True} for each in asked]
+        mode: Json = {"speculative": {"mode": "off"}} if (is_plain := rng.random() < 0.6) else {}
+        bodies = [{**CHAT.body(each), **_ENDLESS, **mode, "stream": True} for each in asked]
         outcomes = self.together([partial(ask, self.server.url, CHAT, body) for body in bodies])
         for outcome in outcomes:
             outcome.check()
@@ -212,7 +215,7 @@ class Crowd:
         self.gaps_s += [outcome.worst_gap_s for outcome in outcomes]
         begins = max(outcome.pieces[0][0] for outcome in outcomes)
         seconds = min(outcome.pieces[-1][0] for outcome in outcomes) - begins
-        if seconds > _WINDOW_S:
+        if is_plain and seconds > _WINDOW_S:  # drafts of one may be accepted, and another's not
             counts = [outcome.tokens_within(begins, begins + seconds) for outcome in outcomes]
             self.speeds.append(sum(counts) / seconds)
             self.shares.append(min(counts) / mean(counts))
