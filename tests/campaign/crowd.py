@@ -33,8 +33,8 @@ _WORST_GAP_S = 2.0  # between two pieces of a text, on a machine with nothing el
 _POOL = (os.cpu_count() or 1) + 4  # threads that asyncio starts one by one, as far as it needs them
 _WINDOW_S = 0.5  # in which all write at least, for their shares to be compared
 _RACE = 300  # tokens of each client
-# After long prompts, the logarithms of two tokens between which rounding chooses may differ by so much: prompts
-# are read in other pieces in company, and flash attention rounds sums to 16 bits.
+# After long prompts, the logarithms of two tokens between which rounding chooses may differ by so much:
+# prompts are read in other pieces in company, and flash attention rounds sums to 16 bits.
 _NEAR = 0.4
 _GBNF = 'root ::= ("yes" | "no") " "? [a-z]{1,20}'
 _SCHEMA = {

@@ -41,7 +41,9 @@ PARTS = {
     "requests": Sized(requests, 150, 10_000, "malformed requests to the server"),
     "clients": Sized(clients, 8, 500, "four clients of one server, some of whom leave, kills of its engine"),
     "crowds": Sized(crowds, 3, 286, "eight clients, seven with malformed requests, kills of the engine"),
-    "served": Sized(served, 3, 5_000, "eight clients of `localspec serve --models`, whose models come and go"),
+    "served": Sized(
+        served, 3, 5_000, "eight clients of `localspec serve --models`, whose models come and go"
+    ),
     "deaths": Sized(deaths, 2, 20, "the same, kills of its engine while all are busy"),
     "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }
