@@ -18,9 +18,11 @@ from localspec.errors import Cancelled, EngineError
 from localspec.types.candidates import Rows, TokenRun
 from localspec.types.saved_states import SavedState
 
-SHORT = 64  # tokens that are not cut: a draft, or the end of a prompt
+SHORT = 16  # tokens that are not cut: a draft, or the end of a prompt
 STALL_S = 0.15  # that reading a prompt may add to a pass for which other answers wait
-LEAST_READ = 16  # tokens of prompts in a pass nevertheless
+READING_S = 0.5  # of a pass in which only prompts are read
+FIRST_READ = 64  # tokens of prompts in the first pass that reads some
+LEAST_READ = 16  # and in each one, however long that takes
 
 
 class Participant:
@@ -54,6 +56,11 @@ class Asked:
     def is_reading(self) -> bool:
         """Whether this is a prompt, which can be read in pieces."""
         return self.rows < 2 and self.left > SHORT
+
+    @property
+    def unread(self) -> int:
+        """Return the number of tokens of its prompt that are still to be read."""
+        return max(self.left, self.seat.promised - self.seat.length())
 
     def run(self, count: int) -> TokenRun:
         """Return the next tokens as a run."""
@@ -96,7 +103,8 @@ class SharedPasses:
         self._in_call: list[Asked] = []
         self._is_calling = False  # or a participant was told to
         self._numbers = 0
-        self._pieces: dict[SeveralSeats, int] = {}
+        self._may_take_s = STALL_S
+        self._pieces: dict[tuple[SeveralSeats, float], int] = {}  # by how long the call may take
         self.make_room: Callable[[SeveralSeats, int], bool] = lambda _model, _tokens: False
         """Frees cells of conversations that rest; returns whether that is enough."""
         self.seats: list[tuple[Seat, ...]] = [  # by conversation, the target's first
@@ -185,7 +193,8 @@ class SharedPasses:
 
     def _hand_out(self, runs: list[tuple[Asked, int]], found: list[Rows], seconds: float) -> None:
         total, rows = len(runs), sum(asked.rows for asked, _ in runs)
-        reads = any(count > SHORT or asked.left > count for asked, count in runs)
+        reads = any(asked.is_reading or asked.left > count for asked, count in runs)
+        read = sum(count for asked, count in runs if asked.is_reading)
         for (asked, count), part in zip(runs, found, strict=True):
             seat = asked.seat
             seat.spent_s += seconds
@@ -194,15 +203,21 @@ class SharedPasses:
             if not asked.left:
                 self._end(seat.participant, part)
         if reads:
-            self._fit_piece(runs[0][0].seat.model, seconds)
+            self._fit_piece(runs[0][0].seat.model, read, seconds)
 
-    def _fit_piece(self, model: SeveralSeats, seconds: float) -> None:
-        """Read more or less of prompts in the next call, by how long this one took."""
-        piece = self._pieces.get(model, SHORT)
-        if seconds > STALL_S:
-            self._pieces[model] = max(LEAST_READ, piece // 2)
-        elif seconds < STALL_S / 3:
-            self._pieces[model] = min(model.max_tokens // 2, piece * 2)
+    def _fit_piece(self, model: SeveralSeats, read: int, seconds: float) -> None:
+        """Read as many tokens of prompts in the next call as would have taken its time in this one.
+
+        Where other programs have the processors, small pieces take hardly less time: they grow again.
+        """
+        piece = self._piece(model)
+        ratio = min(2.0, max(0.5, self._may_take_s / max(seconds, 1e-6)))
+        if ratio < 1 or read >= piece:
+            fitting = min(model.max_tokens // 2, int(piece * ratio))
+            self._pieces[model, self._may_take_s] = max(LEAST_READ, fitting)
+
+    def _piece(self, model: SeveralSeats) -> int:
+        return self._pieces.get((model, self._may_take_s), FIRST_READ)
 
     def _chosen(self) -> list[tuple[Asked, int]]:
         """Return the parts of the next call, with the number of tokens of each.
@@ -211,6 +226,7 @@ class SharedPasses:
         prompts are read between the target's calls, one piece after each.
         """
         asked = sorted((each.asked for each in self._participants if each.asked), key=_number)
+        self._may_take_s = READING_S if all(each.is_reading for each in asked) else STALL_S
         target, draft = self._models[0], self._models[-1]
         drafting = [each for each in asked if each.seat.model is not target]
         verifying = [each for each in asked if each.seat.model is target]
@@ -231,17 +247,27 @@ class SharedPasses:
             if not each.is_reading and each.left <= tokens and each.rows <= rows:
                 runs.append((each, each.left))
                 tokens, rows = tokens - each.left, rows - each.rows
-        reading = [each for each in asked if each.is_reading]
-        piece = min(self._pieces.get(model, SHORT), tokens)
-        for number, each in enumerate(reading):
-            share = min(each.left, max(1, piece // (len(reading) - number)))
-            if share == each.left and each.rows > rows:
-                share -= 1
-            if 0 < share <= tokens:
-                runs.append((each, share))
-                piece, tokens = piece - share, tokens - share
-                rows -= each.rows if share == each.left else 0
+        for each, share in self._shares(asked, min(self._piece(model), tokens)):
+            count = share - 1 if share == each.left and each.rows > rows else share
+            if count > 0:
+                runs.append((each, count))
+                rows -= each.rows if count == each.left else 0
         return runs
+
+    def _shares(self, asked: Sequence[Asked], piece: int) -> list[tuple[Asked, int]]:
+        """Divide a piece among prompts: half for the one that came first, the rest for the shortest.
+
+        So prompts of the same length are read one by one, and a short one does not wait for long ones.
+        """
+        places = {participant: place for place, participant in enumerate(self._participants)}
+        reading = sorted(filter(_is_reading, asked), key=lambda each: places[each.seat.participant])
+        shares = dict.fromkeys(reading, 0)
+        for number, each in enumerate([*reading[:1], *sorted(reading, key=_unread)]):
+            most = piece if number else -(-piece // 2)
+            share = min(most, each.left - shares[each])
+            shares[each] += share
+            piece -= share
+        return list(shares.items())
 
     def _have_room(self, runs: Sequence[tuple[Asked, int]]) -> bool:
         """Return whether there are cells for a call; if not, let the answer go that came last."""
@@ -261,6 +287,14 @@ class SharedPasses:
 
 def _number(asked: Asked) -> int:
     return asked.number
+
+
+def _is_reading(asked: Asked) -> bool:
+    return asked.is_reading
+
+
+def _unread(asked: Asked) -> int:
+    return asked.unread
 
 
 def _choose(model: SeveralSeats, wanted: Sequence[int | None]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tests.campaign.chats import chats
 from tests.campaign.clients import clients, crowds
+from tests.campaign.crowd import deaths, served
 from tests.campaign.disks import disks
 from tests.campaign.engine_calls import engine_calls
 from tests.campaign.headers import headers, opened, shrunk
@@ -40,5 +41,9 @@ PARTS = {
     "requests": Sized(requests, 150, 10_000, "malformed requests to the server"),
     "clients": Sized(clients, 8, 500, "four clients of one server, some of whom leave, kills of its engine"),
     "crowds": Sized(crowds, 3, 286, "eight clients, seven with malformed requests, kills of the engine"),
+    "served": Sized(
+        served, 3, 5_000, "eight clients of `localspec serve --models`, whose models come and go"
+    ),
+    "deaths": Sized(deaths, 2, 20, "the same, kills of its engine while all are busy"),
     "turns": Sized(turns, 40, 5_000, "turns with edits, cancels, kills and other models"),
 }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import linear_regression
 
 import psutil
 
@@ -130,32 +131,43 @@ class Person:
 
 
 class Watch:
-    """What the two processes hold, looked at now and then."""
+    """What a process holds, looked at now and then."""
 
-    def __init__(self) -> None:
-        self.us = psutil.Process()
+    def __init__(self, process: psutil.Process | None = None, name: str = "", pool: int = 0) -> None:
+        """Watch this process, or another one, which may be replaced; `pool` threads may come late."""
+        self.process, self._pool = process or psutil.Process(), pool
+        self._name = f"{name}: " if name else ""
+        self._began_s = time.monotonic()
         self.seen: list[tuple[int, int, int, int]] = []
+        self._times_s: list[float] = []
 
     def look(self) -> None:
-        """Note memory of this process, its threads, descriptors and children."""
-        held = (self.us.memory_info().rss, threading.active_count(), self.us.num_fds())
-        self.seen.append((*held, len(self.us.children(recursive=True))))
+        """Note memory of the process, its threads, descriptors and children."""
+        full = self.process.memory_full_info()  # not mapped files; but what was written and then swapped out
+        held = (full.uss + getattr(full, "swap", 0), self.process.num_threads(), self.process.num_fds())
+        self.seen.append((*held, len(self.process.children(recursive=True))))
+        self._times_s.append(time.monotonic() - self._began_s)
 
     def check(self, log: Log) -> None:
         """Compare what is held in the end with what was held when everything had been used once."""
-        settled = self.seen[int(len(self.seen) * _SETTLED) :]
+        start = int(len(self.seen) * _SETTLED)
+        settled, times_s = self.seen[start:], self._times_s[start:]
         if len(settled) < 2:
             return
         first, last = settled[0], settled[-1]
         growth = min(seen[0] for seen in settled[-3:]) - max(seen[0] for seen in settled[:3])
+        every = -(-len(settled) // 8)
+        course = ", ".join(f"{seen[0] >> 20}" for seen in settled[::-every][::-1])
+        slope = linear_regression(times_s, [seen[0] for seen in settled]).slope * 3600
         log.notes.append(
-            f"memory {first[0] >> 20} to {last[0] >> 20} MiB, {last[1]} threads, {last[2]} files"
+            f"{self._name}memory {course} MiB ({slope / 2**20:+.1f} an hour), "
+            f"{last[1]} threads, {last[2]} files"
         )
         if growth > _GROWTH:
-            log.found.append(f"memory has grown by {growth >> 20} MiB")
-        for place, what in ((1, "threads"), (2, "descriptors"), (3, "children")):
-            if last[place] > max(seen[place] for seen in settled[: len(settled) // 2 + 1]):
-                log.found.append(f"{what}: {last[place]}, at first {first[place]}")
+            log.found.append(f"{self._name}memory has grown by {growth >> 20} MiB")
+        for place, what, more in ((1, "threads", self._pool), (2, "descriptors", 0), (3, "children", 0)):
+            if last[place] > max(seen[place] for seen in settled[: len(settled) // 2 + 1]) + more:
+                log.found.append(f"{self._name}{what}: {last[place]}, at first {first[place]}")
 
 
 def turns(log: Log, folder: Path) -> None:

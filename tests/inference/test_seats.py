@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from localspec.decoding.passes import Seat
+from localspec.decoding.passes import LEAST_READ, NO_ONE, STALL_S, Asked, Participant, Seat
 from localspec.demo import prompts
 from localspec.errors import LocalSpecError
 from localspec.hardware.placement.open_plan import OpenPlan
@@ -248,7 +248,8 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
         return real(self, runs)
 
     monkeypatch.setattr(Context, "evaluate_runs", watched)
-    monkeypatch.setattr("localspec.decoding.passes.STALL_S", 0.0)  # every piece takes too long
+    for limit in ("STALL_S", "READING_S"):
+        monkeypatch.setattr(f"localspec.decoding.passes.{limit}", 0.0)  # every piece takes too long
     no_end = tuple((token, -100.0) for token in seated._target_model.end_tokens)
     long = replace(asked(0), prompt=" ".join(QUESTIONS[5:45]), max_tokens=1)
     first, second = Written(seated.for_one_of_several()), Written(seated.for_one_of_several())
@@ -258,6 +259,59 @@ def test_prompts_are_read_in_pieces_beside_an_answer(
     assert len(first.join().text) > len(second.join().text)
     assert sizes
     assert max(sizes) <= 64
+
+
+def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runtime) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    seats = [target for target, *_ in passes.seats[:4]]
+    answers = [Participant() for _ in seats]
+    passes._participants = dict.fromkeys(answers)
+    try:
+        for seat, answer, length in zip(seats, answers, (400, 500, 450, 80), strict=True):
+            seat.participant, seat.promised = answer, length
+        asked_for = [
+            Asked(seat, [0] * min(seat.promised, 300), 1, -number) for number, seat in enumerate(seats)
+        ]
+        shares = {asked.seat.promised: share for asked, share in passes._shares(asked_for, 100)}
+        assert shares == {400: 50, 500: 0, 450: 0, 80: 50}
+        shares = {asked.seat.promised: share for asked, share in passes._shares(asked_for[:3], 100)}
+        assert shares == {400: 100, 500: 0, 450: 0}
+        assert sum(share for _, share in passes._shares(asked_for, 2000)) == 980
+    finally:
+        passes._participants = {}
+        for seat in seats:
+            seat.participant, seat.promised = NO_ONE, 0
+
+
+def test_questions_are_read_in_pieces_and_drafts_are_not(seated: Runtime) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    seat, number = passes.seats[0][0], 1
+    question, draft, end = (
+        Asked(seat, [0] * size, rows, number) for size, rows in ((50, 1), (24, 24), (9, 1))
+    )
+    assert [asked.is_reading for asked in (question, draft, end)] == [True, False, False]
+    shares = passes._fitting(seat.model, [end, draft])
+    assert shares == [(end, 9), (draft, 24)]
+
+
+def test_pieces_of_prompts_follow_the_time_of_calls(seated: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = seated._contexts.passes
+    assert passes is not None
+    monkeypatch.setattr(passes, "_pieces", {})
+    monkeypatch.setattr(passes, "_may_take_s", STALL_S)
+    model = passes.seats[0][0].model
+    before = passes._piece(model)
+    passes._fit_piece(model, before, STALL_S * 4 / 3)
+    assert passes._piece(model) == int(before * 0.75)
+    passes._fit_piece(model, 8, STALL_S / 4)  # the end of a prompt, which says nothing
+    assert passes._piece(model) == int(before * 0.75)
+    for _ in range(9):
+        passes._fit_piece(model, passes._piece(model), STALL_S * 9)
+    assert passes._piece(model) == LEAST_READ
+    passes._fit_piece(model, LEAST_READ, STALL_S / 1.5)
+    assert passes._piece(model) == int(LEAST_READ * 1.5)
 
 
 def test_only_an_answer_that_is_alone_has_branches(seated: Runtime) -> None:
