@@ -75,7 +75,7 @@ class ReadingAhead:
 
     def _able(self, models: OpenModels | None) -> ReadsAhead | None:
         """Return the models if they can read ahead and may."""
-        if self._session.reads_ahead and isinstance(models, ReadsAhead):
+        if self._session.shared.reads_ahead and isinstance(models, ReadsAhead):
             return models
         self.stop()
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
@@ -13,19 +13,16 @@ from localspec.chat.answer_settings import (
     DRAFT_MODES,
     AnswerOptions,
     SessionRequest,
-    SettingsSelector,
     TunedLookup,
     followed,
     is_auto,
     nothing_known,
-    with_auto,
 )
 from localspec.chat.answer_turns import AnswerTurn
 from localspec.chat.answering import AnswerEvent, AnswerSaved, Generate, Summarised, Titling
 from localspec.chat.compaction import Compaction, compaction, write_summary
 from localspec.chat.messages import ChatSettings, SearchHit
 from localspec.chat.open_chat import OpenChat
-from localspec.chat.plain_rates import PlainRates
 from localspec.chat.prompting import (
     TITLE,
     TITLE_TOKENS,
@@ -38,12 +35,12 @@ from localspec.chat.prompting import (
     tokens_of,
 )
 from localspec.chat.resources import Resources, resources_named_in
+from localspec.chat.shared_session import SharedSession
 from localspec.chat.tool_use.answer_tools import AnswerTools
 from localspec.chat.tool_use.kit import ToolKit
 from localspec.chat.tool_use.offer import ToolOffer, offer_of
 from localspec.errors import Cancelled, LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels, ShowsPrompts
-from localspec.storage.config import CompactionMode
 from localspec.storage.kept_caches import chat_name
 from localspec.storage.profiles import DEFAULT_PROFILE, Profile
 from localspec.types.events import Finished, TextDelta
@@ -102,47 +99,25 @@ class ChatSession:
 
         Raises `UserError` for a profile that does not exist.
         """
+        self.shared = SharedSession(store, profiles, request, profile, tuned_for)
         self.store = store
-        self._profiles = {known.name: known for known in with_auto(profiles)}
-        self.request = request
         self._is_aside = start == "aside"
-        self.usual_profile = self._known(profile).name  # of new chats
-        self.tuned_for = tuned_for
-        self._chooser: SettingsSelector | None = None
-        self._notices: dict[str, bool] = {}  # and whether they were read
-        self._answers = 0
         self.in_use: AnswerOptions | None = None  # of the latest answer
         self.queue: list[str] = []  # prompts that wait, the next one first
-        self.rates = PlainRates()
-        self.titles = False  # whether the models name new chats
-        self.compaction_mode: CompactionMode = "ask"  # near the limit of the context
-        self.reads_ahead = True  # whether idle models read what comes before the next answer
-        self.make_kit: Callable[[], ToolKit] | None = None  # of the tools that chats may use
-        self._kit: ToolKit | None = None
         self._weighed: tuple[tuple[object, ...], int] | None = None  # tools, and the tokens that they take
-        self._making_kit = threading.Lock()
         self._offer: tuple[tuple[object, ...], ToolOffer] | None = None  # the latest, and what it is for
         last = store.last_chat() if start == "last" else None
         self.chat = self._opened(last) if last is not None else self._fresh()
 
-    def take_profiles(self, profiles: Iterable[Profile]) -> None:
-        """Take profiles as their files are now."""
-        self._profiles = {known.name: known for known in with_auto(profiles)}
-        if self.usual_profile not in self._profiles:
-            self.usual_profile = AUTO
-
     @property
     def profiles(self) -> tuple[Profile, ...]:
         """Return the profiles to choose from."""
-        return tuple(self._profiles.values())
+        return tuple(self.shared.profiles.values())
 
     @property
     def profile(self) -> Profile:
         """Return the profile of the open chat; the default one if it no longer exists."""
-        return self._profile_of(self.chat.info.profile)
-
-    def _profile_of(self, name: str) -> Profile:
-        return self._profiles.get(name, self._profiles[self.usual_profile])
+        return self.shared.profile_of(self.chat.info.profile)
 
     @property
     def followed(self) -> Profile:
@@ -155,7 +130,7 @@ class ChatSession:
             for message in chat.path
             if message.role == "user"
         ]
-        return followed(self._profile_of(chat.info.profile), self._profiles, questions)
+        return followed(self.shared.profile_of(chat.info.profile), self.shared.profiles, questions)
 
     def route_shown(self, name: str) -> str:
         """Return a note that `auto` chose the profile of an answer; empty if the user chose it."""
@@ -171,7 +146,7 @@ class ChatSession:
         return self._asked_in(self.chat)
 
     def _asked_in(self, chat: OpenChat) -> SessionRequest:
-        return self.request.over(chat.info.settings)
+        return self.shared.request.over(chat.info.settings)
 
     @property
     def thinking(self) -> str:
@@ -231,7 +206,7 @@ class ChatSession:
 
     def choose_profile(self, name: str) -> Profile:
         """Switch this chat to a profile."""
-        profile = self._known(name)
+        profile = self.shared.known(name)
         self.store.set_profile(self.chat.info.id, profile.name)
         self.chat.reload()
         return profile
@@ -261,7 +236,7 @@ class ChatSession:
         """
         chat = self.chat if chat is None else chat
         options = self.options(models, chat, variant)
-        self._answers += 1
+        self.shared.answers += 1
         tools = None if turn is None or variant.mode is not None else self._tools(models, chat, turn, options)
         generate = models.generate if turn is None else turn.generate
         while True:
@@ -302,18 +277,15 @@ class ChatSession:
             yield from () if rated is None else (rated,)
         is_whole = saved.message.state in TITLED and variant.mode is None
         is_asked_more = chat is self.chat and bool(self.queue)
-        if self.titles and is_whole and not is_asked_more:
+        if self.shared.titles and is_whole and not is_asked_more:
             generate = models.generate if turn is None else turn.generate
             with suppress(UserError, StoreError, Cancelled):  # the title stays
                 yield from self._title(generate, chat, request)
 
     @property
     def kit(self) -> ToolKit | None:
-        """The tools that chats may use, made when they are first needed; None if there are none."""
-        with self._making_kit:
-            if self._kit is None and self.make_kit is not None:
-                self._kit = self.make_kit()
-            return self._kit
+        """The tools that chats may use; None if there are none."""
+        return self.shared.kit
 
     def servers(self) -> Mapping[str, McpServer]:
         """Return the MCP servers by name; raises `UserError` for a mistake in mcp.json."""
@@ -329,11 +301,6 @@ class ChatSession:
             return self.servers() if text.startswith("/") or "@" in text else {}
         return {}
 
-    def close(self) -> None:
-        """End what runs the tools."""
-        if self._kit is not None:
-            self._kit.close()
-
     def _tools(
         self, models: OpenModels, chat: OpenChat, turn: AnswerTurn, options: AnswerOptions
     ) -> AnswerTools | None:
@@ -348,12 +315,12 @@ class ChatSession:
             with turn.lent():  # servers may have to start
                 offered = turn.desk.until_stopped(lambda: kit.offered(names))
             for problem in offered.problems:
-                self._notice(problem)
+                self.shared.notice(problem)
             if not offered.owners:
                 return None
             offer = self._offer_of(models, offered.functions, options.request.template_variables)
         except UserError as error:
-            self._notice(f"this answer goes without tools: {error}")
+            self.shared.notice(f"this answer goes without tools: {error}")
             return None
         most = models.target.context  # characters, so about a quarter of the context
         return AnswerTools(kit, offered, offer, turn.desk, most)
@@ -397,12 +364,12 @@ class ChatSession:
         """Return the names of the tools that are on in a chat, by default the open one."""
         info = (self.chat if chat is None else chat).info
         own = info.settings.tools
-        return self._profile_of(info.profile).tools.names_on if own is None else own
+        return self.shared.profile_of(info.profile).tools.names_on if own is None else own
 
     @property
     def tools_profile(self) -> Profile:
         """Return the profile whose tools hold in the open chat; `auto` has those of the default profile."""
-        return self._profiles[DEFAULT_PROFILE] if is_auto(self.profile) else self.profile
+        return self.shared.profiles[DEFAULT_PROFILE] if is_auto(self.profile) else self.profile
 
     def compaction(self, models: OpenModels, chat: OpenChat | None = None) -> tuple[Compaction, str]:
         """Return the part of a chat, by default the open one, that a summary would replace, also in words.
@@ -410,7 +377,7 @@ class ChatSession:
         Raises `UserError` where nothing is left to summarise.
         """
         chat = self.chat if chat is None else chat
-        size, instruction = models.target.context, self._profile_of(chat.info.profile).summary_prompt
+        size, instruction = models.target.context, self.shared.profile_of(chat.info.profile).summary_prompt
         path = chat.path[:-1] if chat.path and chat.path[-1].role == "user" else chat.path
         tools = self.tool_tokens(models, chat)
         wanted = compaction(chat.system, path, size, models.count_tokens, instruction, tools=tools)
@@ -462,19 +429,16 @@ class ChatSession:
     ) -> AnswerOptions:
         """Return the options of the next answer; the first time in `auto` measures call times."""
         chat, mode, seed = self.chat if chat is None else chat, variant.mode, variant.seed
-        if self._chooser is None or self._chooser.models is not models:
-            if self._chooser and self._chooser.models.target.path != models.target.path:
-                self.rates.forget()
-            self._chooser = SettingsSelector(models, self.tuned_for, self._notice)
         asked, profile = self._asked_in(chat), self._followed_in(chat)
         wanted = asked.speculation.mode
         if models.draft is None and wanted in DRAFT_MODES:  # chosen when others had one
             wanted = None
         if seed is None and asked.answer.seed is not None:
-            seed = seed_after(asked.answer.seed, self._answers)  # the same again would write the same again
+            # the same again would write the same again
+            seed = seed_after(asked.answer.seed, self.shared.answers)
         speculation = replace(asked.speculation, mode=mode or wanted)
         asked = replace(asked, speculation=speculation, answer=replace(asked.answer, seed=seed))
-        options = self._chooser.options(profile, asked)
+        options = self.shared.chooser(models).options(profile, asked)
         is_compared = mode is not None
         request = replace(
             options.request,
@@ -500,15 +464,6 @@ class ChatSession:
         """Return the name under which caches of a chat may be on disk; None for one that is not saved."""
         return chat_name(chat.info.id) if self.store.is_saved else None
 
-    def take_notices(self) -> tuple[str, ...]:
-        """Return new notices about settings that have gone stale."""
-        new = tuple(notice for notice, is_read in list(self._notices.items()) if not is_read)
-        self._notices |= dict.fromkeys(new, True)
-        return new
-
-    def _notice(self, text: str) -> None:
-        self._notices.setdefault(text, False)
-
     def _rated(
         self,
         models: OpenModels,
@@ -522,15 +477,15 @@ class ChatSession:
         record = saved.record
         if self._is_aside or record is None or not record.summary.tokens:
             return None
-        self.rates.learn(record)
+        self.shared.rates.learn(record)
         if record.mode == "off":
             return None
         if plain is not None:
             return chat.set_plain(saved.message.id, plain)
         at = record.summary.mean_depth
-        if self.rates.at(at) is None and measures and (measured := models.measure_plain()) is not None:
-            self.rates.add(measured)
-        rate = self.rates.at(at)
+        if self.shared.rates.at(at) is None and measures and (measured := models.measure_plain()) is not None:
+            self.shared.rates.add(measured)
+        rate = self.shared.rates.at(at)
         return None if rate is None else chat.set_plain(saved.message.id, PlainRate(at, rate))
 
     def _title(self, generate: Generate, chat: OpenChat, request: Request) -> Iterator[Titling]:
@@ -556,7 +511,7 @@ class ChatSession:
             chat.reload()
 
     def _fresh(self) -> OpenChat:
-        return self._opened(self.store.new_chat(profile=self.usual_profile).id)
+        return self._opened(self.store.new_chat(profile=self.shared.usual_profile).id)
 
     def _opened(self, chat_id: int) -> OpenChat:
         chat = OpenChat(self.store, chat_id, self._usual_system)
@@ -568,13 +523,8 @@ class ChatSession:
             self.store.remember_chat(chat.info.id)
 
     def _usual_system(self, profile: str) -> str:
-        asked = self.request.system
-        return self._profile_of(profile).system_prompt if asked is None else asked
-
-    def _known(self, name: str) -> Profile:
-        if name not in self._profiles:
-            raise UserError(f"there is no profile `{name}`", f"profiles: {', '.join(self._profiles)}")
-        return self._profiles[name]
+        asked = self.shared.request.system
+        return self.shared.profile_of(profile).system_prompt if asked is None else asked
 
 
 def _question_alone(system: str) -> tuple[Message, ...]:

@@ -109,7 +109,7 @@ def sources(session: ChatSession, models: OpenModels | None) -> tuple[Source, ..
     Reads config.toml again; raises UserError if it is invalid.
     """
     known = config.read_config(config_dir() / "config.toml")
-    asked, profile, chat = session.request, session.followed, session.chat.info
+    asked, profile, chat = session.shared.request, session.followed, session.chat.info
     recommended = Recommendation() if models is None else models.target.recommended
     default = {"mode": AUTO, "thinking": True, "ignores_circles": False, "system_prompt": ""}
     default |= {"read_ahead": True, "thinking_budget": NO_LIMIT, "compaction": config.Config().compact}
@@ -187,12 +187,14 @@ def keep(session: ChatSession, wanted: Place, changes: Mapping[str, Value | None
         elif place == "config":
             config.keep({each.config: values[each.name] for each in part})
             if "ignores_circles" in values:
-                answer = replace(session.request.answer, ignores_circles=bool(values["ignores_circles"]))
-                session.request = replace(session.request, answer=answer)
+                answer = replace(
+                    session.shared.request.answer, ignores_circles=bool(values["ignores_circles"])
+                )
+                session.shared.request = replace(session.shared.request, answer=answer)
             if "compaction" in values:
-                session.compaction_mode = config.read_config(config_dir() / "config.toml").compact
+                session.shared.compaction_mode = config.read_config(config_dir() / "config.toml").compact
             if "read_ahead" in values:
-                session.reads_ahead = values["read_ahead"] is not False
+                session.shared.reads_ahead = values["read_ahead"] is not False
         if place != "chat":  # or this chat would go before it
             values = {name: None for name in values if name in _OF_CHATS}
         session.update_settings(**values)
@@ -219,4 +221,4 @@ def keep_tools(session: ChatSession) -> str:
 def _keep_in_profile(session: ChatSession, name: str, keys: Changes) -> None:
     folder = config_dir() / "profiles"
     change_profile(name, keys, folder)
-    session.take_profiles(profiles(folder).good)
+    session.shared.take_profiles(profiles(folder).good)

@@ -116,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
             start="aside",
             tuned_for=pair.tuned_for,
         )
-        session.compaction_mode = read_config(config_dir() / "config.toml").compact
+        session.shared.compaction_mode = read_config(config_dir() / "config.toml").compact
         if args.explain:
             say(session.asked.explained_sampling(session.followed, models.target.recommended))
         from localspec.cli.shared.tools import use_tools  # which a mistake in the arguments spares
@@ -172,7 +172,7 @@ class Dialogue:
     def mode_line(self) -> str:
         """Return the mode of the next answer and its reason; first print notices about stale settings."""
         options = self._session.options(self._models)
-        for notice in self._session.take_notices():
+        for notice in self._session.shared.take_notices():
             opening.note(notice)
         return f"mode {options.request.settings.mode}: {options.reason}"
 
@@ -356,11 +356,11 @@ class Dialogue:
     def _make_room_in_time(self) -> None:
         """Summarise the older part of a chat that is nearly full, or say that it can be done."""
         session = self._session
-        if session.compaction_mode == "off" or not session.is_nearly_full(self._models):
+        if session.shared.compaction_mode == "off" or not session.is_nearly_full(self._models):
             return
         with suppress(UserError):  # nothing to summarise, or a summary of no use: the next answer may fit
             what = session.compaction(self._models)[1]
-            if session.compaction_mode == "auto":
+            if session.shared.compaction_mode == "auto":
                 self._compact()
             else:
                 say(f"note: the context is nearly full; /compact summarises {what}")

@@ -124,7 +124,7 @@ def done(models: Runtime, task: Task, trace: TextIO) -> str:
         )
         session = ChatSession(store, (profile,), asked, profile.name, start="aside")
         rules = ("read_file", "list_folder", "find_files", "search_files", "write_file:*", "edit_file:*")
-        session.make_kit = lambda: tool_kit(Config(), folder, yes=rules)
+        session.shared.make_kit = lambda: tool_kit(Config(), folder, yes=rules)
         session.update_settings(tools=("files",))
         session.chat.ask(task.question, ())
         turn = AnswerTurn(AnswerTurns())

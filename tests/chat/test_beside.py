@@ -101,17 +101,17 @@ async def seated(folder: Path, models: SeatedModels, **settings: bool) -> AsyncI
     with Store(folder / "chats.db") as store:
         loader = ModelLoader(lambda _on_progress: models)
         rig = Rig(store, loader)
-        rig.session.titles = settings.get("titles", False)
+        rig.session.shared.titles = settings.get("titles", False)
         try:
             yield rig
         finally:
-            rig.controller.close()
+            rig.answers.close()
             loader.close()
             await asyncio.gather(*rig.tasks)
 
 
 async def resting(rig: Rig) -> None:
-    await until(lambda: not rig.controller.is_busy)
+    await until(lambda: not rig.answers.is_busy)
 
 
 def record_in(rig: Rig, chat: int) -> AnswerRecord:
@@ -128,7 +128,7 @@ async def test_two_chats_are_written_at_once_and_neither_mixes(tmp_path: Path) -
         await rig.new()
         second = await asked(rig, "planes?", gates[1])
         assert len(models.at_work) == 2
-        assert not any(answer.turn.is_waiting for answer in rig.controller._answers.values())
+        assert not any(answer.turn.is_waiting for answer in rig.answers._running.values())
         for gate in gates:
             gate.open()
         await resting(rig)
@@ -149,7 +149,7 @@ async def test_stop_ends_one_of_them_alone(tmp_path: Path, place: int) -> None:
         rig.controller.stop()
         await rig.ended()
         assert rig.store.messages(stopped)[-1].state == "stopped"
-        assert list(rig.controller.being_answered()) == [goes_on]
+        assert list(rig.answers.being_answered()) == [goes_on]
         gates[1 - place].open()
         await resting(rig)
         assert rig.store.messages(goes_on)[-1].content == "one two"
@@ -178,7 +178,7 @@ async def test_a_third_waits_for_a_seat_and_what_has_no_room_for_the_end_of_anot
         for question in ("second", "third"):
             await rig.new()
             chats.append(await asked(rig, question))
-        answers = [rig.controller._answers[chat].turn for chat in chats]
+        answers = [rig.answers._running[chat].turn for chat in chats]
         await until(lambda: [answer.is_waiting for answer in answers] == [False, True, True])
         assert len(models.still) == 2
         gate.open()
@@ -196,7 +196,7 @@ async def test_a_title_is_written_beside_an_answer_in_another_chat(tmp_path: Pat
         assert len(models.at_work) == 2
         naming.open()
         await until(lambda: rig.store.chat(second).title == "The blue sky")
-        assert list(rig.controller.being_answered()) != [second]
+        assert list(rig.answers.being_answered()) != [second]
         gate.open()
         await resting(rig)
 

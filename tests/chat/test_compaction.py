@@ -208,7 +208,7 @@ def test_thinking_is_no_part_of_a_summary(session: ChatSession) -> None:
 
 
 def test_a_profile_may_ask_in_its_own_words(session: ChatSession) -> None:
-    session.take_profiles(replace(each, summary_prompt="Short, please.") for each in session.profiles)
+    session.shared.take_profiles(replace(each, summary_prompt="Short, please.") for each in session.profiles)
     models = compact(session, says(SUMMARY))
     assert contents(models.requests[0])[-1] == "Short, please."
 

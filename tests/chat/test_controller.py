@@ -11,9 +11,11 @@ import pytest
 
 from localspec.chat.answer_settings import SessionRequest
 from localspec.chat.answering import LiveUpdate
+from localspec.chat.answers import Answers
 from localspec.chat.controller import ChatController
 from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import Attachment, Outcome, StoredMessage
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.chat.store import Store
@@ -26,10 +28,33 @@ from tests.scripted import Gate, Script, ScriptedModels, says
 pytestmark = pytest.mark.asyncio
 
 
+class Others:
+    """Remembers what it hears of chats that are not shown."""
+
+    def __init__(self, told: list[str], over: asyncio.Event) -> None:
+        self.told, self.over = told, over
+
+    def began(self, *, is_shown: bool) -> None:
+        self.over.clear()
+        if not is_shown:
+            self.told.append("began elsewhere")
+
+    def asks(self, answer: RunningAnswer, asked: CallAsked) -> None:
+        self.told.append(f"{answer.chat.info.title} asks {asked.tool.name}")
+
+    def ended(self, answer: RunningAnswer, outcome: Outcome) -> None:
+        self.told.append(f"{answer.chat.info.title} {outcome}")
+
+    def rests(self, answer: RunningAnswer, error: BaseException | None) -> None:
+        self.told.append(f"{answer.chat.info.title} rests")
+        self.over.set()
+
+
 class View:
     """A face that remembers what it was told."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: ChatSession) -> None:
+        self.session = session
         self.told: list[str] = []
         self.text = ""
         self.errors: list[BaseException | None] = []
@@ -45,11 +70,13 @@ class View:
     async def show_question(self, question: StoredMessage) -> None:
         self.told.append(f"asked {question.content}")
 
-    def began(self, *, is_shown: bool) -> None:
-        self.over.clear()
-        self.told.append("began" if is_shown else "began elsewhere")
-        if is_shown:
-            self.text = ""
+    @property
+    def chat(self) -> OpenChat:
+        return self.session.chat
+
+    def began(self) -> None:
+        self.told.append("began")
+        self.text = ""
 
     async def show_opened(self, at: int | None, news: LiveUpdate | None) -> None:
         self.told.append("opened")
@@ -66,16 +93,6 @@ class View:
         self.told.append("ended")
         self.over.set()
 
-    def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
-        self.told.append(f"{answer.chat.info.title} {outcome}")
-
-    def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
-        self.told.append(f"{answer.chat.info.title} asks {asked.tool.name}")
-
-    def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
-        self.told.append(f"{answer.chat.info.title} rests")
-        self.over.set()
-
     def take_unsent(self) -> tuple[int, str]:
         return self.unsent
 
@@ -84,10 +101,12 @@ class Rig:
     """A controller with all that it works on."""
 
     def __init__(self, store: Store, loader: ModelLoader, request: SessionRequest | None = None) -> None:
-        self.store, self.loader, self.view = store, loader, View()
+        self.store, self.loader = store, loader
         self.session = ChatSession(store, profiles(Path("nowhere")).good, request or SessionRequest())
         self.tasks: list[asyncio.Task[None]] = []
-        self.controller = ChatController(self.session, loader, self.view, self._start)
+        self.view = View(self.session)
+        self.answers = Answers(store, loader, Others(self.view.told, self.view.over), self._start)
+        self.controller = ChatController(self.session, self.answers, self.view)
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         self.tasks.append(asyncio.ensure_future(work))
@@ -129,7 +148,7 @@ async def controlled(folder: Path, *scripts: Script) -> AsyncIterator[Rig]:
         try:
             yield rig
         finally:
-            rig.controller.close()
+            rig.answers.close()
             loader.close()
             await asyncio.gather(*rig.tasks)
 
@@ -225,7 +244,7 @@ async def test_death_of_the_engine_is_reported_and_what_came_is_kept(tmp_path: P
         assert "messages" in rig.view.told
         assert rig.texts == ["go", "half "]
         ended = rig.loader.models(wait=False)
-        await rig.controller.reload()
+        await rig.answers.reload()
         assert rig.loader.models(wait=True) is not ended
 
 

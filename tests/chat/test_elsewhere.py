@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.chat import controller
+from localspec.chat import answers
 from localspec.chat.loading import Closed, ModelLoader
 from localspec.chat.store import Store
 from localspec.errors import Cancelled, EngineDied, EngineError, UserError
@@ -60,16 +60,16 @@ async def test_answer_goes_on_where_its_chat_is_left(tmp_path: Path, before: tup
         await rig.controller.switch_chat(rig.session.new)
         assert (rig.texts, rig.controller.answering) == ([], False)
         assert rig.store.chat(first).draft == "not sent yet"
-        assert list(rig.controller.being_answered()) == [first]
+        assert list(rig.answers.being_answered()) == [first]
         gate.open()
         await rig.ended()
         assert kept(rig, first) == ["go", "".join(before) + "the rest"]
         assert rig.store.messages(first)[-1].state == "complete"
-        assert rig.controller.unread == {first: "answered"}
+        assert rig.answers.unread == {first: "answered"}
         assert rig.view.told[-2:] == ["go answered", "go rests"]
-        assert not rig.controller.is_busy
+        assert not rig.answers.is_busy
         await opened(rig, first)
-        assert rig.controller.unread == {}
+        assert rig.answers.unread == {}
         assert rig.texts[0] == "go"
 
 
@@ -80,9 +80,9 @@ async def test_chat_that_is_left_at_the_end_of_its_answer_has_the_whole_of_it(tm
             await until(lambda rig=rig, first=first: kept(rig, first)[1:])  # type: ignore[misc]
             await asyncio.sleep(number * 0.0005)
             await rig.new()
-            await until(lambda rig=rig: not rig.controller.is_busy)  # type: ignore[misc]
+            await until(lambda rig=rig: not rig.answers.is_busy)  # type: ignore[misc]
             assert kept(rig, first) == ["go", "one two"]
-            assert rig.controller.unread in ({}, {first: "answered"})
+            assert rig.answers.unread in ({}, {first: "answered"})
 
 
 async def test_who_comes_back_sees_all_so_far_and_the_rest_as_it_comes(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_who_comes_back_sees_all_so_far_and_the_rest_as_it_comes(tmp_path:
         assert rig.view.text == "one two three four"
         assert rig.texts == ["go", "one two three four"]
         assert rig.view.told[-1] == "ended"
-        assert rig.controller.unread == {}
+        assert rig.answers.unread == {}
 
 
 async def test_second_chat_is_answered_while_the_first_is_written_and_neither_mixes(tmp_path: Path) -> None:
@@ -115,9 +115,9 @@ async def test_second_chat_is_answered_while_the_first_is_written_and_neither_mi
         assert rig.view.text == "planes fly"
         assert rig.texts == ["planes?", "planes fly"]
         assert kept(rig, first)[0] == "boats?"
-        assert list(rig.controller.being_answered()) == [first]
+        assert list(rig.answers.being_answered()) == [first]
         gate.open()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert kept(rig, first) == ["boats?", "boats float"]
         assert kept(rig, second) == ["planes?", "planes fly"]
         prompts = [[message.content for message in request.prompt][-1:] for request in models(rig).requests]  # type: ignore[union-attr]
@@ -133,10 +133,10 @@ async def test_answers_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await rig.new()
         second = await asked(rig, "b")
         gate.open()
-        tokens = {chat: answer.turn for chat, answer in rig.controller._answers.items()}
+        tokens = {chat: answer.turn for chat, answer in rig.answers._running.items()}
         one, other = tokens[first], tokens[second]
         await until(lambda: min(one.tokens, other.tokens) > 500 and abs(one.share - other.share) < 50)
-        rig.controller.close()
+        rig.answers.close()
         await asyncio.gather(*rig.tasks)
         assert {*kept(rig, first)[1].split()} == {"a"}
         assert {*kept(rig, second)[1].split()} == {"b"}
@@ -151,23 +151,23 @@ async def test_stop_ends_the_answer_of_the_open_chat_alone(tmp_path: Path, waits
         other = await asked(rig, "second", second)  # the first one is paused for it
         stopped, goes_on = (first, other) if waits else (other, first)
         await opened(rig, stopped)
-        answer = rig.controller._answer
+        answer = rig.controller.running
         assert answer is not None
         assert answer.turn.is_waiting is waits
         rig.view.over.clear()
         rig.controller.stop()
         await rig.ended()
         assert rig.store.messages(stopped)[-1].state == "stopped"
-        assert list(rig.controller.being_answered()) == [goes_on]
+        assert list(rig.answers.being_answered()) == [goes_on]
         assert not (waits and models(rig).paused)  # it was dropped
         record = rig.store.record(rig.store.messages(stopped)[-1].id)
         assert record is not None
         assert (record.summary.tokens, record.summary.prompt_tokens > 0) == (2, True)
         gate.open()
         second.open()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert {first: "one two", other: "three four"}[goes_on] == kept(rig, goes_on)[1]
-        assert rig.controller.unread == {goes_on: "answered"}
+        assert rig.answers.unread == {goes_on: "answered"}
 
 
 async def test_stop_before_the_first_turn_leaves_the_question_alone(
@@ -179,14 +179,14 @@ async def test_stop_before_the_first_turn_leaves_the_question_alone(
         first = await asked(rig, "first", gate)
         await rig.new()
         second = await asked(rig, "second")
-        answer = rig.controller._answer
+        answer = rig.controller.running
         assert answer is not None
         await until(lambda: answer.turn.is_waiting)
         rig.controller.stop()
         await rig.ended()
         assert kept(rig, second) == ["second"]
         gate.open()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert kept(rig, first) == ["first", "one two"]
 
 
@@ -197,7 +197,7 @@ async def test_chat_with_an_answer_in_progress_can_be_deleted_and_the_other_goes
         await rig.new()
         other = await asked(rig, "second", second)
         await rig.controller.delete(first)
-        assert list(rig.controller.being_answered()) == [other]
+        assert list(rig.answers.being_answered()) == [other]
         assert rig.texts[0] == "second"
         assert [chat.title for chat in rig.store.deleted()] == ["first"]
         second.open()
@@ -206,7 +206,7 @@ async def test_chat_with_an_answer_in_progress_can_be_deleted_and_the_other_goes
         rig.store.restore(first)
         assert kept(rig, first) == ["first", "one "]
         assert rig.store.messages(first)[-1].state == "stopped"
-        assert rig.controller.unread == {}
+        assert rig.answers.unread == {}
         assert "first answered" not in rig.view.told
 
 
@@ -217,9 +217,9 @@ async def test_death_of_the_models_is_told_by_each_chat_and_keeps_what_came(tmp_
         first = await asked(rig, "first", gate)
         await rig.new()
         second = await asked(rig, "second")
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert [type(error) for error in rig.view.errors] == [EngineDied]
-        assert rig.controller.unread == {first: "failed"}
+        assert rig.answers.unread == {first: "failed"}
         assert kept(rig, first) == ["first", "one "]
         assert kept(rig, second) == ["second", "three "]
         states = [rig.store.messages(chat)[-1].state for chat in (first, second)]
@@ -232,8 +232,8 @@ async def test_error_in_a_chat_that_was_left_is_told_and_leaves_it_ready(tmp_pat
         first = await asked(rig, "first", gate)
         await rig.new()
         gate.open()
-        await until(lambda: not rig.controller.is_busy)
-        assert rig.controller.unread == {first: "failed"}
+        await until(lambda: not rig.answers.is_busy)
+        assert rig.answers.unread == {first: "failed"}
         await opened(rig, first)
         assert rig.texts == ["first"]
         rig.view.over.clear()
@@ -248,7 +248,7 @@ async def test_closing_while_two_are_written_keeps_both(tmp_path: Path) -> None:
         first = await asked(rig, "first", gate)
         await rig.new()
         other = await asked(rig, "second", second)
-        rig.controller.close()
+        rig.answers.close()
         await asyncio.gather(*rig.tasks)
         assert (kept(rig, first)[1], kept(rig, other)[1]) == ("one ", "three ")
         states = [rig.store.messages(chat)[-1].state for chat in (first, other)]
@@ -262,10 +262,10 @@ async def test_models_are_free_only_when_no_chat_is_being_answered(tmp_path: Pat
         await rig.new()
         with pytest.raises(UserError, match="“boats” is being answered"):
             await rig.controller.free_models()
-        await rig.controller.stop_answers()
+        await rig.answers.stop_all()
         await rig.controller.free_models()
         assert kept(rig, first) == ["boats", "one "]
-        assert rig.controller.unread == {}  # who stopped it knows
+        assert rig.answers.unread == {}  # who stopped it knows
 
 
 async def test_branch_that_is_written_stays_shown_when_its_chat_is_found_again(tmp_path: Path) -> None:
@@ -287,25 +287,25 @@ async def test_branch_that_is_written_stays_shown_when_its_chat_is_found_again(t
 async def test_question_entered_just_before_its_chat_was_left_is_answered_there(tmp_path: Path) -> None:
     async with controlled(tmp_path, says("fine")) as rig:
         first = rig.session.chat.info.id
-        await rig.controller._changing.acquire()  # both come while something else is shown
+        await rig.answers.changing.acquire()  # both come while something else is shown
         rig.view.unsent = (first, "")
         leaving = asyncio.create_task(rig.controller.switch_chat(rig.session.new))
         await asyncio.sleep(0)
         asking = asyncio.create_task(rig.controller.ask(prompt("go")))
         await asyncio.sleep(0)
-        rig.controller._changing.release()
+        rig.answers.changing.release()
         await asyncio.gather(leaving, asking)
         assert rig.texts == []
         assert "asked go" not in rig.view.told
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert kept(rig, first) == ["go", "fine"]
-        assert rig.controller.unread == {first: "answered"}
+        assert rig.answers.unread == {first: "answered"}
 
 
 async def test_no_more_chats_are_answered_at_once_than_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(controller, "MOST", 2)
+    monkeypatch.setattr(answers, "MOST", 2)
     gates = Gate(), Gate()
     async with controlled(tmp_path, *(says("not ", gate, "yet") for gate in gates), says("done")) as rig:
         for gate in gates:
@@ -316,7 +316,7 @@ async def test_no_more_chats_are_answered_at_once_than_may_be(
         assert rig.texts == []
         for gate in gates:
             gate.open()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         await rig.asked("once more")
         assert rig.texts == ["once more", "done"]
 
@@ -324,13 +324,13 @@ async def test_no_more_chats_are_answered_at_once_than_may_be(
 async def test_question_cuts_short_what_is_measured_for_another_chat(tmp_path: Path) -> None:
     gate = Gate()
     async with controlled(tmp_path, says("one"), says("title ", gate), says("two")) as rig:
-        rig.session.titles = True
+        rig.session.shared.titles = True
         await rig.controller.ask(prompt("first"))
         await until(lambda: rig.view.text == "one" and gate.reached.is_set())
         await rig.new()
         await asked(rig, "second")
         await rig.ended()
-        await until(lambda: rig.texts == ["second", "two"] and not rig.controller.is_busy)
+        await until(lambda: rig.texts == ["second", "two"] and not rig.answers.is_busy)
 
 
 async def test_chat_is_deleted_while_another_waits_for_its_first_word(
@@ -360,14 +360,14 @@ async def test_question_asked_while_another_prompt_is_read_gets_its_own_answer(
         first = await asked(rig, "boats?", gate)
         await rig.new()
         other = await asked(rig, "planes?")
-        answer = rig.controller._answer
+        answer = rig.controller.running
         assert answer is not None
         await until(lambda: answer.turn.is_waiting)
         gate.open()  # in the middle of a prompt, the other has its turn
         await asyncio.to_thread(second.reached.wait, 10)
         assert kept(rig, first) == ["boats?", ""]
         second.open()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert kept(rig, first) == ["boats?", "boats"]
         assert kept(rig, other) == ["planes?", "planes"]
         record = rig.store.record(rig.store.messages(first)[-1].id)
@@ -393,7 +393,7 @@ async def test_stop_while_the_models_are_opened_leaves_the_question_of_another_c
         await rig.ended()
         assert isinstance(rig.view.errors[-1], Cancelled)
         opening.set()
-        await until(lambda: not rig.controller.is_busy)
+        await until(lambda: not rig.answers.is_busy)
         assert kept(rig, first) == ["first", "fine"]
         assert kept(rig, second) == ["second"]
         rig.loader.close()
@@ -421,13 +421,13 @@ async def test_marks_of_answers_that_were_not_seen_outlast_the_program(tmp_path:
     async with controlled(tmp_path, says("fine")) as rig:
         first = await asked(rig, "one")
         await rig.new()
-        await until(lambda: rig.controller.unread == {first: "answered"})
+        await until(lambda: rig.answers.unread == {first: "answered"})
     async with controlled(tmp_path, says("fine")) as rig:
-        assert rig.controller.unread == {first: "answered"}
+        assert rig.answers.unread == {first: "answered"}
         await opened(rig, first)
-        assert rig.controller.unread == {}
+        assert rig.answers.unread == {}
     async with controlled(tmp_path, says("fine")) as rig:
-        assert rig.controller.unread == {}
+        assert rig.answers.unread == {}
 
 
 async def test_two_windows_with_one_unsent_chat_end_up_with_a_chat_each(tmp_path: Path) -> None:

@@ -181,11 +181,11 @@ def test_files_are_read_in_their_order_until_another_is_in_their_place(
 
 def test_it_can_be_switched_off_and_on(rig: Rig, models: ReadingModels) -> None:
     rig.reading.ask()
-    rig.session.reads_ahead = False
+    rig.session.shared.reads_ahead = False
     rig.reading.ask(TYPED, (), 99)
     assert models.wish is None
     assert rig.reading.so_far() is None
-    rig.session.reads_ahead = True
+    rig.session.shared.reads_ahead = True
     rig.reading.ask(TYPED, (), 99)
     assert models.wish == whole_words(TYPED)
 

@@ -70,7 +70,9 @@ def test_a_budget_for_thinking_comes_from_the_chat_the_flags_or_the_profile(stor
         request = SessionRequest(answer=Request("", thinking_budget=flag))
         at, models = session(store, request), ScriptedModels()
         at.new()
-        at.take_profiles(replace(known, thinking_budget=own) for known in profiles(Path("nowhere")).good)
+        at.shared.take_profiles(
+            replace(known, thinking_budget=own) for known in profiles(Path("nowhere")).good
+        )
         at.update_settings(thinking_budget=None, thinking=None)
         at.update_settings(**settings)
         ask(at, models)
@@ -342,8 +344,8 @@ def test_file_of_ones_own_named_auto_is_a_profile_like_others() -> None:
 def test_what_is_stale_is_reported_once_also_after_the_models_were_opened_again(store: Store) -> None:
     stale = TunedChoice(None, "", "tuned settings are from other files")
     at = session(store, tuned_for=lambda _task: stale)
-    assert at.take_notices() == ()
+    assert at.shared.take_notices() == ()
     ask(at, ScriptedModels())
-    assert at.take_notices() == ("tuned settings are from other files",)
+    assert at.shared.take_notices() == ("tuned settings are from other files",)
     ask(at, ScriptedModels())
-    assert at.take_notices() == ()
+    assert at.shared.take_notices() == ()

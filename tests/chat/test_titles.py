@@ -29,7 +29,7 @@ QUESTION = "Why is the sky blue, and not green?"
 def at(tmp_path: Path) -> Iterator[ChatSession]:
     with Store(tmp_path / "chats.db") as store:
         session = ChatSession(store, profiles(Path("nowhere")).good, SessionRequest())
-        session.titles = True
+        session.shared.titles = True
         yield session
 
 
@@ -125,7 +125,7 @@ def test_a_long_question_is_looked_at_to_some_length_only() -> None:
 @pytest.mark.slow
 def test_bundled_pair_finds_a_title_that_is_of_the_question(at: ChatSession) -> None:
     target, draft = bundled_pair()
-    at.request = replace(at.request, answer=Request("", max_tokens=24, seed=1))
+    at.shared.request = replace(at.shared.request, answer=Request("", max_tokens=24, seed=1))
     questions = (
         "My sourdough starter smells like nail polish remover. What should I do?",
         "Explain how a heat pump can warm a house when it is freezing outside.",
@@ -149,7 +149,7 @@ def test_nobody_is_asked_where_a_title_is_not_wanted(at: ChatSession) -> None:
     at.store.rename(at.chat.info.id, "mine")
     assert len(answered(at, says("Light.")).requests) == 1
     at.new()
-    at.titles = False
+    at.shared.titles = False
     assert len(answered(at, says("Light.")).requests) == 1
 
 

@@ -44,7 +44,7 @@ def store() -> Iterator[Store]:
 
 def session_of(store: Store, tools: MadeTools, most_rounds: int = 20) -> ChatSession:
     session = ChatSession(store, tuple(profiles(Path("/nowhere"))), SessionRequest(), start="new")
-    session.make_kit = lambda: kit_of(tools, most_rounds)
+    session.shared.make_kit = lambda: kit_of(tools, most_rounds)
     session.update_settings(tools=("made",))
     return session
 
@@ -156,13 +156,13 @@ def test_a_server_that_is_not_there_is_said(store: Store) -> None:
     session = session_of(store, tools := reads())
     tools.troubles.append("the MCP server `made` ended")
     asked(session, says("Without it."))
-    assert session.take_notices() == ("the MCP server `made` ended",)
+    assert session.shared.take_notices() == ("the MCP server `made` ended",)
 
 
 def test_always_hands_the_rule_on(store: Store) -> None:
     rules: list[str] = []
     session = session_of(store, tools := reads())
-    session.make_kit = lambda: replace(kit_of(tools), always=rules.append)
+    session.shared.make_kit = lambda: replace(kit_of(tools), always=rules.append)
     asked(
         session,
         says(called("change", path="a")),
@@ -260,7 +260,7 @@ def test_a_call_after_the_last_round_is_no_text_and_is_not_run(store: Store) -> 
 
 def test_the_same_calls_with_the_same_results_end_soon(store: Store) -> None:
     session = session_of(store, tools := reads())
-    session.make_kit = lambda: replace(kit_of(tools), present=for_model)
+    session.shared.make_kit = lambda: replace(kit_of(tools), present=for_model)
     again = says(called("look", path="a"))
     _, models = asked(session, again, again, says("I give up."))
     assert [bool(request.tools) for request in models.requests] == [True, True, False]
@@ -409,7 +409,7 @@ def test_models_that_cannot_call_answer_without_tools(store: Store) -> None:
     with turn.taken(models):
         list(session.answer(models, turn))
     assert session.chat.path[-1].content == "Plain."
-    assert session.take_notices()
+    assert session.shared.take_notices()
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def session() -> Iterator[ChatSession]:
         session = ChatSession(store, tuple(profiles(Path("/nowhere"))), SessionRequest(), start="new")
         kit = kit_of(tools := MadeTools({"look": "reads"}, lambda *_: ""))
         boxes = {"made": tools, "docs": Unasked({}, lambda *_: "")}
-        session.make_kit = lambda: replace(kit, boxes=boxes, waiting=lambda: ["docs"])
+        session.shared.make_kit = lambda: replace(kit, boxes=boxes, waiting=lambda: ["docs"])
         yield session
 
 
@@ -64,8 +64,8 @@ def test_models_elsewhere_and_a_broken_mcp_json_count_none(session: ChatSession)
     def broken() -> None:
         raise UserError("mcp.json, line 3")
 
-    session._kit = None
-    session.make_kit = broken  # type: ignore[assignment]
+    session.shared._kit = None
+    session.shared.make_kit = broken  # type: ignore[assignment]
     assert session.tool_tokens(OneTokenAWord()) == 0
 
 

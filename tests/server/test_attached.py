@@ -249,7 +249,7 @@ def test_tools_run_on_the_machine_of_the_screen_with_consent(tmp_path: Path) -> 
     with serving(lambda: writing) as there, Store(None) as store:
         models = AttachedModels(Server(there.url))
         session = ChatSession(store, tuple(profiles(tmp_path)), SessionRequest(), start="new")
-        session.make_kit = lambda: kit_of(tools)
+        session.shared.make_kit = lambda: kit_of(tools)
         session.update_settings(tools=("made",))
         session.chat.ask("Change it!")
         turn = AnswerTurn(AnswerTurns())
@@ -258,7 +258,7 @@ def test_tools_run_on_the_machine_of_the_screen_with_consent(tmp_path: Path) -> 
                 if isinstance(event, CallAsked):
                     assert tools.ran == []
                     assert turn.desk.decide(event.call.id, Decision(is_allowed=True))
-        assert session.take_notices() == ()
+        assert session.shared.take_notices() == ()
         said = [message.content for message in session.chat.path]
     assert said == ["Change it!", "", "wrote a.txt", "It is changed."]
     first, second = writing.requests[:2]

@@ -10,7 +10,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 from textual.events import AppBlur, AppFocus
 
 from localspec.storage.config import Config
-from localspec_tui.screens.chat import pane
+from localspec_tui.screens.chat import elsewhere
 from localspec_tui.widgets.composer.composer import PromptEntered
 from localspec_tui.widgets.status import TitleBar
 from tests.scripted import Gate, Script, says
@@ -29,7 +29,7 @@ async def test_title_is_shown_and_gives_way_to_a_question_at_once(tmp_path: Path
     gate = Gate()
     scripts = (says("Blue."), says("The blue sky"), says("Green."), says("On", gate), says("Red."))
     async with desktop(tmp_path, *scripts, config=Config(sidebar=True)) as screen:
-        screen.chat.session.titles = True
+        screen.chat.session.shared.titles = True
         await screen.answered("why is the sky blue")
         assert screen.chat.query_one(TitleBar).chat_title == "The blue sky"
         await screen.shows("▌ The blue sky")
@@ -56,12 +56,12 @@ async def test_long_answer_is_reported_to_who_looks_elsewhere(
 ) -> None:
     written: list[str] = []
     monkeypatch.setattr(HeadlessDriver, "write", lambda _, data: written.append(data))
-    monkeypatch.setattr(pane, "WAITING_S", 0.0)
+    monkeypatch.setattr(elsewhere, "WAITING_S", 0.0)
     monkeypatch.setenv("TERM", term)
     monkeypatch.delenv("VTE_VERSION", raising=False)
     async with desktop(tmp_path, Script("one"), config=Config(sidebar=False, notify=notify)) as screen:
         for number, (is_away, waiting_s) in enumerate([(False, 0.0), (True, 0.0), (True, 60.0)], 1):
-            monkeypatch.setattr(pane, "WAITING_S", waiting_s)
+            monkeypatch.setattr(elsewhere, "WAITING_S", waiting_s)
             screen.app.post_message(AppBlur() if is_away else AppFocus())
             screen.chat.pane.post_message(PromptEntered("a question"))  # a key would bring the focus
             await screen.until(partial(ended, screen, 2 * number))

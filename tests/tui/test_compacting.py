@@ -129,7 +129,7 @@ async def test_near_the_limit_a_summary_is_proposed_once(tmp_path: Path) -> None
 async def test_auto_summarises_by_itself_and_does_not_go_on_for_ever(tmp_path: Path) -> None:
     models = small(*answers(4), "In short.", "fine")
     async with desktop(tmp_path, models=lambda: models, config=QUIET) as desk:
-        desk.chat.session.compaction_mode = "auto"
+        desk.chat.session.shared.compaction_mode = "auto"
         await talk(desk, 3)
         await desk.enter("question 3")
         await desk.shows("4 messages summarised")
@@ -146,7 +146,7 @@ async def test_auto_summarises_by_itself_and_does_not_go_on_for_ever(tmp_path: P
 async def test_a_question_that_does_not_fit_is_answered_after_a_summary(tmp_path: Path) -> None:
     models = small(*answers(3), "never", "In short.", "fine")
     async with desktop(tmp_path, models=lambda: models, config=QUIET) as desk:
-        desk.chat.session.compaction_mode = "auto"
+        desk.chat.session.shared.compaction_mode = "auto"
         await talk(desk, 3)
         await desk.enter("long " * 190)
         await desk.until(lambda: desk.texts[-1] == "fine" and not desk.chat.pane.working)

@@ -12,7 +12,7 @@ from localspec.chat.store import Store
 from localspec.errors import EngineDied
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
-from localspec_tui.screens.chat.pane import ChatPane
+from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.screens.compare import CompareScreen
 from localspec_tui.screens.dialogs import AskScreen
 from localspec_tui.widgets.sidebar import ChangeAsked
@@ -41,7 +41,7 @@ async def left(desk: Desktop) -> None:
 
 
 def busy(desk: Desktop) -> bool:
-    return desk.chat.pane.controller.is_busy
+    return desk.chat.answers.is_busy
 
 
 def row(desk: Desktop, title: str) -> str:
@@ -87,7 +87,7 @@ async def test_burst_of_keys_loses_nothing_of_an_answer(tmp_path: Path, at: str,
             await desk.until(lambda: desk.texts == [] and desk.composer.text == "planes")
         else:
             await desk.until(lambda: desk.texts == [])
-            (boats,) = desk.chat.pane.controller.being_answered()
+            (boats,) = desk.chat.answers.being_answered()
         if comes_back:
             await desk.chat.pane.open_chat(boats)
         gate.open()
@@ -155,7 +155,7 @@ async def test_two_chats_are_answered_by_turns_and_escape_stops_the_shown_one(tm
         await desk.until(lambda: not desk.chat.pane.answering)
         assert desk.texts == ["about planes", "planes "]
         await desk.press("escape", "escape")  # nothing more to stop here
-        assert list(desk.chat.pane.controller.being_answered()) == [boats]
+        assert list(desk.chat.answers.being_answered()) == [boats]
         gate.open()
         await desk.until(lambda: not busy(desk))
         assert desk.store.messages(boats)[-1].content == "boats float"
@@ -253,7 +253,9 @@ async def test_death_of_the_models_is_told_for_every_chat_and_they_open_again(tm
 async def test_quitting_while_two_are_written_keeps_both(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ChatPane, "on_unmount", lambda _pane: None)  # which may come after the models' end
+    monkeypatch.setattr(
+        ChatScreen, "on_unmount", lambda _screen: None
+    )  # which may come after the models' end
     gate, second = Gate(), Gate()
     async with desktop(tmp_path, says("boats ", gate, "float"), says("planes ", second, "fly")) as desk:
         boats = await asked(desk, "about boats", gate)
@@ -297,7 +299,7 @@ async def test_other_models_are_opened_only_when_one_agrees(tmp_path: Path) -> N
             await desk.press(key)
             await desk.until(lambda: desk.app.screen is desk.chat)
             await desk.until(lambda: bool(chosen) is is_opened)  # noqa: B023
-            assert bool(desk.chat.pane.controller.being_answered()) is not is_opened
+            assert bool(desk.chat.answers.being_answered()) is not is_opened
         assert desk.store.messages(boats)[-1].content == "boats "
         await desk.until(lambda: desk.loader.ready is not None)
         await desk.answered("hello")
@@ -374,7 +376,7 @@ async def test_many_answers_leave_threads_for_all_the_rest(
             await desk.enter(f"question {number}")
             await desk.until(lambda: desk.chat.pane.answering)
             await left(desk)
-        assert len(desk.chat.pane.controller.being_answered()) == 6
+        assert len(desk.chat.answers.being_answered()) == 6
         gate.open()
         await desk.until(lambda: not busy(desk))
         assert len(notices(desk)) == 6

@@ -42,7 +42,7 @@ async def test_prompts_that_wait_stay_with_their_chat_as_unsent_text(tmp_path: P
         await desk.enter("something else")
         await desk.until(lambda: desk.texts == ["something else", "fine"])
         gate.open()
-        await desk.until(lambda: not desk.chat.pane.controller.is_busy)
+        await desk.until(lambda: not desk.chat.answers.is_busy)
         await desk.chat.pane.open_chat(story)
         assert desk.texts == ["a long story, please", "the beginning the end"]
         assert desk.composer.text == "go on\n\nand th"

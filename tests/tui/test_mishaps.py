@@ -75,7 +75,7 @@ async def test_models_of_a_server_that_is_lost_open_here_or_there_as_one_likes(
 ) -> None:
     went = list[bool]()
     async with desktop(tmp_path, says("so far ", ServerLost("tower:50052 has not answered for 2 s"))) as desk:
-        desk.chat.pane.use_local_models = lambda: went.append(True)
+        desk.chat.elsewhere.use_local_models = lambda: went.append(True)
         await desk.enter("go")
         await desk.shows("tower:50052 has not answered for 2 s", "Open here", "Reconnect", "so far")
         assert len(desk.opened) == 1
@@ -96,7 +96,7 @@ async def test_models_that_do_not_open_elsewhere_can_open_here(tmp_path: Path) -
         return opened[-1]
 
     async with desktop(tmp_path, models=models) as desk:
-        desk.chat.pane.use_local_models = lambda: went.append(True)
+        desk.chat.elsewhere.use_local_models = lambda: went.append(True)
         desk.loader.release()
         await desk.enter("go")
         await desk.shows("nothing is listening at tower:50052")

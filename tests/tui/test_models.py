@@ -302,7 +302,7 @@ async def test_models_of_another_machine_are_listed_and_opened_there(tmp_path: P
     there = [row for row in choices(()) if isinstance(row, LocalTarget)]
     opened: list[ModelChoice] = []
     async with desktop(tmp_path, models=included, on_choice=opened.append) as screen:
-        screen.chat.host, screen.chat.pane.use_local_models = "tower", lambda: None
+        screen.chat.host, screen.chat.elsewhere.use_local_models = "tower", lambda: None
         screen.chat.choices = lambda _open_now: there
         await screen.press("f8")
         await screen.shows("On tower", "other-Q8_0")

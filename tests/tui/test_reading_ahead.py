@@ -242,7 +242,7 @@ async def test_the_meter_shows_what_is_still_to_be_read(tmp_path: Path) -> None:
 
 async def test_a_chat_that_opens_with_it_switched_off_reads_nothing(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=ReadingModels, config=Config(read_ahead=False)) as desk:
-        desk.chat.session.reads_ahead = False
+        desk.chat.session.shared.reads_ahead = False
         await burst(desk, LONG)
         await settled_but_answering(desk)
         assert reading(desk).wish is None

@@ -30,7 +30,11 @@ pytestmark = pytest.mark.asyncio
 
 async def test_every_action_of_a_command_is_known_to_the_screen_or_to_the_plain_chat(tmp_path: Path) -> None:
     async with desktop(tmp_path) as desk:
-        assert set(get_args(ActionName)) - desk.chat.actions.keys() == {"undo", "clear", "color"}
+        assert set(get_args(ActionName)) - desk.chat.actions(desk.chat.pane).keys() == {
+            "undo",
+            "clear",
+            "color",
+        }
 
 
 async def test_unknown_command_is_reported_and_kept(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.slow]
 def use(desk: Desktop, server: MadeServer) -> None:
     """Give the open chat a server."""
     kit = replace(kit_of(MadeTools({}, lambda *_: "")), servers={"docs": server})
-    desk.chat.session.make_kit = lambda: kit
+    desk.chat.session.shared.make_kit = lambda: kit
 
 
 async def test_a_prompt_is_put_into_the_prompt_and_sends_nothing(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ async def test_a_mistake_in_mcp_json_is_one_line_and_nothing_is_lost(tmp_path: P
         raise UserError("mcp.json, line 3: a comma is missing")
 
     async with desktop(tmp_path, says("Good.")) as desk:
-        desk.chat.session.make_kit = broken
+        desk.chat.session.shared.make_kit = broken
         desk.composer.focus()
         await desk.press(*"/tool", "tab", "enter")
         await desk.shows("mcp.json, line 3: a comma is missing")

@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use(desk: Desktop, tools: MadeTools) -> None:
     """Offer tools in the open chat."""
-    desk.chat.session.make_kit = lambda: kit_of(tools)
+    desk.chat.session.shared.make_kit = lambda: kit_of(tools)
     desk.chat.session.update_settings(tools=("made",))
 
 
@@ -207,7 +207,7 @@ async def test_a_call_waits_in_a_chat_that_was_left(tmp_path: Path) -> None:
 
 async def test_tools_are_switched_on_in_their_screen(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: models_of(says("Hello."))) as desk:
-        desk.chat.session.make_kit = lambda: kit_of(made())
+        desk.chat.session.shared.make_kit = lambda: kit_of(made())
         await desk.enter("/tools")
         await desk.until(lambda: isinstance(desk.app.screen, ToolsScreen))
         await desk.shows("off", "made", "tools of a test")
@@ -225,7 +225,7 @@ async def test_tools_are_switched_on_in_their_screen(tmp_path: Path) -> None:
 
 async def test_tools_are_saved_in_the_profile_and_said_where_they_come_from(tmp_path: Path) -> None:
     async with desktop(tmp_path, models=lambda: models_of(says("Hello."))) as desk:
-        desk.chat.session.make_kit = lambda: kit_of(made())
+        desk.chat.session.shared.make_kit = lambda: kit_of(made())
         await desk.enter("/tools")
         await desk.shows("On: none, from profile General")
         await desk.press("enter")
@@ -247,7 +247,7 @@ async def test_the_tokens_of_tools_are_shown_with_the_context(
     monkeypatch.setattr(models, "render", lambda request: "x" * 700 * len(request.tools))
     monkeypatch.setattr(models, "tokenize", lambda text: [(1, b"x")] * len(text))
     async with desktop(tmp_path, models=lambda: models) as desk:
-        desk.chat.session.make_kit = lambda: kit_of(made())
+        desk.chat.session.shared.make_kit = lambda: kit_of(made())
         await desk.enter("/tools made on")
         await desk.until(lambda: "(tools 1.4k)" in desk.status())
         await desk.enter("/tools off")

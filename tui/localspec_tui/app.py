@@ -45,7 +45,8 @@ from localspec_tui.browser import open_in_window
 from localspec_tui.cell_widths import MarksMeasured, count_spacing_marks
 from localspec_tui.clipboard import CopyAsked, put
 from localspec_tui.contrast import readable_on
-from localspec_tui.screens.chat.pane import AnswerReady, Log
+from localspec_tui.screens.chat.elsewhere import AnswerReady
+from localspec_tui.screens.chat.pane import Log
 from localspec_tui.screens.chat.screen import ChatScreen
 from localspec_tui.widgets.log_panel import KEPT
 
@@ -179,7 +180,7 @@ class LocalSpecApp(App[int]):
 
     def _end_models(self) -> None:
         """Stop the answers in progress before the models end, which would count as failures."""
-        self.chat_screen.pane.controller.close()
+        self.chat_screen.answers.close()
         self._loader.close()
 
     def on_mount(self) -> None:
@@ -291,9 +292,9 @@ def launch(request: ScreenRequest) -> int:
             start="last" if request.resumes else "new",
             tuned_for=models.tuned_for,
         )
-        session.make_kit = partial(_tools, request.config)
-        session.titles, session.reads_ahead = request.config.titles, request.config.read_ahead
-        session.compaction_mode = request.config.compact
+        session.shared.make_kit = partial(_tools, request.config)
+        session.shared.titles, session.shared.reads_ahead = request.config.titles, request.config.read_ahead
+        session.shared.compaction_mode = request.config.compact
 
         def opener(choice: ModelChoice | None) -> Opener:
             return lambda on_progress: models.open(choice, OpeningWatch(on_progress, log.append)).models
@@ -307,7 +308,7 @@ def launch(request: ScreenRequest) -> int:
                 app.chat_screen.choices = models.choices
             app.chat_screen.host = models.opener.place
             if models.opener.at_home() is not None:
-                app.chat_screen.pane.use_local_models = models.use_local_models
+                app.chat_screen.elsewhere.use_local_models = models.use_local_models
             app.chat_screen.tuner = lambda choice, stop: models.tune(choice, stop, log.append)
             app.chat_screen.run_was_stopped = models.run_was_stopped
             app.chat_screen.check_tuning = models.check_tuning
@@ -317,7 +318,7 @@ def launch(request: ScreenRequest) -> int:
         finally:
             app.chat_screen.fetches.close()
             loader.close()
-            session.close()
+            session.shared.close()
     if code > SIGNALLED:
         from localspec_tui.terminal import end_by  # likewise
 

@@ -21,7 +21,7 @@ from localspec.storage.profiles import Profile
 
 def use_tools(session: ChatSession, tools: ToolsOfFlags) -> None:
     """Give a session its tools, and switch those of the flags on; raises UserError for another name."""
-    session.make_kit = tools.kit
+    session.shared.make_kit = tools.kit
     if tools.names is None:
         return
     boxes = tools.kit().boxes
@@ -52,8 +52,8 @@ def answered_with_tools(
                 events = session.answer(pair.models, turn)
                 answer = write_answer(pair.models, events, AnswerOutput.asked(args), turn=turn)
         finally:
-            session.close()
-        for notice in session.take_notices():
+            session.shared.close()
+        for notice in session.shared.take_notices():
             opening.note(notice)
         assert session.in_use is not None  # of the answer
         return session.in_use, answer

@@ -60,7 +60,7 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
 
     async def _show(self, name: str, note: str = "") -> None:
         found = await asyncio.to_thread(profiles, self._folder)
-        self._session.take_profiles(found.good)
+        self._session.shared.take_profiles(found.good)
         self._list.show(map(self._row, self._session.profiles), name)
         self._note.update(note or "; ".join(f"not used: {problem}" for problem in found.problems))
 
@@ -132,7 +132,7 @@ class ProfilesScreen(Dialog[tuple[str, bool]]):
 
     async def _keep(self, profile: Profile) -> None:
         await asyncio.to_thread(keep, {"chat.profile": profile.name})
-        self._session.usual_profile = profile.name
+        self._session.shared.usual_profile = profile.name
         self._note.update(f"new chats use {profile.title}, saved in config.toml")
 
 

@@ -47,7 +47,7 @@ async def _settings(pane: ChatPane, _argument: str) -> None:
     async def reopen(sure: bool | None) -> None:
         if sure:
             await controller.free_models()
-            await controller.reload()
+            await controller.answers.reload()
 
     async def take(kept: tuple[str, bool] | None) -> None:
         if kept is None:
@@ -136,7 +136,7 @@ ACTIONS: dict[ActionName, Callable[[ChatPane, str], object]] = {
     "log": lambda pane, _: pane.log_panel.toggle_class("hidden"),
     "origins": lambda pane, _: pane.transcript.action_toggle("origins"),
     "profile": _profile,
-    "reload": lambda pane, _: pane.controller.reload(),
+    "reload": lambda pane, _: pane.controller.answers.reload(),
     "room": lambda pane, _: pane.make_room(),
     "search": _search,
     "settings": _settings,

@@ -6,21 +6,20 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from time import monotonic
 from typing import Literal, TypeVar, assert_never
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
-from textual.notifications import Notification, Notify
 from textual.screen import Screen
 
 from localspec.chat.answer_settings import is_auto
 from localspec.chat.answering import LiveUpdate
+from localspec.chat.answers import Answers
 from localspec.chat.commands.command import CommandCall
 from localspec.chat.commands.effects import ActOnMessage
 from localspec.chat.commands.messages import COMPARED
@@ -29,27 +28,24 @@ from localspec.chat.commands.parsing import as_message, parse
 from localspec.chat.commands.registry import SCREEN_NAMES
 from localspec.chat.controller import ChatController
 from localspec.chat.figures import mode_name
-from localspec.chat.loading import ModelLoader
 from localspec.chat.messages import (
     AnswerRecord,
     Attachment,
     BranchMessage,
     DeletedMessages,
-    Outcome,
     Span,
     StoredMessage,
 )
+from localspec.chat.open_chat import OpenChat
 from localspec.chat.reading_ahead import ReadingAhead
 from localspec.chat.running_answer import RunningAnswer
 from localspec.chat.session import ChatSession
 from localspec.chat.tool_use.consent import CallAsked
-from localspec.chat.tool_use.described import describe_wish
 from localspec.errors import (
     Cancelled,
     ContextFullError,
     EngineDied,
     LocalSpecError,
-    ServerLost,
     StoreError,
     UserError,
 )
@@ -59,6 +55,7 @@ from localspec.types.events import TextPiece
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES, counted
 from localspec_tui.clipboard import CopyAsked
+from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
 from localspec_tui.screens.chat.status import NOTICE_S, STUCK, ChatStatus
 from localspec_tui.screens.chat.unsent import ChatComposer
 from localspec_tui.screens.compare import CompareScreen, comparable
@@ -67,7 +64,7 @@ from localspec_tui.widgets.composer.composer import PromptEntered, QueueResumed
 from localspec_tui.widgets.consent import CallDecided, ConsentBar
 from localspec_tui.widgets.log_panel import LogPanel
 from localspec_tui.widgets.notice import Notice
-from localspec_tui.widgets.status import TitleBar, error_line, shortened
+from localspec_tui.widgets.status import TitleBar, error_line
 from localspec_tui.widgets.timeline import Timeline
 from localspec_tui.widgets.transcript.message import Action, ActionAsked
 from localspec_tui.widgets.transcript.transcript import Transcript
@@ -85,10 +82,6 @@ Log = deque[LogLine]
 Answer = TypeVar("Answer")
 
 
-class ChatsChanged(ScreenMessage):
-    """The list of chats may have to be read again."""
-
-
 @dataclass
 class MessagesDeleted(ScreenMessage):
     """Messages of the open chat were deleted."""
@@ -103,32 +96,29 @@ class OtherModelsWanted(ScreenMessage):
     message: StoredMessage
 
 
-@dataclass
-class AnswerReady(ScreenMessage):
-    """An answer that took its time has come to its end."""
+@dataclass(frozen=True, slots=True)
+class PaneShared:
+    """What all panes share; `told` is what was said of mistakes in the user's own commands."""
 
-    title: str
+    answers: Answers
+    elsewhere: Elsewhere
+    folder: Path
+    attachment_bytes: int
+    log: Log
+    run_command: Callable[[ChatPane, CommandCall], Awaitable[None]]
+    told: set[str] = field(default_factory=set)
 
 
 class ChatPane(Vertical):
     """The open chat between its panels: the `ChatView` of its controller."""
 
-    def __init__(
-        self,
-        session: ChatSession,
-        loader: ModelLoader,
-        folder: Path,
-        attachment_bytes: int,
-        log: Log,
-        run_command: Callable[[CommandCall], Awaitable[None]],
-    ) -> None:
+    def __init__(self, session: ChatSession, shared: PaneShared) -> None:
         super().__init__()
+        self._shared = shared
         self.session = session
-        self.loader = loader
-        self.run_command = run_command
-        self.controller = ChatController(
-            session, loader, self, lambda work: self.run_worker(work, group="answer")
-        )
+        self.loader = loader = shared.answers.loader
+        self.elsewhere = shared.elsewhere
+        self.controller = ChatController(session, shared.answers, self)
         self.title_bar = TitleBar()  # which the screen shows above everything,
         self.notice = Notice()
         self.status = ChatStatus(session, loader, self.notice)  # and this below
@@ -136,18 +126,16 @@ class ChatPane(Vertical):
         self.transcript = Transcript(classes="hidden")
         self.consent = ConsentBar(self.write)
         self.timeline = Timeline(classes="hidden")
-        self.log_panel = LogPanel(log, classes="hidden")
+        self.log_panel = LogPanel(shared.log, classes="hidden")
         self.reading = ReadingAhead(
-            session, loader, lambda: self.controller.is_busy or isinstance(self.app.screen, CompareScreen)
+            session, loader, lambda: shared.answers.is_busy or isinstance(self.app.screen, CompareScreen)
         )
-        self.composer = ChatComposer(session, loader, folder, attachment_bytes, self.status, self.reading)
+        self.composer = ChatComposer(
+            session, loader, shared.folder, shared.attachment_bytes, self.status, self.reading
+        )
         self._words_to_show = ""  # in the chat that is opened next
         self._left_text = ""  # of the prompt, when the chat before was left
-        self._goes_on = (0, "")  # what was said of the answer in the chat that was left last
-        self._notices: dict[int, Notification] = {}  # of answers in other chats
-        self.use_local_models: Callable[[], None] | None = None  # where the models are on another machine
         self.own_commands = OwnCommands()  # as they were read last
-        self._told: set[str] = set()  # of what is wrong with them
 
     def compose(self) -> ComposeResult:
         """Stack transcript, panels and prompt."""
@@ -172,9 +160,14 @@ class ChatPane(Vertical):
         self.status.show_read(self.reading.so_far())
         self.composer.show_read()
 
-    def on_unmount(self) -> None:
-        """Stop the answers in progress; their texts are saved."""
-        self.controller.close()
+    @property
+    def chat(self) -> OpenChat:
+        """The open chat."""
+        return self.session.chat
+
+    async def run_command(self, call: CommandCall) -> None:
+        """Run a slash command here."""
+        await self._shared.run_command(self, call)
 
     @property
     def answering(self) -> bool:
@@ -257,10 +250,8 @@ class ChatPane(Vertical):
         """Switch to another chat, and say what becomes of the one that is left."""
         left, has_waiting = self.session.chat, bool(self.session.queue)
         await switching
-        if left.info.id in self.controller.being_answered() and left is not self.session.chat:
-            waiting = "; its queued prompts are kept there as unsent text" * has_waiting
-            self._goes_on = (left.info.id, f"the answer in “{_short(left.info.title)}” goes on{waiting}")
-            self.notice.say(self._goes_on[1])
+        if left.info.id in self.controller.answers.being_answered() and left is not self.session.chat:
+            self.elsewhere.goes_on(left.info, self.notice, has_waiting=has_waiting)
 
     def take_unsent(self) -> tuple[int, str]:
         """Return the open chat, which is left now, and its unsent text."""
@@ -272,7 +263,7 @@ class ChatPane(Vertical):
 
         Text typed meanwhile, after the text of the previous chat, is meant for this one.
         """
-        self._take_away_notice(self.session.chat.info.id)
+        self.elsewhere.take_away_notice(self.session.chat.info.id)
         self.transcript.highlight(self._words_to_show)
         self._words_to_show = ""
         self.composer.set_queue(self.session.queue)
@@ -297,14 +288,11 @@ class ChatPane(Vertical):
 
     # --- answers ---
 
-    def began(self, *, is_shown: bool) -> None:
-        """Show that an answer is in progress, in the open chat or in one that was left just now."""
-        self.reading.stop()
-        self.post_message(ChatsChanged())
-        if is_shown:
-            self.notice.clear_error()
-            self.notice.show_transient("")
-            self.composer.set_answering(True)
+    def began(self) -> None:
+        """Show that an answer is in progress."""
+        self.notice.clear_error()
+        self.notice.show_transient("")
+        self.composer.set_answering(True)
 
     def rests(self) -> None:
         """Show that the models no longer work for this chat."""
@@ -360,12 +348,6 @@ class ChatPane(Vertical):
             self.composer.text += letters
         self.composer.focus()
 
-    def asks_elsewhere(self, answer: RunningAnswer, asked: CallAsked) -> None:
-        """Tell that a call waits for consent in a chat that is not open."""
-        number, title = answer.chat.info.id, _short(answer.chat.info.title)
-        text = f"“{title}” waits: {describe_wish(asked.tool)}"
-        self._give_notice(number, Notification(text, severity="warning", timeout=NOTICE_S))
-
     def _show_progress(self, news: LiveUpdate) -> None:
         """Show the figures of an answer in progress, and its rounds."""
         if news.started is not None:
@@ -392,61 +374,13 @@ class ChatPane(Vertical):
         """Continue after an answer, once earlier messages have been handled."""
         self.call_later(self._go_on_after, answer, error)
 
-    def ended_elsewhere(self, answer: RunningAnswer, outcome: Outcome) -> None:
-        """Tell that an answer in a chat that is not open has ended, or failed."""
-        self.post_message(ChatsChanged())
-        self._tell_time(answer)
-        number, title = answer.chat.info.id, _short(answer.chat.info.title)
-        if self._goes_on == (number, self.notice.said):
-            self.notice.say("")
-        if outcome == "answered":
-            self._give_notice(number, Notification(f"“{title}” is answered", timeout=NOTICE_S))
-            return
-        reason = error_line(answer.error or Cancelled("stopped"))
-        text = f"“{title}” is not answered: {reason}{'; the text so far is saved' * bool(answer.saved)}"
-        self._give_notice(number, Notification(text, severity="error", timeout=NOTICE_S))
-
-    def rested_elsewhere(self, answer: RunningAnswer, error: BaseException | None) -> None:
-        """Do what is next once the models no longer work for a chat that is not open."""
-        self.post_message(ChatsChanged())
-        self.composer.look_again()
-        if error is not None:
-            self.call_later(self._reopen_after, error, answer)
-
-    async def _reopen_after(self, error: BaseException, answer: RunningAnswer) -> None:
-        """Have models opened again whose process has ended, or ask where."""
-        if self._is_to_ask(error, answer):
-            await asyncio.to_thread(self.loader.release)
-            self.offer_local_models(f"{error}. The text so far is saved.", otherwise="Reconnect")
-        elif isinstance(error, EngineDied):
-            self.loader.reopen(answer.models)
-
-    def _is_to_ask(self, error: BaseException, answer: RunningAnswer) -> bool:
-        """Return whether other models could be opened here in place of those of a lost server."""
-        can_open = self.use_local_models is not None and answer.models is not None
-        return can_open and isinstance(error, ServerLost)
-
-    def _tell_time(self, answer: RunningAnswer) -> None:
-        if monotonic() - answer.began_s > WAITING_S:
-            self.post_message(AnswerReady(answer.chat.info.title))
-
-    def _give_notice(self, chat_id: int, notice: Notification) -> None:
-        self._take_away_notice(chat_id)
-        self._notices[chat_id] = notice
-        self.app.post_message(Notify(notice))
-
-    def _take_away_notice(self, chat_id: int) -> None:
-        """Take away what was told of a chat: it is open now."""
-        if (notice := self._notices.pop(chat_id, None)) is not None:
-            self.app.post_message(Notify(replace(notice, timeout=0.0)))
-
     async def _go_on_after(self, answer: RunningAnswer, error: BaseException | None) -> None:
         if answer.chat is not self.session.chat:  # it was left just now
-            self.rested_elsewhere(answer, error)
+            self.elsewhere.rests(answer, error)
             return
         self.show_figures()
         self.post_message(ChatsChanged())
-        self._tell_time(answer)
+        self.elsewhere.tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
         await self.status.update_memory()
@@ -463,7 +397,7 @@ class ChatPane(Vertical):
         what = await self.controller.compaction_due()
         if not what or self.answering:
             return
-        if self.session.compaction_mode == "auto":
+        if self.session.shared.compaction_mode == "auto":
             await self.status.attempt(self.controller.compact())
         elif not self.session.queue:
             self.controller.put_off_compaction()
@@ -480,29 +414,15 @@ class ChatPane(Vertical):
             case Cancelled():
                 self.notice.say("stopped", is_error=True)
             case ContextFullError():
-                is_to_shorten = self.session.compaction_mode == "auto" and not answer.is_shortened
+                is_to_shorten = self.session.shared.compaction_mode == "auto" and not answer.is_shortened
                 way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
                 await self.status.attempt(way_out)
             case EngineDied():
-                if not self._is_to_ask(error, answer):
+                if not self.elsewhere.is_to_ask(error, answer):
                     self.notice.say(f"{error}; the text so far is saved", is_error=True)
-                await self._reopen_after(error, answer)
+                await self.elsewhere.reopen_after(error, answer)
             case _:
                 self.notice.say(error_line(error), is_error=True)
-
-    def offer_local_models(self, problem: str, otherwise: str = "") -> None:
-        """Ask whether to open the models on this machine instead, or do `otherwise`, if anything, at once."""
-
-        async def take(is_wanted: bool | None) -> None:
-            if is_wanted and self.use_local_models is not None:
-                self.use_local_models()
-                self.use_local_models = None
-            if is_wanted or otherwise:
-                self.loader.start()
-
-        question = f"{problem} Open the models on this machine instead?"
-        if self.use_local_models is not None and not isinstance(self.app.screen, AskScreen):
-            self.ask(AskScreen(question, "Open here", otherwise or "Not now", is_careful=True), take)
 
     # --- prompts ---
 
@@ -513,8 +433,8 @@ class ChatPane(Vertical):
         return found
 
     def _take_own_commands(self, found: OwnCommands) -> None:
-        for problem in [problem for problem in found.problems if problem not in self._told]:
-            self._told.add(problem)
+        for problem in [problem for problem in found.problems if problem not in self._shared.told]:
+            self._shared.told.add(problem)
             self.notify(problem, severity="warning", timeout=NOTICE_S, markup=False)
         self.own_commands = found
 
@@ -710,11 +630,6 @@ class ChatPane(Vertical):
             self.status.count_anew()
 
         self.ask(MakeRoomScreen(room, await self.controller.summarisable()), take)
-
-
-def _short(title: str) -> str:
-    """Return a title of which a notice says something in one line."""
-    return shortened(title, TITLE_COLUMNS)
 
 
 def _so_far(item: BranchMessage, started: StoredMessage, pieces: Sequence[TextPiece]) -> BranchMessage:

@@ -22,6 +22,7 @@ from textual.widgets import Input, TextArea
 
 from localspec.app.fetching import Offer, PairFetches, choice_of, make_default
 from localspec.chat.answer_settings import DRAFT_MODES
+from localspec.chat.answers import Answers
 from localspec.chat.commands.command import CommandCall, CommandContext
 from localspec.chat.commands.effects import (
     Act,
@@ -53,7 +54,8 @@ from localspec.types.request import Mode
 from localspec.units import MODE_NAMES, counted
 from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.actions import ACTIONS
-from localspec_tui.screens.chat.pane import ChatPane, ChatsChanged, Log, MessagesDeleted, OtherModelsWanted
+from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
+from localspec_tui.screens.chat.pane import ChatPane, Log, MessagesDeleted, OtherModelsWanted, PaneShared
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import (
@@ -109,9 +111,14 @@ class ChatScreen(Screen[int]):
         super().__init__()
         self.session = session
         self.folder = folder
-        self.pane: ChatPane = ChatPane(
-            session, loader, folder, config.attachment_bytes, log, self.run_command
+        self.elsewhere = Elsewhere(self, loader, self._stop_reading, self._read_again)
+        self.answers = Answers(
+            session.store, loader, self.elsewhere, lambda work: self.run_worker(work, group="answer")
         )
+        shared = PaneShared(
+            self.answers, self.elsewhere, folder, config.attachment_bytes, log, self.run_command
+        )
+        self.pane: ChatPane = ChatPane(session, shared)
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
         self.check_tuning: Callable[[], None] = lambda: None  # raises UserError for models elsewhere
@@ -148,6 +155,16 @@ class ChatScreen(Screen[int]):
         self._loader.start()
         await self.pane.show_opened(None, None)
 
+    def _stop_reading(self) -> None:
+        self.pane.reading.stop()
+
+    def _read_again(self) -> None:
+        self.pane.composer.look_again()
+
+    def on_unmount(self) -> None:
+        """Stop the answers in progress; their texts are saved."""
+        self.answers.close()
+
     def on_resize(self, event: events.Resize) -> None:
         """Show the sidebar only if the screen is wide enough."""
         shown = self._wants_sidebar and event.size.width >= ROOM_FOR_SIDEBAR
@@ -182,7 +199,7 @@ class ChatScreen(Screen[int]):
             self.pane.composer.look_again()
         await self.pane.status.show_state(state)
         if isinstance(state, Failed):
-            self.pane.offer_local_models(f"{error_line(state.error)}.")
+            self.elsewhere.offer_local_models(f"{error_line(state.error)}.")
         self.refresh_bindings()
 
     # --- other models ---
@@ -244,7 +261,7 @@ class ChatScreen(Screen[int]):
         Where chats are being answered, the user is asked first. Then the question `again`, if any, is
         answered with these models.
         """
-        answered = [chat.info.title for chat in self.pane.controller.being_answered().values()]
+        answered = [chat.info.title for chat in self.answers.being_answered().values()]
 
         async def decide(sure: bool | None) -> None:
             if sure:
@@ -272,7 +289,7 @@ class ChatScreen(Screen[int]):
                 raise
             return models
 
-        await self.pane.controller.stop_answers()
+        await self.answers.stop_all()
         self._loader.switch(open_and_keep if keeps else open_them)
 
     async def choose_models(
@@ -287,7 +304,7 @@ class ChatScreen(Screen[int]):
 
         if self.choices is None:
             raise UserError("these models are on a server", "start without --attach to choose others")
-        host = self.host if self.pane.use_local_models else ""
+        host = self.host if self.elsewhere.use_local_models else ""
         if name and not host:
             choice = await asyncio.to_thread(choice_named, name, self._loader.open_now)
             await self._open_models(choice)
@@ -319,8 +336,7 @@ class ChatScreen(Screen[int]):
 
     def _marks(self) -> dict[int, Mark]:
         """Return the marks of chats that are being answered, or have an answer that was not yet seen."""
-        controller = self.pane.controller
-        return {**dict.fromkeys(controller.being_answered(), "writing"), **controller.unread}
+        return {**dict.fromkeys(self.answers.being_answered(), "writing"), **self.answers.unread}
 
     def _show_elsewhere(self) -> None:
         """Show at the top how many other chats have a mark, where the list is hidden."""
@@ -354,7 +370,7 @@ class ChatScreen(Screen[int]):
                 await self._restore(chat)
                 return
         await asyncio.to_thread(self.session.chat.reload)
-        if (other := self.pane.controller.being_answered().get(chat.id)) is not None:
+        if (other := self.answers.being_answered().get(chat.id)) is not None:
             await asyncio.to_thread(other.reload_info)
         self.pane.show_figures()
         await self._list_chats()
@@ -396,7 +412,7 @@ class ChatScreen(Screen[int]):
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
 
         holds = f" ({counted(chat.messages, 'message')})" if chat.messages else " (not sent)"
-        is_answered = chat.id in self.pane.controller.being_answered()
+        is_answered = chat.id in self.answers.being_answered()
         answer = " Its answer stops, and the text so far goes into the bin with it." * is_answered
         question = f"Move {name}{holds} to the bin? You can restore it for 30 days.{answer}"
         self.pane.ask(AskScreen(question, yes="Delete", no="Keep", is_careful=True), decide)
@@ -421,105 +437,104 @@ class ChatScreen(Screen[int]):
 
     # --- slash commands ---
 
-    async def run_command(self, call: CommandCall) -> None:
-        """Run a slash command; errors go to the status line."""
-        await self.pane.status.attempt(self._run(call))
+    async def run_command(self, pane: ChatPane, call: CommandCall) -> None:
+        """Run a slash command in a pane; errors go to its notice."""
+        await pane.status.attempt(self._run(pane, call))
 
     async def run_named(self, name: str, argument: str = "") -> None:
-        """Run the command of this name; errors go to the status line."""
-        await self.run_command(SCREEN_NAMES[name].called_with(argument))
+        """Run the command of this name where the user is; errors go to the notice there."""
+        await self.run_command(self.pane, SCREEN_NAMES[name].called_with(argument))
 
-    async def _run(self, call: CommandCall) -> None:
-        context = CommandContext(self.session, self._loader.ready, self.folder)
+    async def _run(self, pane: ChatPane, call: CommandCall) -> None:
+        context = CommandContext(pane.session, self._loader.ready, self.folder)
         for effect in await asyncio.to_thread(call.effects, context):
-            await self._carry_out(effect, call.typed)
-        self.pane.status.count_tools()
+            await self._carry_out(pane, effect, call.typed)
+        pane.status.count_tools()
 
-    async def _carry_out(self, effect: Effect, typed: str) -> None:
+    async def _carry_out(self, pane: ChatPane, effect: Effect, typed: str) -> None:
         match effect:
             case Say(text, is_long):
-                self.notify(text, timeout=NOTICE_S, markup=False) if is_long else self.say(text)
+                self.notify(text, timeout=NOTICE_S, markup=False) if is_long else pane.notice.say(text)
             case ShowSetting(setting, is_new):
-                self._show_setting(setting, is_new=is_new)
+                self._show_setting(pane, setting, is_new=is_new)
             case Copy(text, what):
-                self.pane.copy(text, what)
+                pane.copy(text, what)
             case ActOnMessage():
-                await self.pane.act_on_message(effect)
+                await pane.act_on_message(effect)
             case NewChat():
-                await self.pane.switch_chat(self.session.new)
+                await pane.switch_chat(pane.session.new)
             case SwitchChat(chat_id):
-                await self.pane.open_chat(chat_id)
+                await pane.open_chat(chat_id)
             case ChangeChat(change, text):
-                await self._change(ChangeAsked(change, self.session.chat.info, text))
+                await self._change(ChangeAsked(change, pane.chat.info, text))
             case Ask(prompt):
-                await self.pane.send(as_typed(prompt), typed)
+                await pane.send(as_typed(prompt), typed)
             case Put() | Wait():
-                self.run_worker(self._prepare(effect, typed), group="waiting")
+                self.run_worker(self._prepare(pane, effect, typed), group="waiting")
             case Act(name, argument):
-                doing = self.actions[name](argument)
+                doing = self.actions(pane)[name](argument)
                 if isawaitable(doing):
                     await doing
             case _:
                 assert_never(effect)
 
-    async def _prepare(self, effect: Put | Wait, typed: str) -> None:
+    async def _prepare(self, pane: ChatPane, effect: Put | Wait, typed: str) -> None:
         """Put a text into the prompt, or wait for one, until Escape stops that."""
         if isinstance(effect, Put):
-            await self.pane.composer.put_above(effect.text)
-            self.say(f"{effect.what} is in the prompt; Enter sends it")
+            await pane.composer.put_above(effect.text)
+            pane.notice.say(f"{effect.what} is in the prompt; Enter sends it")
             return
         self._waiting.set()  # for another one
         self._waiting = stop = Event()
-        self.say(f"{effect.what}; {key_of(self, 'chat.stop')} stops it")
+        pane.notice.say(f"{effect.what}; {key_of(self, 'chat.stop')} stops it")
         self.refresh_bindings()
         try:
             result = await asyncio.to_thread(effect.work, stop)
         except LocalSpecError as error:
-            self.pane.composer.refuse(typed, error)
+            pane.composer.refuse(typed, error)
         else:
-            self.say("")
-            await self._carry_out(result, typed)
+            pane.notice.say("")
+            await self._carry_out(pane, result, typed)
         finally:
             stop.set()
             self.refresh_bindings()
 
-    @property
-    def actions(self) -> dict[ActionName, Callable[[str], object]]:
-        """What the screen does for commands."""
+    def actions(self, pane: ChatPane) -> dict[ActionName, Callable[[str], object]]:
+        """Return the actions of the screen for commands in a pane."""
         return {
-            **{name: partial(act, self.pane) for name, act in ACTIONS.items()},
+            **{name: partial(act, pane) for name, act in ACTIONS.items()},
             "fetch": lambda _: self.fetch_best(),
             "model": self.choose_models,
             "setup": lambda _: self.choose_models(to_fetch=True),
             "tune": self.tune,
         }
 
-    def _show_setting(self, setting: Setting, *, is_new: bool) -> None:
-        """Show a setting of the open chat; a system prompt that is not new can be edited."""
-        session, kept = self.session, ", saved with this chat" * is_new
-        self.pane.show_figures()
+    def _show_setting(self, pane: ChatPane, setting: Setting, *, is_new: bool) -> None:
+        """Show a setting of an open chat; a system prompt that is not new can be edited."""
+        session, say, kept = pane.session, pane.notice.say, ", saved with this chat" * is_new
+        pane.show_figures()
         match setting:
             case "mode":
                 mode = MODE_NAMES.get(session.mode or "", "auto")
-                self.say(f"mode {mode} from the next answer on{kept}")
+                say(f"mode {mode} from the next answer on{kept}")
             case "profile":
-                self.say(f"profile {session.profile.title}: {session.profile.description}")
+                say(f"profile {session.profile.title}: {session.profile.description}")
             case "temperature":
-                self.say(f"temperature {session.sampling(self._loader.ready).temperature:g}{kept}")
+                say(f"temperature {session.sampling(self._loader.ready).temperature:g}{kept}")
             case "thinking":
-                self.say(f"{session.thinking}{kept}")
+                say(f"{session.thinking}{kept}")
             case "system prompt" if is_new:
-                has_one = bool(session.chat.system)
-                self.say("this chat has its own system prompt" if has_one else "no system prompt")
+                say("this chat has its own system prompt" if pane.chat.system else "no system prompt")
             case "system prompt":
-                self.pane.ask(EditScreen("System prompt of this chat", session.chat.system), self._set_system)
+                editor = EditScreen("System prompt of this chat", pane.chat.system)
+                pane.ask(editor, partial(self._set_system, pane))
             case _:
                 assert_never(setting)
 
-    async def _set_system(self, text: str | None) -> None:
+    async def _set_system(self, pane: ChatPane, text: str | None) -> None:
         if text is not None:
-            await asyncio.to_thread(self.session.update_settings, system_prompt=text)
-            self._show_setting("system prompt", is_new=True)
+            await asyncio.to_thread(pane.session.update_settings, system_prompt=text)
+            self._show_setting(pane, "system prompt", is_new=True)
 
     async def tune(self, argument: str) -> None:
         """Open the page that tunes these models, for the tasks that are named."""
@@ -531,7 +546,7 @@ class ChatScreen(Screen[int]):
             raise UserError("these models cannot be tuned from here", "run `localspec tune` in a shell")
         self.check_tuning()
         await self.pane.controller.free_models()
-        known, models = self.session.tuned_for, self.pane.title_bar.models
+        known, models = self.session.shared.tuned_for, self.pane.title_bar.models
         self.app.push_screen(TuneScreen(self.tuner, self._loader, models, tasks, known, self.run_was_stopped))
 
     # --- keys ---
@@ -576,7 +591,7 @@ class ChatScreen(Screen[int]):
             self.app.exit(0)
         else:
             self._interrupted = time.monotonic()
-            ends = "; answers being written end, and their text is saved" * self.pane.controller.is_busy
+            ends = "; answers being written end, and their text is saved" * self.answers.is_busy
             self.pane.notice.say(f"Ctrl+C again quits{ends}", about="quitting")
             self.set_timer(QUIT_WITHIN_S, self._stay)
 

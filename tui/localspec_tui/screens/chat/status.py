@@ -10,7 +10,7 @@ from textual import work
 
 from localspec import units
 from localspec.chat.answering import AnswerSaved, LiveUpdate, Started
-from localspec.chat.controller import ANSWERING
+from localspec.chat.answers import ANSWERING
 from localspec.chat.figures import Figures, of_record
 from localspec.chat.live_stats import LiveStats
 from localspec.chat.loading import Closed, Failed, Loading, LoadState, ModelLoader, Ready
@@ -39,7 +39,7 @@ class ChatStatus(StatusLine):
         self._session = session
         self._loader = loader
         self.notice = notice
-        self._live_stats = LiveStats(session.rates)
+        self._live_stats = LiveStats(session.shared.rates)
         self._typed = 0  # tokens of the prompt below
         self._warned: str | None = None
         self._prompt_tokens = self._written = 0  # of the answer in progress
@@ -141,7 +141,7 @@ class ChatStatus(StatusLine):
 
     def _take_up(self, started: Started) -> None:
         """Show what was chosen for an answer that begins."""
-        for notice in self._session.take_notices():
+        for notice in self._session.shared.take_notices():
             self.notify(notice, severity="warning", timeout=NOTICE_S, markup=False)
         record, chat = started.record, self._session.chat
         self.route, self.reason = self._session.route_shown(record.profile), record.reason
