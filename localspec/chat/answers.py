@@ -31,6 +31,10 @@ class ChatView(Protocol):
     def chat(self) -> OpenChat:
         """The chat that is open in this view."""
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether the user can see this view."""
+
     async def show(self, at: int | None = None, focus: int | None = None) -> None:
         """Show the open chat again, at its end or at a message; `focus` is the message to give the focus."""
 
@@ -60,7 +64,7 @@ class ChatView(Protocol):
 
 
 class OtherChats(Protocol):
-    """Who hears of answers that no view shows. No method may wait."""
+    """Who hears of answers that the user does not see. No method may wait."""
 
     def began(self, *, is_shown: bool) -> None:
         """Hear that an answer begins; in a view, or in a chat that was left just now."""
@@ -107,6 +111,14 @@ class Answers:
         number = view.chat.info.id
         if self.unread.pop(number, None) is not None:
             self._store.set_unread(number, None)
+
+    def remove(self, view: ChatView) -> None:
+        """Forget a view that is closed; an answer in its chat goes on."""
+        self._views.remove(view)
+
+    def open_chats(self, but: ChatView | None = None) -> frozenset[int]:
+        """Return the numbers of the chats that are open in views, but for one."""
+        return frozenset(view.chat.info.id for view in self._views if view is not but)
 
     def view_of(self, chat_id: int) -> ChatView | None:
         """Return the view in which a chat is open, if there is one."""
@@ -181,7 +193,8 @@ class Answers:
                 return  # it was stopped because its chat was to change
             await self._tell(answer)
             view = self.view_of(number)
-            if view is None and not (answer.is_reported or answer.is_stopped):
+            is_seen = view is not None and view.is_seen
+            if not (is_seen or answer.is_reported or answer.is_stopped):
                 await self._end_elsewhere(answer, "answered" if error is None else "failed")
             self._rest(answer)
             if error is not None or answer.saved is None:  # it may have left nothing
@@ -195,12 +208,13 @@ class Answers:
             self._others.rests(answer, error)
 
     async def _tell(self, answer: RunningAnswer) -> None:
-        """Show what came of an answer where its chat is open, or else report once that it is finished."""
-        saved = answer.saved
-        if (view := self.view_of(answer.chat.info.id)) is not None:
+        """Show what came of an answer where its chat is open; report once what cannot be seen."""
+        saved, view = answer.saved, self.view_of(answer.chat.info.id)
+        if view is not None:
             await view.show_news(answer, answer.live.drain())
             while answer.live.is_behind:
                 await view.show_news(answer, answer.live.drain())
+        if view is not None and view.is_seen:
             answer.is_reported = saved is not None
         elif (asked := answer.turn.desk.asked) is not answer.asked_elsewhere:
             answer.asked_elsewhere = asked

@@ -336,15 +336,7 @@ class ChatController:
 
     async def open_chat(self, chat_id: int, at: int | None = None) -> None:
         """Switch to a chat, at one of its messages if given."""
-
-        def open_it() -> None:
-            answer = self.answers.running(chat_id)
-            if answer is None:
-                self.session.open(chat_id, at)
-            else:  # what is written stays on the shown branch
-                self.session.open_again(answer.chat, at if answer.saved is not None else None)
-
-        await self.switch_chat(open_it, at)
+        await self.switch_chat(lambda: open_in(self.session, self.answers, chat_id, at, view=self._view), at)
 
     async def switch_chat(self, open_another: Callable[[], object], at: int | None = None) -> None:
         """Switch to another chat; queued prompts are saved with the unsent text of this one.
@@ -356,12 +348,25 @@ class ChatController:
             await asyncio.to_thread(self.session.store.set_draft, *unsent)
             await asyncio.to_thread(open_another)
             self.session.queue.clear()
-            await self._show_opened(at)
+            await self.show_opened(at)
 
-    async def _show_opened(self, at: int | None = None) -> None:
+    async def show_opened(self, at: int | None = None) -> None:
+        """Show the chat that was just opened, with the answer in progress in it."""
         await self.answers.saw(self.session.chat.info.id)
         answer = self.running
         await self._view.show_opened(at, None if answer is None else answer.live.drain_all())
+
+    def new(self) -> None:
+        """Open the newest chat that has only unsent text, or else a new one."""
+        open_in(self.session, self.answers, None, view=self._view)
+
+    async def close(self) -> None:
+        """Leave the open chat for good: the view is closed, and what was not sent is saved."""
+        async with self._changing():
+            unsent = self._view.take_unsent()
+            await asyncio.to_thread(self.session.store.set_draft, *unsent)
+            self.session.queue.clear()
+            self.answers.remove(self._view)
 
     async def delete(self, chat_id: int) -> None:
         """Delete a chat, after the answer in it was stopped; the open one makes way for an empty chat."""
@@ -371,7 +376,7 @@ class ChatController:
             self.answers.unread.pop(chat_id, None)
             is_open = chat_id == self.session.chat.info.id
             if is_open:
-                await asyncio.to_thread(self.session.new)
+                await asyncio.to_thread(self.new)
         if is_open:
             await self._view.show()
         await asyncio.to_thread(self._forget_caches, chat_id)
@@ -383,3 +388,28 @@ class ChatController:
             with suppress(EngineError):  # what has died writes no more
                 models.forget_conversation(name)
         forget_named(name)
+
+
+def open_in(
+    session: ChatSession,
+    answers: Answers,
+    chat_id: int | None,
+    at: int | None = None,
+    *,
+    view: ChatView | None = None,
+) -> None:
+    """Open a chat in a session, at one of its messages if given; None opens a new one.
+
+    Raises `UserError` for a chat that is open in another view than that of this session, which may have none.
+    """
+    taken = answers.open_chats(but=view)
+    if chat_id is None:
+        session.new(taken)
+        return
+    if chat_id in taken:
+        raise UserError("this chat is open beside", "go on there")
+    answer = answers.running(chat_id)
+    if answer is None:
+        session.open(chat_id, at)
+    else:  # what is written stays on the shown branch
+        session.open_again(answer.chat, at if answer.saved is not None else None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -106,8 +107,25 @@ class ChatSession:
         self.queue: list[str] = []  # prompts that wait, the next one first
         self._weighed: tuple[tuple[object, ...], int] | None = None  # tools, and the tokens that they take
         self._offer: tuple[tuple[object, ...], ToolOffer] | None = None  # the latest, and what it is for
+        self.is_beside = False
         last = store.last_chat() if start == "last" else None
+        self.chat_beside = store.last_chat(beside=True) if start == "last" else None  # at the last end
         self.chat = self._opened(last) if last is not None else self._fresh()
+
+    def beside(self) -> ChatSession:
+        """Return a session for a second open chat, with a queue of its own; open one there first."""
+        other = copy(self)
+        other.in_use = None
+        other.queue = []
+        other.is_beside = True
+        return other
+
+    def stay(self, *, beside: bool) -> None:
+        """Note for the next start that this chat is open, alone or beside the one that was noted before."""
+        self.is_beside = beside
+        if not self._is_aside and not beside:
+            self.store.remember_chat(None, beside=True)
+        self._remember(self.chat)
 
     @property
     def profiles(self) -> tuple[Profile, ...]:
@@ -169,10 +187,14 @@ class ChatSession:
         self.store.set_settings(chat.id, ChatSettings(**{**asdict(chat.settings), **settings}))
         self.chat.reload()
 
-    def new(self) -> None:
-        """Open the newest chat that has only unsent text, or else an empty one with the default profile."""
+    def new(self, taken: Collection[int] = ()) -> None:
+        """Open the newest chat that has only unsent text, or else an empty one with the default profile.
+
+        Chats that are open beside this one are `taken`.
+        """
         unsent = () if self._is_aside else self.store.unsent()
-        self.chat = self._opened(unsent[0].id) if unsent else self._fresh()
+        begun = next((each.id for each in unsent if each.id not in taken), None)
+        self.chat = self._fresh() if begun is None else self._opened(begun)
 
     def unshared(self, chat: OpenChat) -> OpenChat:
         """Return a chat without messages, or one like it if another window has used or dropped it.
@@ -520,7 +542,7 @@ class ChatSession:
 
     def _remember(self, chat: OpenChat) -> None:
         if not self._is_aside:
-            self.store.remember_chat(chat.info.id)
+            self.store.remember_chat(chat.info.id, beside=self.is_beside)
 
     def _usual_system(self, profile: str) -> str:
         asked = self.shared.request.system

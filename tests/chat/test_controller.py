@@ -74,6 +74,10 @@ class View:
     def chat(self) -> OpenChat:
         return self.session.chat
 
+    @property
+    def is_seen(self) -> bool:
+        return True
+
     def began(self) -> None:
         self.told.append("began")
         self.text = ""

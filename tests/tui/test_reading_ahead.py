@@ -264,3 +264,21 @@ async def test_nothing_is_read_while_another_chat_is_answered_and_the_open_one_a
         gate.open()
         await wishes(desk, LONG.rstrip())
         assert not reading(desk).told_while_answering
+
+
+async def test_of_two_chats_side_by_side_the_one_in_use_is_read(tmp_path: Path) -> None:
+    gate = Gate()
+    script = says("one ", gate, "two")
+    async with desktop(tmp_path, size=(170, 40), models=lambda: ReadingModels(script)) as desk:
+        await wishes(desk, "")
+        await desk.enter("first")
+        await desk.until(gate.reached.is_set)
+        await burst(desk, ["ctrl+backslash", *LONG])
+        await desk.until(lambda: desk.chat.pane.composer.text == LONG)
+        await wishes(desk, None)
+        gate.open()  # the answer of the other chat ends
+        await wishes(desk, LONG.rstrip())
+        assert [message.content for message in prompt(desk)[1:]] == [LONG.rstrip()]
+        await desk.press("ctrl+right_square_bracket")
+        await wishes(desk, "")
+        assert [message.content for message in prompt(desk)[1:]] == ["first", "one two", ""]

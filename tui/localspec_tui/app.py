@@ -196,7 +196,8 @@ class LocalSpecApp(App[int]):
         if count_spacing_marks(event.take_cells):
             for area in self.chat_screen.query(TextArea):
                 area.wrapped_document.wrap(area.wrap_width, area.indent_width)
-            await self.chat_screen.pane.show_messages()
+            for pane in self.chat_screen.panes.all:
+                await pane.show_messages()
             self.chat_screen.refresh(layout=True)
 
     def _keep_theme(self, theme: Theme) -> None:

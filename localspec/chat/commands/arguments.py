@@ -39,6 +39,7 @@ CHOICES: dict[str, dict[str, str]] = {
     "thinking": {"on": "no limit", "off": "no thinking"},
     "compact": {"undo": "take the latest summary back"},
     "code": {"code": "the last code block alone"},
+    "beside": {"fork": "this chat so far, to continue it in another way"},
     "format": {
         "md": "Markdown, the branch that is shown",
         "html": "a page to read and print, the branch that is shown",
@@ -128,6 +129,13 @@ def _reads_code(argument: str) -> bool:
     return bool(argument)
 
 
+def _read_beside(argument: str) -> str:
+    """Return the word that names a chat to open beside, or none; raises UserError."""
+    if argument and argument.lower() not in CHOICES["beside"]:
+        raise UserError(f"`{argument}` does not follow this command", "use /beside or /beside fork")
+    return argument.lower()
+
+
 def _read_export(argument: str) -> tuple[ExportFormat, str]:
     """Return the format and the file that `[md|html|json] [FILE]` asks for; the file may be empty.
 
@@ -166,6 +174,7 @@ TEMPERATURE = Argument("[NUMBER]", _read_temperature)
 THINKING = Argument("[TOKENS|on|off]", _read_thinking, ("thinking",))
 BRANCH = Argument("[next|previous]", _read_branch, ("branch",))
 COMPACT = Argument("[undo]", _takes_back, ("compact",))
+BESIDE = Argument("[fork]", _read_beside, ("beside",))
 CODE = Argument("[code]", _reads_code, ("code",))
 EXPORT = Argument("[md|html|json] [FILE]", _read_export, ("format", "file"))
 FILE = Argument("FILE", unquoted, ("file",))

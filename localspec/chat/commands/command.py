@@ -26,6 +26,7 @@ Kind = Literal[
     "branch",
     "thinking",
     "compact",
+    "beside",
     "code",
     "format",
     "file",

@@ -14,6 +14,7 @@ MessageAction = Literal["edit", "regenerate", "continue", "previous", "next", "c
 ChatChange = Literal["rename", "move", "pin", "delete", "restore"]
 ActionName = Literal[
     "attach",
+    "beside",
     "clear",
     "color",
     "compact",

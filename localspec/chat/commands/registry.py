@@ -62,6 +62,12 @@ COMMANDS: tuple[Command[Any], ...] = (
     Command("edit", messages.edit_question, NOTHING, "edit the last question and continue from there"),
     Command("continue", messages.continue_answer, NOTHING, "continue the last answer"),
     Command("fork", _act("fork"), NOTHING, "continue in a new chat that has the messages so far"),
+    Command(
+        "beside", _act("beside"), arguments.BESIDE,
+        "open a second chat beside this one, or close the one you are in; fork copies this one",
+        aliases=("split",),
+        key=CommandKey("ctrl+backslash", "chat.beside", "Open a chat beside, or close it"),
+    ),
     Command("branch", messages.show_branch, arguments.BRANCH, "show another answer to the same question"),
     Command(
         "attach", messages.attach_file, arguments.REFERENCE, "send a file or folder with the next prompt",

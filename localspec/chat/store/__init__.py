@@ -416,19 +416,21 @@ class Store:
                     seen.setdefault(row[0])
         return tuple(seen)
 
-    def last_chat(self) -> int | None:
-        """Return the chat that was open last, if it is still there."""
+    def last_chat(self, *, beside: bool = False) -> int | None:
+        """Return the chat that was open last, or the one beside it, if it is still there."""
+        table = "beside" if beside else "remembered"
         with self._database.reading() as connection:
-            query = "SELECT chat FROM remembered JOIN chats ON chats.id = chat WHERE deleted IS NULL"
+            query = f"SELECT chat FROM {table} JOIN chats ON chats.id = chat WHERE deleted IS NULL"
             row = connection.execute(query).fetchone()
         return row[0] if row else None
 
-    def remember_chat(self, chat_id: int | None) -> None:
-        """Note which chat is open, for the next start."""
+    def remember_chat(self, chat_id: int | None, *, beside: bool = False) -> None:
+        """Note which chat is open, or open beside that, for the next start."""
+        table = "beside" if beside else "remembered"
         with self._database.writing() as connection:
             if chat_id is not None:
                 _read_chat(connection, chat_id)
-            connection.execute("INSERT OR REPLACE INTO remembered VALUES (1, ?)", (chat_id,))
+            connection.execute(f"INSERT OR REPLACE INTO {table} VALUES (1, ?)", (chat_id,))
 
     def add_chat(
         self, chat: ChatInfo, messages: Sequence[StoredMessage], records: Mapping[int, AnswerRecord]

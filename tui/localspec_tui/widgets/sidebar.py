@@ -44,6 +44,7 @@ Row: TypeAlias = ChatInfo | FolderRow | str
 Mark = Literal["writing", "answered", "failed"]
 """The state of a chat's answer: being written, or ended while another chat was open."""
 MARKS: dict[Mark, str] = {"writing": "…", "answered": "●", "failed": "!"}
+CURRENT_BAR, BESIDE_BAR, NO_BAR = BARS = ("▌", "▏", " ")  # before the open chat, one open beside, others
 _BIN, _PINNED, _UNSENT = "Bin (kept for 30 days)", "Pinned", "Not sent yet"
 _ABOVE_FOLDERS = (_UNSENT, _PINNED)
 _ACTIONS: tuple[tuple[ChatChange, str], ...] = (("rename", "✎"), ("pin", "☆"), ("delete", "×"))
@@ -131,6 +132,7 @@ class ChatPicked(Message):
     chat_id: int
     message_id: int | None = None
     words: str = ""  # that were searched for
+    beside: bool = False  # beside the one that is open
 
 
 @dataclass
@@ -167,6 +169,7 @@ class ChatList(ScrollView, can_focus=True):
         Binding("home,g", "go(0)", "First chat", id="sidebar.first"),
         Binding("end,G", "go(-1)", "Last chat", id="sidebar.last"),
         Binding("enter", "act('open')", "Open the chat, or fold the folder", id="sidebar.open"),
+        Binding("b", "act('beside')", "Open the chat beside the other one", id="sidebar.beside"),
         Binding("r", "act('rename')", "Rename the chat or the folder", id="sidebar.rename"),
         Binding("m", "act('move')", "Move the chat to a folder", id="sidebar.move"),
         Binding("p", "act('pin')", "Pin or unpin the chat", id="sidebar.pin"),
@@ -183,10 +186,17 @@ class ChatList(ScrollView, can_focus=True):
         self._rows: tuple[Row, ...] = ()
         self._stops: dict[int, ChatInfo | FolderRow] = {}  # of the cursor, by row
         self._current: int | None = None
+        self._beside: Collection[int] = ()
         self._marks: Mapping[int, Mark] = {}
 
-    def show(self, rows: Sequence[Row], current: int | None, marks: Mapping[int, Mark]) -> None:
-        """Show these rows, and marks by chat.
+    def show(
+        self,
+        rows: Sequence[Row],
+        current: int | None,
+        marks: Mapping[int, Mark],
+        beside: Collection[int] = (),
+    ) -> None:
+        """Show these rows, and marks by chat; chats `beside` the current one are open, too.
 
         The cursor stays on its chat, else at its place, at first on the current chat.
         """
@@ -194,7 +204,7 @@ class ChatList(ScrollView, can_focus=True):
         was_at = self.cursor or 0
         self._rows = tuple(rows)
         self._stops = stops = {row: item for row, item in enumerate(rows) if not isinstance(item, str)}
-        self._current, self._marks = current, marks
+        self._current, self._marks, self._beside = current, marks, beside
         self.virtual_size = Size(0, len(rows))
         self.cursor = min(
             stops, key=lambda row: (_identity(stops[row]) != wanted, abs(row - was_at), -row), default=None
@@ -233,18 +243,25 @@ class ChatList(ScrollView, can_focus=True):
     def _folder_line(self, row: int, folder: FolderRow, width: int) -> tuple[Content, Style]:
         marks = [mark for chat in folder.chats if (mark := self._marks.get(chat.id)) is not None]
         right = f" {MARKS[marks[0]]} {marks[0]} " if folder.is_folded and marks else f" {len(folder.chats)} "
-        holds_current = folder.is_folded and any(chat.id == self._current for chat in folder.chats)
-        start = f"{'▌' if holds_current else ' '}{'▸' if folder.is_folded else '▾'} "
+        shown = folder.chats if folder.is_folded else ()
+        bars = [bar for chat in shown if (bar := self._bar(chat)) != NO_BAR]
+        start = f"{min(bars, key=BARS.index, default=NO_BAR)}{'▸' if folder.is_folded else '▾'} "
         title = Content(folder.name).truncate(max(1, width - 3 - len(right)), ellipsis=True, pad=True)
         return Content.assemble(start, title, (right, "not bold")), self._style_of(row, "heading")
+
+    def _bar(self, chat: ChatInfo) -> str:
+        """Return the bar before a chat: one for the current chat, another for one that is open beside."""
+        if chat.id == self._current:
+            return CURRENT_BAR
+        return BESIDE_BAR if chat.id in self._beside else NO_BAR
 
     def _style_of(self, row: int, *names: str) -> Style:
         applies = {"hover": row == self.hovered, "cursor": row == self.cursor}
         return self.get_visual_style(*names, *(name for name, does in applies.items() if does))
 
     def _chat_line(self, row: int, chat: ChatInfo, width: int) -> tuple[Content, Style]:
-        is_current = chat.id == self._current
-        style = self._style_of(row, "chat", *["current"] * is_current)
+        bar = self._bar(chat)
+        style = self._style_of(row, "chat", *["current"] * (bar == CURRENT_BAR))
         if row == self.hovered and chat.deleted is not None:
             right = " ↺ "
         elif row == self.hovered:
@@ -257,9 +274,8 @@ class ChatList(ScrollView, can_focus=True):
         room = max(1, width - 2 - len(right))
         title = Content(title_shown(chat)).truncate(room, ellipsis=True, pad=True)
         title = title.stylize("dim") if chat.deleted is not None else title
-        marker = "▌ " if is_current else "  "
         muted = "" if row in {self.hovered, self.cursor} else self.get_visual_style("chat", "muted")
-        return Content.assemble(marker, title, (right, muted)), style
+        return Content.assemble(f"{bar} ", title, (right, muted)), style
 
     def watch_cursor(self, cursor: int | None) -> None:
         """Keep the cursor visible."""
@@ -295,10 +311,10 @@ class ChatList(ScrollView, can_focus=True):
         if action != "act" or parameters == ("open",):
             return True
         if isinstance(self.at, FolderRow):
-            return parameters not in {("pin",), ("move",)}
+            return parameters not in {("pin",), ("move",), ("beside",)}
         return self.at is None or self.at.deleted is None
 
-    def action_act(self, action: ChatChange | Literal["open"]) -> None:
+    def action_act(self, action: ChatChange | Literal["open", "beside"]) -> None:
         """Open the chat under the cursor, or change something about it or about the folder there."""
         chat = self.at
         if isinstance(chat, FolderRow):
@@ -309,6 +325,8 @@ class ChatList(ScrollView, can_focus=True):
             self.post_message(ChangeAsked("restore", chat))
         elif action == "open":
             self.post_message(ChatPicked(chat.id))
+        elif action == "beside":
+            self.post_message(ChatPicked(chat.id, beside=True))
         elif action == "rename":
             self._edit(chat.title, lambda title: ChangeAsked("rename", chat, title) if title else None)
         elif action == "move":
@@ -316,7 +334,7 @@ class ChatList(ScrollView, can_focus=True):
         else:
             self.post_message(ChangeAsked(action, chat))
 
-    def _act_on_folder(self, folder: FolderRow, action: ChatChange | Literal["open"]) -> None:
+    def _act_on_folder(self, folder: FolderRow, action: ChatChange | Literal["open", "beside"]) -> None:
         if action == "rename":
             self._edit(folder.name, lambda name: FolderChangeAsked("rename", folder, name) if name else None)
         elif action == "delete":
@@ -393,6 +411,7 @@ class Sidebar(Widget):
         self._current: int | None = None
         self._marks: Mapping[int, Mark] = {}
         self._folded: Collection[str] = frozenset()
+        self._beside: Collection[int] = ()
         self.add_class("-empty")
 
     def compose(self) -> ComposeResult:
@@ -408,24 +427,26 @@ class Sidebar(Widget):
         current: int | None,
         marks: Mapping[int, Mark] = MappingProxyType({}),
         folded: Collection[str] = frozenset(),
+        beside: Collection[int] = (),
     ) -> None:
         """Show these chats, in the order given, with their marks; the cursor stays where it was.
 
-        While something is looked for, no folder is folded.
+        Chats `beside` the current one are open, too. While something is looked for, no folder is folded.
         """
         self.set_class(not chats, "-empty")
         self._chats, self._current, self._marks, self._folded = tuple(chats), current, marks, folded
+        self._beside = beside
         left, words = narrow(self._chats, self._line.value)
         found = [chat for chat in left if is_found(words, title_shown(chat))]
         closed = frozenset() if self._line.value.strip() else folded
-        self._list.show(rows(found, self._today(), closed), current, marks)
+        self._list.show(rows(found, self._today(), closed), current, marks, beside)
 
     def folders(self) -> tuple[str, ...]:
         """Return the folders that chats are in."""
         return folders(self._chats)
 
     def _find(self) -> None:
-        self.show(self._chats, self._current, self._marks, self._folded)
+        self.show(self._chats, self._current, self._marks, self._folded, self._beside)
 
     def find(self) -> None:
         """Open the filter of the list; it closes when it is left empty."""

@@ -262,6 +262,14 @@ def short_name(model: str) -> str:
     return _VARIANT.sub("", model) or model
 
 
+_CLOSE = Content("  ") + Content.styled(
+    "×",
+    Style.from_meta(
+        {"@click": "screen.command('beside')", _MEANING: "Close this pane; the chat stays in the list"}
+    ),
+)
+
+
 class TitleBar(ExplainedWidget):
     """One row: the chat's title on the left; on the right the model, and what is not chosen by itself."""
 
@@ -272,6 +280,8 @@ class TitleBar(ExplainedWidget):
     draft = reactive("")
     fetching = reactive("")
     elsewhere = reactive("")  # how many other chats are being answered, or have a new answer
+    is_last = reactive(True)  # of those side by side: it has what holds for all chats
+    can_close = reactive(False)  # where there are two
 
     @property
     def models(self) -> str:
@@ -282,6 +292,7 @@ class TitleBar(ExplainedWidget):
         """Return the parts that fit, cutting the title first, then the model; a click opens their choice."""
         room, title = self.content_size.width, Content(self.chat_title or "New chat").stylize("bold")
         right = Content(" · ").join([part.stylize("$text-muted") for part in self._parts()])
+        right += _CLOSE if self.can_close else ""
         most = max(1, room - min(MIN_TITLE, title.cell_length) - 2)
         right = right.truncate(most, ellipsis=True)
         left = title.truncate(max(1, room - right.cell_length - 2), ellipsis=True)
@@ -293,13 +304,13 @@ class TitleBar(ExplainedWidget):
 
     def _parts(self) -> Iterator[Content]:
         model = f"Target model: {self.target}\nDraft model: {self.draft or 'none'}\nF8 lists others"
-        for text, action, meaning in (
-            (self.elsewhere, "toggle_sidebar", "Answers in other chats; Ctrl+B lists the chats"),
-            (self.fetching, "command('model')", "Models being downloaded"),
-            (self.profile, "command('profile')", "Profile; F5 takes the next one"),
-            (self.mode, "command('settings')", "Decoding mode; F6 takes the next one"),
-            (short_name(self.target), "command('model')", model),
+        for text, action, meaning, is_own in (
+            (self.elsewhere, "toggle_sidebar", "Answers in other chats; Ctrl+B lists the chats", False),
+            (self.fetching, "command('model')", "Models being downloaded", False),
+            (self.profile, "command('profile')", "Profile; F5 takes the next one", True),
+            (self.mode, "command('settings')", "Decoding mode; F6 takes the next one", True),
+            (short_name(self.target), "command('model')", model, False),
         ):
-            if text:
+            if text and (is_own or self.is_last):
                 style = Style.from_meta({"@click": f"screen.{action}", _MEANING: meaning})
                 yield Content.styled(text, style)

@@ -52,7 +52,7 @@ class Elsewhere:
         self._screen = screen
         self._loader = loader
         self._stop_reading = stop_reading
-        self._read_again = read_again
+        self.read_again = read_again
         self._notices: dict[int, Notification] = {}  # by chat
         self._going_on: dict[int, tuple[Notice, str]] = {}  # what was said of chats that were left
 
@@ -92,7 +92,7 @@ class Elsewhere:
     def rests(self, answer: RunningAnswer, error: BaseException | None) -> None:
         """Do what is next once the models no longer work for a chat."""
         self._screen.post_message(ChatsChanged())
-        self._read_again()
+        self.read_again()
         if error is not None:
             self._screen.call_later(self.reopen_after, error, answer)
 

@@ -16,6 +16,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.message import Message as ScreenMessage
 from textual.screen import Screen
+from textual.widget import Widget
 
 from localspec.chat.answer_settings import is_auto
 from localspec.chat.answering import LiveUpdate
@@ -50,8 +51,10 @@ from localspec.errors import (
     UserError,
 )
 from localspec.inference.worker.wire import LogLine
+from localspec.models.default_pair import introduction, name_of
 from localspec.safe_text import safe_text
 from localspec.types.events import TextPiece
+from localspec.types.models import ModelInfo
 from localspec.types.request import Mode
 from localspec.units import MODE_NAMES, counted
 from localspec_tui.clipboard import CopyAsked
@@ -91,8 +94,9 @@ class MessagesDeleted(ScreenMessage):
 
 @dataclass
 class OtherModelsWanted(ScreenMessage):
-    """A question is to be answered again with models that are still to be chosen."""
+    """A question in a pane is to be answered again with models that are still to be chosen."""
 
+    pane: ChatPane
     message: StoredMessage
 
 
@@ -127,14 +131,13 @@ class ChatPane(Vertical):
         self.consent = ConsentBar(self.write)
         self.timeline = Timeline(classes="hidden")
         self.log_panel = LogPanel(shared.log, classes="hidden")
-        self.reading = ReadingAhead(
-            session, loader, lambda: shared.answers.is_busy or isinstance(self.app.screen, CompareScreen)
-        )
+        self.reading = ReadingAhead(session, loader, lambda: shared.answers.is_busy or self._reads_nothing)
         self.composer = ChatComposer(
             session, loader, shared.folder, shared.attachment_bytes, self.status, self.reading
         )
         self._words_to_show = ""  # in the chat that is opened next
         self._left_text = ""  # of the prompt, when the chat before was left
+        self.is_active = False
         self.own_commands = OwnCommands()  # as they were read last
 
     def compose(self) -> ComposeResult:
@@ -155,6 +158,11 @@ class ChatPane(Vertical):
         self._take_own_commands(await asyncio.to_thread(own_commands))
         self.set_interval(READING_S, self._show_reading)
 
+    @property
+    def _reads_nothing(self) -> bool:
+        """Whether nothing is read ahead for the open chat."""
+        return not self.is_active or isinstance(self.app.screen, CompareScreen)
+
     def _show_reading(self) -> None:
         """Show how much idle models have read ahead."""
         self.status.show_read(self.reading.so_far())
@@ -164,6 +172,31 @@ class ChatPane(Vertical):
     def chat(self) -> OpenChat:
         """The open chat."""
         return self.session.chat
+
+    @property
+    def parts(self) -> frozenset[Widget]:
+        """The pane with its title and its status line, which are shown apart from it."""
+        return frozenset((self, self.title_bar, self.status))
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it can be seen: there may be room for the other one alone."""
+        return not self.has_class("hidden")
+
+    def show_parts(self, *, is_seen: bool) -> None:
+        """Show all parts of the pane, or none."""
+        for part in self.parts:
+            part.set_class(not is_seen, "hidden")
+
+    def set_active(self, is_active: bool) -> None:
+        """Note whether keys act on this pane, and let it look so."""
+        self.is_active = is_active
+        for part in self.parts:
+            part.set_class(is_active, "-active")
+        if not is_active:
+            self.reading.stop()
+        elif self.is_attached:
+            self.composer.look_again()
 
     async def run_command(self, call: CommandCall) -> None:
         """Run a slash command here."""
@@ -182,6 +215,12 @@ class ChatPane(Vertical):
     def ask(self, screen: Screen[Answer], take: Callable[[Answer | None], Awaitable[None]]) -> None:
         """Open another screen, and call `take` with its result."""
         self.app.push_screen(screen, lambda answer: self.status.attempt(take(answer)))
+
+    def introduce(self, target: ModelInfo, draft: ModelInfo | None) -> None:
+        """Show which models are open."""
+        bar, more = self.title_bar, introduction(target)
+        bar.target, bar.draft = name_of(target), "" if draft is None else name_of(draft)
+        self.welcome.introduce(f"{bar.models}: {more}" if more else bar.models)
 
     # --- the open chat ---
 
@@ -284,7 +323,8 @@ class ChatPane(Vertical):
         self._left_text = ""
         typed = typed.removeprefix(before) if typed.startswith(before) else ""
         self.composer.text = self.session.chat.info.draft + typed
-        self.composer.focus()
+        if self.is_active:
+            self.composer.focus()
 
     # --- answers ---
 
@@ -331,7 +371,7 @@ class ChatPane(Vertical):
         await self.consent.show(asked)
         if asked is not None and not was_waiting and not has_typed and self.composer.has_focus_within:
             self.consent.focus()
-        if asked is None and was_waiting and self.screen.focused is None:
+        if asked is None and was_waiting and self.is_active and self.screen.focused is None:
             self.composer.focus()
 
     @on(CallDecided)
@@ -379,8 +419,11 @@ class ChatPane(Vertical):
             self.elsewhere.rests(answer, error)
             return
         self.show_figures()
+        if not self.is_active:  # the chat that is in use waited for this
+            self.elsewhere.read_again()
         self.post_message(ChatsChanged())
-        self.elsewhere.tell_time(answer)
+        if self.is_seen:  # or it was told already
+            self.elsewhere.tell_time(answer)
         if error is not None:
             await self._explain(error, answer)
         await self.status.update_memory()
@@ -399,7 +442,7 @@ class ChatPane(Vertical):
             return
         if self.session.shared.compaction_mode == "auto":
             await self.status.attempt(self.controller.compact())
-        elif not self.session.queue:
+        elif not self.session.queue and self.is_active:  # else it asks after the next answer
             self.controller.put_off_compaction()
             question = f"{_NEARLY_FULL} Summarise the older {what}?"
             self.ask(AskScreen(question, "Summarise", "Not now", is_careful=True), self._take_summary)
@@ -415,8 +458,11 @@ class ChatPane(Vertical):
                 self.notice.say("stopped", is_error=True)
             case ContextFullError():
                 is_to_shorten = self.session.shared.compaction_mode == "auto" and not answer.is_shortened
-                way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
-                await self.status.attempt(way_out)
+                if is_to_shorten or self.is_active:
+                    way_out = self.controller.compact(answer) if is_to_shorten else self.make_room(answer)
+                    await self.status.attempt(way_out)
+                else:  # the user is writing elsewhere
+                    self.notice.say(f"{error}; /room leaves out exchanges", is_error=True)
             case EngineDied():
                 if not self.elsewhere.is_to_ask(error, answer):
                     self.notice.say(f"{error}; the text so far is saved", is_error=True)
@@ -517,7 +563,7 @@ class ChatPane(Vertical):
             case "fork":
                 await self.fork(self.controller.message(asked.message_id))
             case "other-models":
-                self.post_message(OtherModelsWanted(self.controller.message(asked.message_id)))
+                self.post_message(OtherModelsWanted(self, self.controller.message(asked.message_id)))
             case _:
                 await self.act_on_message(ActOnMessage(asked.action, asked.message_id))
 

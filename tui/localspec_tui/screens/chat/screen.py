@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, assert_never, get_args
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
+from textual.errors import NoWidget
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
@@ -43,11 +44,10 @@ from localspec.chat.commands.effects import (
 from localspec.chat.commands.parsing import as_typed
 from localspec.chat.commands.registry import ON_SCREEN, SCREEN_NAMES
 from localspec.chat.loading import Failed, Loading, LoadState, ModelLoader, Opener, Ready
-from localspec.chat.messages import ChatInfo, DeletedMessages, StoredMessage
+from localspec.chat.messages import ChatInfo, DeletedMessages
 from localspec.chat.session import ChatSession
 from localspec.errors import LocalSpecError, StoreError, UserError
 from localspec.inference.interface import OpenModels
-from localspec.models.default_pair import introduction, name_of
 from localspec.models.pair_request import ModelChoice
 from localspec.storage.config import Config
 from localspec.types.request import Mode
@@ -56,6 +56,7 @@ from localspec_tui.keys import KeyFooter, key_of
 from localspec_tui.screens.chat.actions import ACTIONS
 from localspec_tui.screens.chat.elsewhere import ChatsChanged, Elsewhere
 from localspec_tui.screens.chat.pane import ChatPane, Log, MessagesDeleted, OtherModelsWanted, PaneShared
+from localspec_tui.screens.chat.panes import ROOM_FOR_TWO, Panes
 from localspec_tui.screens.chat.status import NOTICE_S
 from localspec_tui.screens.dialogs import AskScreen, EditScreen
 from localspec_tui.widgets.sidebar import (
@@ -100,6 +101,9 @@ class ChatScreen(Screen[int]):
         Binding("f6", "next_mode", "Next decoding mode", id="chat.mode", priority=True),
         Binding("ctrl+z", "restore_last", "Restore the deleted chat", id="chat.restore", priority=True),
         Binding("ctrl+up", "to_messages", "Go to the messages", id="chat.messages", priority=True),
+        Binding(
+            "ctrl+right_square_bracket", "other_chat", "Go to the other chat", id="chat.other", priority=True
+        ),
         Binding("pageup", "page(-1)", "Scroll up", id="chat.page_up", show=False),
         Binding("pagedown", "page(1)", "Scroll down", id="chat.page_down", show=False),
         Binding("end,ctrl+end", "follow", "Go to the end, and follow it", id="chat.follow", priority=True),
@@ -109,7 +113,6 @@ class ChatScreen(Screen[int]):
         self, session: ChatSession, loader: ModelLoader, config: Config, folder: Path, log: Log
     ) -> None:
         super().__init__()
-        self.session = session
         self.folder = folder
         self.elsewhere = Elsewhere(self, loader, self._stop_reading, self._read_again)
         self.answers = Answers(
@@ -118,7 +121,9 @@ class ChatScreen(Screen[int]):
         shared = PaneShared(
             self.answers, self.elsewhere, folder, config.attachment_bytes, log, self.run_command
         )
-        self.pane: ChatPane = ChatPane(session, shared)
+        self._sidebar = Sidebar()
+        self.panes = Panes(session, shared, self._sidebar)
+        self._chat_beside = session.chat_beside  # to be opened again, once there is room
         self.tuner: Tuner | None = None  # where the models can be tuned
         self.run_was_stopped: Callable[[], bool] = lambda: False
         self.check_tuning: Callable[[], None] = lambda: None  # raises UserError for models elsewhere
@@ -130,7 +135,6 @@ class ChatScreen(Screen[int]):
         self.looks_for_better = False  # pairs than the one included
         self._offers: dict[str, Offer] = {}  # as they were last shown
         self._reported = ""  # the one that a line was about
-        self._sidebar = Sidebar()
         self._wants_sidebar = config.sidebar
         self.pane.composer.prompt.vim_mode = "INSERT" if config.vim else ""
         self._interrupted = -QUIT_WITHIN_S
@@ -140,12 +144,20 @@ class ChatScreen(Screen[int]):
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
-        yield self.pane.title_bar
-        with Horizontal():
-            yield self._sidebar
-            yield self.pane
-        yield self.pane.status
+        yield self.panes.titles
+        yield self.panes.row
+        yield self.panes.statuses
         yield KeyFooter(lambda: self._is_stopping)
+
+    @property
+    def pane(self) -> ChatPane:
+        """The pane that keys act on."""
+        return self.panes.active
+
+    @property
+    def session(self) -> ChatSession:
+        """The session of that pane."""
+        return self.pane.session
 
     async def on_mount(self) -> None:
         """Show the last chat, and load the models meanwhile."""
@@ -156,7 +168,8 @@ class ChatScreen(Screen[int]):
         await self.pane.show_opened(None, None)
 
     def _stop_reading(self) -> None:
-        self.pane.reading.stop()
+        for pane in self.panes.all:
+            pane.reading.stop()
 
     def _read_again(self) -> None:
         self.pane.composer.look_again()
@@ -169,12 +182,117 @@ class ChatScreen(Screen[int]):
         """Show the sidebar only if the screen is wide enough."""
         shown = self._wants_sidebar and event.size.width >= ROOM_FOR_SIDEBAR
         self._sidebar.set_class(not shown, "hidden")
+        self._lay_out(event.size.width)
+        if self._chat_beside is not None and event.size.width >= ROOM_FOR_TWO:
+            self.run_worker(self._open_again(self._chat_beside), group="panes")
+            self._chat_beside = None
+
+    # --- two chats side by side ---
+
+    def _lay_out(self, columns: int) -> None:
+        """Show one pane or two, and note that their chats are seen."""
+        has_sidebar = not self._sidebar.has_class("hidden")
+        for pane in self.panes.lay_out(columns, has_sidebar=has_sidebar):
+            number = pane.chat.info.id
+            self.elsewhere.take_away_notice(number)
+            if number in self.answers.unread:
+                self.run_worker(self.answers.saw(number), group="seen")
         self._show_elsewhere()
+
+    def set_focus(
+        self, widget: Widget | None, scroll_visible: bool = True, from_app_focus: bool = False
+    ) -> None:
+        """Have keys act on the pane that has the focus, from the next key on."""
+        if (pane := self.panes.of(widget)) is not None and pane is not self.pane:
+            self.panes.activate(pane)
+            self._lay_out(self.size.width)
+            self.post_message(ChatsChanged())
+        super().set_focus(widget, scroll_visible, from_app_focus)
+
+    def focus_next(self, selector: str | type[Widget] = "*") -> Widget | None:
+        """Go from the prompt to that of the other chat, where there are two."""
+        other = self.panes.beside(self.pane)
+        if other is None or self.focused is not self.pane.composer.prompt:
+            return super().focus_next(selector)
+        other.composer.focus()
+        return self.focused
+
+    def _forward_event(self, event: events.Event) -> None:
+        """Have keys act on the pane that is clicked, at any of its places, from the next key on."""
+        if isinstance(event, events.MouseDown) and not event.is_forwarded:
+            with suppress(NoWidget):
+                pane = self.panes.of(self.get_widget_at(event.x, event.y)[0])
+                if pane is not None and pane is not self.pane:
+                    pane.composer.focus()
+        super()._forward_event(event)
+
+    def action_other_chat(self) -> None:
+        """Go to the prompt of the other chat."""
+        if (other := self.panes.beside(self.pane)) is not None:
+            other.composer.focus()
+
+    async def _beside(self, pane: ChatPane, argument: str) -> None:
+        """Open a chat beside that of a pane, a new one or a copy, or close the pane where there are two."""
+        if argument == "fork":
+            forked = await asyncio.to_thread(pane.chat.fork, pane.chat.last().id)
+            await self._open_beside(forked.id)
+        elif self.panes.beside(pane) is None:
+            await self._open_beside()
+        else:
+            self._close(pane)
+
+    async def _open_beside(self, chat_id: int | None = None) -> None:
+        """Open a chat in the other pane; what is typed meanwhile is meant for it."""
+        origin = self.pane
+        await origin.composer.settle()
+        before = origin.composer.text
+        if (other := self.panes.beside(origin)) is not None:
+            other.composer.focus()
+            await (other.switch_chat(other.controller.new) if chat_id is None else other.open_chat(chat_id))
+            return
+        pane = await self.panes.add(chat_id, self.size.width)
+        pane.composer.focus()
+        typed = origin.composer.text
+        if typed != before and typed.startswith(before):
+            origin.composer.text = before
+            pane.composer.text = typed.removeprefix(before)
+        await self._show_new(pane)
+
+    async def _show_new(self, pane: ChatPane) -> None:
+        """Show what a new pane has to show."""
+        self._lay_out(self.size.width)
+        async with self.answers.changing:
+            await pane.controller.show_opened()
+        if (models := self._loader.ready) is not None:
+            pane.introduce(models.target, models.draft)
+        self._show_fetches()
+        await pane.status.show_state(self._loader.state, tells=False)
+
+    async def _open_again(self, chat_id: int) -> None:
+        """Open the chat that was open beside at the last end, and leave the focus where it is."""
+        with suppress(LocalSpecError):  # it may be gone
+            await self._show_new(await self.panes.add(chat_id, self.size.width))
+
+    def _close(self, pane: ChatPane) -> None:
+        """Close one of two panes; its chat stays in the list."""
+        rest = self.panes.beside(pane)
+        assert rest is not None
+        rest.composer.focus()
+        self.panes.begin_to_close(pane)
+        self.run_worker(rest.status.attempt(self._close_beside(pane, rest)), group="panes")
+
+    async def _close_beside(self, pane: ChatPane, rest: ChatPane) -> None:
+        left, has_waiting = pane.chat.info, bool(pane.session.queue)
+        await self.panes.close(pane)
+        self._lay_out(self.size.width)
+        self.post_message(ChatsChanged())
+        if left.id in self.answers.being_answered():
+            self.elsewhere.goes_on(left, rest.notice, has_waiting=has_waiting)
 
     def _reset_focus(self, widget: Widget, avoiding: list[Widget] | None = None) -> None:
         """Give the focus that a widget loses to the prompt: the letters of its neighbours are commands."""
         if self.focused is widget and not isinstance(widget, TextArea):
-            self.pane.composer.focus()
+            (self.panes.of(widget) or self.pane).composer.focus()
         else:
             super()._reset_focus(widget, avoiding)
 
@@ -189,15 +307,15 @@ class ChatScreen(Screen[int]):
         state = self._loader.state
         if isinstance(state, Ready):
             target, draft = state.models.target, state.models.draft
-            bar, more = self.pane.title_bar, introduction(target)
-            bar.target, bar.draft = name_of(target), "" if draft is None else name_of(draft)
-            self.pane.welcome.introduce(f"{bar.models}: {more}" if more else bar.models)
-            self.pane.notice.over("downloads")
+            for pane in self.panes.all:
+                pane.introduce(target, draft)
+                pane.notice.over("downloads")
             if self.looks_for_better:
                 self.fetches.look()
             self._show_fetches()
             self.pane.composer.look_again()
-        await self.pane.status.show_state(state)
+        for pane in self.panes.all:
+            await pane.status.show_state(state, tells=pane is self.pane)
         if isinstance(state, Failed):
             self.elsewhere.offer_local_models(f"{error_line(state.error)}.")
         self.refresh_bindings()
@@ -216,11 +334,13 @@ class ChatScreen(Screen[int]):
         best, before = self._best, self._offers
         self._offers = dict(self.fetches.offers)
         if self._offers.get(self._reported) is not before.get(self._reported):
-            self.pane.notice.over("downloads")
+            for pane in self.panes.all:
+                pane.notice.over("downloads")
         on_the_way = [each for each in self._offers.values() if each.stage == "fetching"]
         on_the_way += [best] if best is not None and best.stage == "paused" else []
-        self.pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
-        self.pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
+        for pane in self.panes.all:
+            pane.title_bar.fetching = on_the_way[0].stage_shown if on_the_way else ""
+            pane.welcome.show_offer(best, key_of(self, "chat.fetch"))
         for name, offer in self._offers.items():
             is_new, is_best = name not in before, offer is best
             if offer is before.get(name) or (is_best and not self.pane.welcome.has_class("hidden")):
@@ -251,10 +371,10 @@ class ChatScreen(Screen[int]):
 
     @on(OtherModelsWanted)
     async def _answer_with_others(self, event: OtherModelsWanted) -> None:
-        await self.pane.status.attempt(self.choose_models(again=event.message))
+        await event.pane.status.attempt(self.choose_models(again=event))
 
     async def _open_models(
-        self, choice: ModelChoice, *, keeps: bool = False, again: StoredMessage | None = None
+        self, choice: ModelChoice, *, keeps: bool = False, again: OtherModelsWanted | None = None
     ) -> None:
         """Open other models, with `keeps` also at every start; the previous ones stay if that fails.
 
@@ -267,7 +387,7 @@ class ChatScreen(Screen[int]):
             if sure:
                 await self._switch_models(choice, keeps=keeps)
                 if again is not None:
-                    await self.pane.controller.answer_again(again, target=choice.target)
+                    await again.pane.controller.answer_again(again.message, target=choice.target)
 
         if not answered:
             await decide(True)
@@ -293,7 +413,7 @@ class ChatScreen(Screen[int]):
         self._loader.switch(open_and_keep if keeps else open_them)
 
     async def choose_models(
-        self, name: str = "", *, to_fetch: bool = False, again: StoredMessage | None = None
+        self, name: str = "", *, to_fetch: bool = False, again: OtherModelsWanted | None = None
     ) -> None:
         """Open models by name, or show the list; with `to_fetch` it begins at those to download.
 
@@ -329,9 +449,9 @@ class ChatScreen(Screen[int]):
         except StoreError as error:
             self.say(error_line(error))
         else:
-            here, marks = self.session.chat.info.id, self._marks()
-            listed = [each for each in chats if each.messages or each.id != here]
-            self._sidebar.show(listed, here, marks, folded)
+            here, shown = self.session.chat.info.id, self.answers.open_chats()
+            listed = [each for each in chats if each.messages or each.id not in shown]
+            self._sidebar.show(listed, here, self._marks(), folded, beside=shown - {here})
             self._show_elsewhere()
 
     def _marks(self) -> dict[int, Mark]:
@@ -340,15 +460,29 @@ class ChatScreen(Screen[int]):
 
     def _show_elsewhere(self) -> None:
         """Show at the top how many other chats have a mark, where the list is hidden."""
-        others = Counter(mark for chat, mark in self._marks().items() if chat != self.session.chat.info.id)
+        seen = {pane.chat.info.id for pane in self.panes.all if pane.is_seen}
+        others = Counter(mark for chat, mark in self._marks().items() if chat not in seen)
         is_hidden = self._sidebar.has_class("hidden")
-        self.pane.title_bar.elsewhere = ", ".join(
-            f"{MARKS[mark]} {others[mark]} {mark}" for mark in MARKS if is_hidden and others[mark]
-        )
+        words = (f"{MARKS[mark]} {others[mark]} {mark}" for mark in MARKS if is_hidden and others[mark])
+        elsewhere = ", ".join(words)
+        for pane in self.panes.all:
+            pane.title_bar.elsewhere = elsewhere
 
     @on(ChatPicked)
     async def _pick_chat(self, event: ChatPicked) -> None:
-        await self.pane.status.attempt(self.pane.open_chat(event.chat_id, event.message_id, event.words))
+        await self.pane.status.attempt(self._open(event))
+
+    async def _open(self, picked: ChatPicked) -> None:
+        """Open a chat in the pane that keys act on, or go to the pane that has it already."""
+        pane = self.panes.showing(picked.chat_id)
+        if picked.beside and pane is self.pane and self.panes.beside(pane) is None:
+            raise UserError("this chat is open already", "/beside fork opens a copy beside it")
+        if picked.beside and pane is None:
+            await self._open_beside(picked.chat_id)
+            return
+        if pane is not None and pane is not self.pane:
+            pane.composer.focus()
+        await self.pane.open_chat(picked.chat_id, picked.message_id, picked.words)
 
     @on(ChangeAsked)
     async def _change_chat(self, event: ChangeAsked) -> None:
@@ -369,10 +503,12 @@ class ChatScreen(Screen[int]):
             case "restore":
                 await self._restore(chat)
                 return
-        await asyncio.to_thread(self.session.chat.reload)
+        for pane in self.panes.all:
+            await asyncio.to_thread(pane.chat.reload)
         if (other := self.answers.being_answered().get(chat.id)) is not None:
             await asyncio.to_thread(other.reload_info)
-        self.pane.show_figures()
+        for pane in self.panes.all:
+            pane.show_figures()
         await self._list_chats()
 
     @on(FolderChangeAsked)
@@ -384,7 +520,8 @@ class ChatScreen(Screen[int]):
 
         async def rename(name: str) -> None:
             await asyncio.to_thread(store.rename_folder, folder.name, name)
-            await asyncio.to_thread(self.session.chat.reload_info)
+            for pane in self.panes.all:
+                await asyncio.to_thread(pane.chat.reload_info)
             await self._list_chats()
 
         async def decide(sure: bool | None) -> None:
@@ -401,12 +538,12 @@ class ChatScreen(Screen[int]):
             self.pane.ask(AskScreen(question, yes="Take away", no="Keep", is_careful=True), decide)
 
     async def _ask_to_delete(self, chat: ChatInfo) -> None:
-        was_open, name = chat.id == self.session.chat.info.id, f"“{title_shown(chat)}”"
+        was_open, name = self.panes.showing(chat.id) is not None, f"“{title_shown(chat)}”"
 
         async def decide(sure: bool | None) -> None:
             if not sure:
                 return
-            await self.pane.controller.delete(chat.id)
+            await (self.panes.showing(chat.id) or self.pane).controller.delete(chat.id)
             await self._list_chats()
             self._deleted.append((chat, was_open))
             self.say(f"{name} is in the bin; {key_of(self, 'chat.restore')} restores it")
@@ -432,7 +569,8 @@ class ChatScreen(Screen[int]):
         self.say(f"{what} deleted; {key} restores {'it' if event.deleted.count == 1 else 'them'}")
 
     async def _restore_messages(self, deleted: DeletedMessages) -> None:
-        await self.pane.controller.restore_messages(deleted)
+        pane = self.panes.showing(deleted.chat) or self.pane
+        await pane.controller.restore_messages(deleted)
         self.say(f"{counted(deleted.count, 'message')} restored")
 
     # --- slash commands ---
@@ -462,9 +600,9 @@ class ChatScreen(Screen[int]):
             case ActOnMessage():
                 await pane.act_on_message(effect)
             case NewChat():
-                await pane.switch_chat(pane.session.new)
+                await pane.switch_chat(pane.controller.new)
             case SwitchChat(chat_id):
-                await pane.open_chat(chat_id)
+                await self._open(ChatPicked(chat_id))
             case ChangeChat(change, text):
                 await self._change(ChangeAsked(change, pane.chat.info, text))
             case Ask(prompt):
@@ -503,6 +641,7 @@ class ChatScreen(Screen[int]):
         """Return the actions of the screen for commands in a pane."""
         return {
             **{name: partial(act, pane) for name, act in ACTIONS.items()},
+            "beside": partial(self._beside, pane),
             "fetch": lambda _: self.fetch_best(),
             "model": self.choose_models,
             "setup": lambda _: self.choose_models(to_fetch=True),
@@ -604,7 +743,7 @@ class ChatScreen(Screen[int]):
         """Show or hide the chats."""
         self._wants_sidebar = self._sidebar.has_class("hidden")
         self._sidebar.toggle_class("hidden")
-        self._show_elsewhere()
+        self._lay_out(self.size.width)
         (self._sidebar if self._wants_sidebar else self.pane.composer).focus()
 
     async def action_next_profile(self) -> None:
@@ -656,6 +795,8 @@ class ChatScreen(Screen[int]):
         text = self.focused
         if parameters == ("regen",) and self.pane.composer.prompt.vim_mode == "NORMAL":
             return False  # there Ctrl+R is vim's
+        if action == "other_chat":
+            return self.panes.beside(self.pane) is not None
         if action == "restore_last" and not self._deleted and not isinstance(text, ChatList):
             return False  # at the prompt, a chat of an earlier start would come as a surprise
         if action in {"follow", "restore_last"} and isinstance(text, TextArea | Input):

@@ -257,10 +257,18 @@ class ChatStatus(StatusLine):
 
     # --- the models ---
 
-    async def show_state(self, state: LoadState) -> None:
-        """Show how the models are coming along."""
+    async def show_state(self, state: LoadState, *, tells: bool = True) -> None:
+        """Show how the models are coming along; unless another pane `tells` what there is to say of it."""
         self.loaded = state.fraction if isinstance(state, Loading) else None
         self.notice.over("models")
+        if tells:
+            self._tell_state(state)
+        if isinstance(state, Ready):
+            self._show_context()
+            self.count_tools()
+            await self.update_memory()
+
+    def _tell_state(self, state: LoadState) -> None:
         match state:
             case Closed():
                 self.notice.say(UNOPENED, about="models")
@@ -269,9 +277,6 @@ class ChatStatus(StatusLine):
                     self.notice.say(note)
                 if problem:
                     self.notice.say(f"the other models could not be opened: {problem}", is_error=True)
-                self._show_context()
-                self.count_tools()
-                await self.update_memory()
             case Failed(error, hint):
                 self.notice.say(f"{error}; {hint}" if hint else str(error), is_error=True, about="models")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
@@ -250,6 +251,12 @@ class Composer(Widget):
         """Put the cursor into the text, before the next key is looked at."""
         self.screen.set_focus(self.prompt, scroll_visible)
         return self
+
+    async def settle(self) -> None:
+        """Wait until the text has all that was typed so far: a key of the screen may have come before it."""
+        handled = asyncio.Event()
+        self.prompt.call_later(handled.set)
+        await handled.wait()
 
     # -- typing and completing
 
