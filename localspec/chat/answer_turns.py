@@ -165,6 +165,11 @@ class AnswerTurn(Share):
         return self in self._turns.waiting
 
     @property
+    def has_seat(self) -> bool:
+        """Whether other answers can begin beside it."""
+        return self._turns.seats > 1
+
+    @property
     def is_alone(self) -> bool:
         """Whether no other answer is being written or waits for a turn."""
         return not self._turns.waiting and self._turns.running in ([], [self])

@@ -268,7 +268,7 @@ class Answers:
         """Cut short what is still measured after answers; raises `UserError` while one is written here."""
         self.require_idle(chat)
         for answer in self._running.values():
-            if answer.saved is not None:
+            if answer.saved is not None and not answer.turn.has_seat:
                 answer.stop()
         await self.leave(chat.info.id)
 

@@ -47,9 +47,9 @@ def test_a_resource_is_attached_by_its_uri_or_name(text: str) -> None:
     "text",
     ["me@docs:note:one", r"\@docs:note:one", "@docs:", "@docs: hello", "@other:x", "```\n@docs:x\n```"],
 )
-def test_other_texts_attach_nothing(text: str) -> None:
+def test_other_texts_attach_nothing(text: str, tmp_path: Path) -> None:
     server = MadeServer()
-    assert sent(text, server).files == ()
+    assert sent(text, server, tmp_path).files == ()
     assert server.asked == []
 
 

@@ -219,6 +219,19 @@ async def test_the_speed_of_an_answer_in_company_is_compared_with_nothing(tmp_pa
         assert record_in(rig, rig.session.chat.info.id).plain is not None
 
 
+async def test_a_question_in_another_chat_stops_no_title(tmp_path: Path) -> None:
+    naming = Gate()
+    models = SeatedModels(says("Light."), says("The blue ", naming, "sky"), says("one"), says("two"))
+    async with seated(tmp_path, models, titles=True) as rig:
+        first = await asked(rig, "Why is the sky blue, and not green?", naming)
+        await rig.new()
+        second = await asked(rig, "second")
+        await until(lambda: kept(rig, second) == ["second", "one"])
+        naming.open()
+        await resting(rig)
+        assert rig.store.chat(first).title == "The blue sky"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "sd", "ssd"])
 async def test_answers_on_a_real_pair_are_those_that_each_chat_gets_alone(
