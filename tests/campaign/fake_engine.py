@@ -29,6 +29,7 @@ class FakeRuntime:
 
     uses_cards = False
     lacks_costs = False
+    keeps_on_disk = False
     seats = 1
 
     def __init__(self) -> None:
@@ -86,6 +87,10 @@ class FakeRuntime:
 
     def first_call_s(self) -> float | None:
         """Return None: it runs on no GPU."""
+        return None
+
+    def writes_in_s(self) -> float | None:
+        """Return None: it keeps no conversations."""
         return None
 
     def count_tokens(self, messages: Sequence[Message]) -> int:

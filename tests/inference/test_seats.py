@@ -269,6 +269,7 @@ def test_who_came_first_is_read_first_and_a_short_prompt_beside_it(seated: Runti
     passes._participants = dict.fromkeys(answers)
     try:
         for seat, answer, length in zip(seats, answers, (400, 500, 450, 80), strict=True):
+            seat.truncate(0)
             seat.participant, seat.promised = answer, length
         asked_for = [
             Asked(seat, [0] * min(seat.promised, 300), 1, -number) for number, seat in enumerate(seats)

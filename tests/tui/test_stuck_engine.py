@@ -80,7 +80,7 @@ def test_second_press_ends_an_engine_that_does_not_react(stuck: Callable[[], Stu
     found.terminal.until(lambda: len(found.answers()) == 2 and found.answers()[-1][1])
 
 
-def test_leaving_the_chat_waits_for_nothing_and_another_says_that_it_waits(
+def test_leaving_the_chat_waits_for_nothing_and_another_ends_the_engine_of_both(
     stuck: Callable[[], Stuck],
 ) -> None:
     found = stuck()
@@ -89,13 +89,12 @@ def test_leaving_the_chat_waits_for_nothing_and_another_says_that_it_waits(
     found.terminal.send("And another.")
     found.terminal.shows("another.")
     found.terminal.send("\r")
-    found.terminal.shows("waiting: other chats")
+    found.terminal.shows("Enter queues")
     found.terminal.send("\x1b")
-    found.terminal.shows("stopped")
-    found.terminal.send("/reload")
-    found.terminal.shows("/reload")
-    found.terminal.send("\r")
-    found.terminal.until(lambda: found.answers()[-1][0] == "failed")
+    found.terminal.shows("the model process is not responding")
+    found.terminal.send("\x1b")
+    found.terminal.until(lambda: found.answers()[0][0] == "failed")
+    assert found.answers()[0][1].startswith(found.kept)
     found.terminal.until(found.is_reopened)
 
 

@@ -118,7 +118,7 @@ def test_two_runs_at_once_would_disturb_each_other(tmp_path: Path) -> None:
     plan = planned(tmp_path)
     first = run_of(plan).events()
     next(first)
-    with pytest.raises(UserError, match="another run of the tuner is at work"):
+    with pytest.raises(UserError, match="another tuning run is in progress"):
         next(run_of(replace(plan, resume=True)).events())
     assert len(results(first)) == 1
     assert len(results(run_of(plan).events())) == 1
