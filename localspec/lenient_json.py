@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
+
+_Pairs = list[tuple[str, object]]  # of an object
 
 _DEEPEST = 100  # objects and lists inside each other; templates and other programs recurse
 _CUT_ESCAPE = re.compile(r"((?:^|[^\\])(?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
@@ -41,21 +44,34 @@ def completed_object(text: str) -> dict[str, object]:
     """Read the arguments of a call also if they were cut; what is no object comes as the text that it is."""
     found = read_object(text)
     if found is None and text.lstrip().startswith("{"):
-        endings = (read_object(closed) for closed in _closed(text))
-        found = next((value for value in endings if value is not None), None)
+        endings = (_loaded(closed, _first_given) for closed in _closed(text))
+        found = next((value for value in endings if isinstance(value, dict)), None)
     return {"arguments": text} if found is None else found
 
 
-def _loaded(text: str) -> object:
+def _loaded(text: str, members: Callable[[_Pairs], dict[str, object]] = dict) -> object:
     """Return the value of JSON text; None if it cannot be read."""
     if text.count("{") + text.count("[") > _DEEPEST and _nesting(text).deepest > _DEEPEST:
         return None
     try:
         return json.loads(
-            with_whole_characters(text), strict=False, parse_constant=str, parse_float=_finite_or_text
+            with_whole_characters(text),
+            strict=False,
+            parse_constant=str,
+            parse_float=_finite_or_text,
+            object_pairs_hook=members,
         )
     except ValueError:
         return None
+
+
+def _first_given(pairs: _Pairs) -> dict[str, object]:
+    """Return the members of an object that was cut: the beginning of a last key may be a key before it."""
+    found = dict[str, object]()
+    for key, value in pairs:
+        if value is not None or key not in found:
+            found[key] = value
+    return found
 
 
 def _finite_or_text(digits: str) -> float | str:

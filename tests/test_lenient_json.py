@@ -41,6 +41,7 @@ def test_arguments_that_are_cut_anywhere_are_closed(
         ("{", {}),
         ('{"a', {"a": None}),
         ('{"a":', {"a": None}),
+        ('{"a": 1, "ab": 2, "a', {"a": 1, "ab": 2}),
         ('{"a": tr', {"a": True}),
         ('{"a": -', {"a": None}),
         ('{"a": 1.', {"a": 1}),

@@ -1,4 +1,4 @@
-"""Which slow tests are run: all of them take half an hour, so each commit runs an eighth, by turns."""
+"""Which slow tests are run: all of them take long, so each commit runs an eighth, by turns."""
 
 from __future__ import annotations
 

@@ -123,8 +123,7 @@ async def test_columns_show_markdown_and_end_at_the_end_of_the_answer() -> None:
         scroll = app.column("sd").query_one(VerticalScroll)
         await until(pilot, lambda: scroll.max_scroll_y > 30 and scroll.is_vertical_scroll_end)
         await pilot.press("up", "up")
-        await pilot.pause()
-        assert scroll.scroll_y == scroll.max_scroll_y - 2
+        await until(pilot, lambda: scroll.scroll_y == scroll.max_scroll_y - 2)
 
 
 @pytest.mark.slow
