@@ -102,6 +102,7 @@ class Answers:
         self._views: list[ChatView] = []
         self._running: dict[int, RunningAnswer] = {}  # by chat
         self._turns = AnswerTurns()
+        self._is_closed = False  # the program ends, and its views go
 
     # --- where chats are open ---
 
@@ -187,6 +188,8 @@ class Answers:
         while not await answer.ends_within(NEWS_S):
             async with self.changing:
                 await self._tell(answer)
+        if self._is_closed:
+            return
         async with self.changing:
             number, error = answer.chat.info.id, answer.error
             if self._running.get(number) is not answer:
@@ -209,6 +212,8 @@ class Answers:
 
     async def _tell(self, answer: RunningAnswer) -> None:
         """Show what came of an answer where its chat is open; report once what cannot be seen."""
+        if self._is_closed:
+            return
         saved, view = answer.saved, self.view_of(answer.chat.info.id)
         if view is not None:
             await view.show_news(answer, answer.live.drain())
@@ -306,5 +311,6 @@ class Answers:
 
         Any thread may call it.
         """
+        self._is_closed = True
         for answer in list(self._running.values()):
             answer.stop()

@@ -236,7 +236,8 @@ class Composer(Widget):
         """Show what Enter and Escape do while an answer is written."""
         self._is_answering = answering
         self._tell()
-        self.refresh_bindings()  # of which Escape says what it does
+        if self.is_attached:  # an answer may end while the screen is taken down
+            self.refresh_bindings()  # of which Escape says what it does
 
     def _tell(self) -> None:
         """Say what Enter does now."""
