@@ -129,3 +129,15 @@ async def test_deleted_chat_of_another_view_is_not_what_makes_way_here(tmp_path:
         await idle(rig)
         await other.delete(other.session.chat.info.id)
         assert (rig.texts, texts(other)) == (["first", "one"], [])
+
+
+async def test_a_view_hears_nothing_once_the_program_ends(tmp_path: Path) -> None:
+    gate = Gate()
+    async with controlled(tmp_path, says("boats ", gate, "float")) as rig:
+        await rig.controller.ask(prompt("boats?"))
+        await until(lambda: rig.view.text == "boats ")
+        rig.answers.close()
+        gate.open()
+        await asyncio.gather(*rig.tasks)
+        assert rig.view.text == "boats "
+        assert not rig.view.over.is_set()
